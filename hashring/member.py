@@ -1,0 +1,62 @@
+"""A member as the ring sees it: its name, where it stands and how much it carries.
+
+Addresses, health and incarnations are not here: they do not decide who owns what.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NewType
+
+from hashring.errors import ConflictingMembers, InvalidMember
+
+__all__ = ["MAX_WEIGHT", "MIN_WEIGHT", "Member", "NodeId", "by_name"]
+
+NodeId = NewType("NodeId", str)
+"""The name of a node, unique in its whole cluster."""
+
+MIN_WEIGHT = 0.25
+MAX_WEIGHT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node's place in the cluster. Raises `InvalidMember` when a field is out of range."""
+
+    name: NodeId
+    datacenter: str = "dc1"
+    """Members of one data center share a ring."""
+    zone: str = ""
+    """What fails together inside the data center; members that name none are all in one zone."""
+    weight: float = 1.0
+    """Share of the ring relative to the other members, 0.25 to 4."""
+
+    def __post_init__(self) -> None:
+        _require_text("name", self.name)
+        _require_text("datacenter", self.datacenter)
+        if self.zone:
+            _require_text("zone", self.zone)
+        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # False for NaN as well.
+            raise InvalidMember(
+                f"weight of {self.name!r} is {self.weight}; use {MIN_WEIGHT} to {MAX_WEIGHT}"
+            )
+
+
+def by_name(members: Iterable[Member]) -> tuple[Member, ...]:
+    """Sort members by name, each once.
+
+    Raises `ConflictingMembers` when two members share a name but differ otherwise.
+    """
+    roster: dict[NodeId, Member] = {}
+    for member in members:
+        if roster.setdefault(member.name, member) != member:
+            raise ConflictingMembers(member.name)
+    return tuple(sorted(roster.values(), key=lambda member: member.name))
+
+
+def _require_text(field: str, text: str) -> None:
+    if not text:
+        raise InvalidMember(f"{field} of a member is empty; give it at least one character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMember(f"{field} {text!r} of a member is not valid Unicode text") from error

@@ -1,0 +1,20 @@
+"""The shard of a key: one of 16384 equal parts of the 32-bit key space.
+
+A shard is the unit of ownership, handoff and standby. Who owns it is the ring's business.
+"""
+
+from mmh3 import mmh3_32_uintdigest
+
+__all__ = ["SHARDS", "SHARD_BITS", "shard_of"]
+
+SHARD_BITS = 14
+SHARDS = 1 << SHARD_BITS
+
+
+def shard_of(key: bytes) -> int:
+    """Place a key: the top 14 bits of its MurmurHash3 x86_32, seed 0.
+
+    The hash is public on purpose, since clients compute it too. It places a key and must not
+    identify it: keys that collide here are easy to craft.
+    """
+    return mmh3_32_uintdigest(key) >> (32 - SHARD_BITS)

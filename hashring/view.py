@@ -1,0 +1,66 @@
+"""The members of all data centers as one node or client sees them, and the hash that names them.
+
+Two sides that hold equal hashes compute the same rings; a different hash says that one of them is
+behind, not which one. Which members belong in a view is decided elsewhere.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from struct import pack
+from typing import Self
+
+from hashring.member import Member, by_name
+from hashring.ring import Ring
+
+__all__ = ["View"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The members of a cluster at one moment, and a ring for each data center.
+
+    Build it with `View.of`. Views of equal members are equal.
+    """
+
+    members: tuple[Member, ...]
+    """Of all data centers, sorted by name."""
+    hash: int = field(compare=False)
+    """Names the members in 64 bits, unsigned: the same on every host, whatever their order."""
+    _rings: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
+    """Rings asked for so far: most clients only ever need that of their own data center."""
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> Self:
+        """Take the members in any order, repeated or not.
+
+        Raises `ConflictingMembers` when two members share a name but differ otherwise.
+        """
+        roster = by_name(members)
+        return cls(roster, _hash_of(roster))
+
+    @property
+    def datacenters(self) -> tuple[str, ...]:
+        """The data centers that have members, sorted."""
+        return tuple(sorted({member.datacenter for member in self.members}))
+
+    def ring(self, datacenter: str) -> Ring:
+        """Give the ring of one data center; an empty ring when it has no members.
+
+        Cost: that of `Ring.of` for the first question, one look-up afterwards.
+        """
+        ring = self._rings.get(datacenter)
+        if ring is None:
+            ring = Ring.of(member for member in self.members if member.datacenter == datacenter)
+            self._rings[datacenter] = ring
+        return ring
+
+
+def _hash_of(roster: Iterable[Member]) -> int:
+    digest = blake2b(digest_size=8)
+    for member in roster:
+        for text in (member.name, member.datacenter, member.zone):
+            encoded = text.encode()
+            digest.update(pack(">I", len(encoded)) + encoded)
+        digest.update(pack(">d", member.weight))
+    return int.from_bytes(digest.digest(), "big")

@@ -1,0 +1,259 @@
+from hashlib import sha256
+from math import sqrt
+from statistics import fmean
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hashring import (
+    SHARDS,
+    ConflictingMembers,
+    EmptyRing,
+    Member,
+    MixedDatacenters,
+    NodeId,
+    Ring,
+    UnknownShard,
+)
+from hashring.placement import points_of
+
+SHARD_WIDTH = 2**64 // SHARDS
+
+node_ids = st.text("abcdefgh", min_size=1, max_size=3).map(NodeId)
+shards = st.integers(0, SHARDS - 1)
+
+
+def rosters(zones=("",), weights=(1.0,), min_size=1, max_size=7):
+    """Members of one data center, each name once."""
+    members = st.builds(
+        Member, node_ids, zone=st.sampled_from(zones), weight=st.sampled_from(weights)
+    )
+    return st.lists(
+        members, min_size=min_size, max_size=max_size, unique_by=lambda member: member.name
+    )
+
+
+zoned_rosters = rosters(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
+
+
+def nodes(count, prefix="node"):
+    return [Member(NodeId(f"{prefix}-{number}")) for number in range(count)]
+
+
+def without(roster, name):
+    return [member for member in roster if member.name != name]
+
+
+def along_the_ring(roster, shard):
+    """The distinct members in the order a walk from the shard's start meets them."""
+    vnodes = sorted((point, member.name) for member in roster for point in points_of(member))
+    start = shard * SHARD_WIDTH
+    walk = [vnode for vnode in vnodes if vnode[0] >= start] + vnodes
+    return list(dict.fromkeys(name for _, name in walk))
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=zoned_rosters, shard=shards)
+def test_the_owner_is_the_member_of_the_first_vnode_at_or_after_the_shard(roster, shard):
+    ring = Ring.of(roster)
+
+    assert ring.owner(shard) == along_the_ring(roster, shard)[0]
+    assert ring.owner_by_shard[shard] == ring.owner(shard)
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=zoned_rosters, data=st.data())
+def test_equal_members_give_equal_rings_whatever_their_order(roster, data):
+    shuffled = data.draw(st.permutations(roster + roster[:2]))
+    ring, other = Ring.of(roster), Ring.of(shuffled)
+
+    assert ring == other
+    assert hash(ring) == hash(other)
+    assert ring.members == tuple(sorted(roster, key=lambda member: member.name))
+    assert ring.owner_by_shard == other.owner_by_shard
+    assert [ring.standby(shard) for shard in range(SHARDS)] == [
+        other.standby(shard) for shard in range(SHARDS)
+    ]
+
+
+def test_rings_of_different_members_differ():
+    assert Ring.of(nodes(3)) != Ring.of(nodes(2))
+    assert Ring.of([Member(NodeId("a"))]) != Ring.of([Member(NodeId("a"), weight=2.0)])
+
+
+def test_the_ring_is_the_same_in_every_release():
+    members = [
+        Member(NodeId("alpha"), zone="z1"),
+        Member(NodeId("beta"), zone="z1", weight=0.5),
+        Member(NodeId("gamma"), zone="z2"),
+    ]
+    ring = Ring.of(members)
+
+    answers = ",".join(f"{ring.owner(shard)}/{ring.standby(shard)}" for shard in range(SHARDS))
+    assert sha256(answers.encode()).hexdigest()[:16] == "52620c6ad8186087"
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=zoned_rosters, shard=shards, count=st.integers(1, 9))
+def test_owners_are_distinct_and_as_many_as_asked_for_or_as_there_are(roster, shard, count):
+    ring = Ring.of(roster)
+
+    owners = ring.owners(shard, count)
+
+    assert len(owners) == len(set(owners)) == min(count, len(roster))
+    assert owners[0] == ring.owner(shard)
+    assert owners == ring.owners(shard, len(roster))[:count]
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=zoned_rosters, shard=shards)
+def test_the_foremost_of_each_zone_stand_before_all_others_in_ring_order(roster, shard):
+    zone_of = {member.name: member.zone for member in roster}
+    walk = along_the_ring(roster, shard)
+    foremost = {zone_of[name]: name for name in reversed(walk)}.values()
+
+    expected = sorted(walk, key=lambda name: name not in foremost)  # Stable: ring order within.
+
+    assert list(Ring.of(roster).owners(shard, len(roster))) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(roster=zoned_rosters)
+def test_the_standby_is_the_second_of_the_owners_for_every_shard(roster):
+    ring = Ring.of(roster)
+
+    for shard in range(0, SHARDS, 37):
+        assert (ring.owner(shard), ring.standby(shard)) == (*ring.owners(shard, 2), None)[:2]
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
+def test_the_standby_is_in_another_zone_whenever_there_is_one(roster, shard):
+    zone_of = {member.name: member.zone for member in roster}
+    assume(len(set(zone_of.values())) > 1)
+    ring = Ring.of(roster)
+
+    assert zone_of[ring.standby(shard)] != zone_of[ring.owner(shard)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(roster=rosters(weights=(0.25, 1.0, 2.0), min_size=2), shard=shards)
+def test_when_an_owner_leaves_its_standby_owns_the_shard_if_all_are_in_one_zone(roster, shard):
+    owner, standby = Ring.of(roster).owners(shard, 2)
+
+    assert Ring.of(without(roster, owner)).owner(shard) == standby
+
+
+@settings(max_examples=100, deadline=None)
+@given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
+def test_when_an_owner_leaves_its_standby_owns_the_shard_or_stays_its_standby(roster, shard):
+    ring = Ring.of(roster)
+    rest = Ring.of(without(roster, ring.owner(shard)))
+
+    assert ring.standby(shard) in (rest.owner(shard), rest.standby(shard))
+    assert rest.owner(shard) == along_the_ring(roster, shard)[1]
+
+
+def test_a_standby_in_another_zone_may_stay_standby_when_the_owner_leaves():
+    here = [Member(NodeId(name), zone="x") for name in ("a", "b")]
+    roster = [*here, Member(NodeId("c"), zone="y")]
+    ring = Ring.of(roster)
+    rest = Ring.of(without(roster, "a"))
+
+    shards_to_neighbour = [s for s in ring.shards_of(NodeId("a")) if rest.owner(s) == "b"]
+
+    assert shards_to_neighbour
+    assert {ring.standby(shard) for shard in shards_to_neighbour} == {"c"}
+    assert {rest.standby(shard) for shard in shards_to_neighbour} == {"c"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(roster=rosters(weights=(0.25, 0.5, 1.0, 1.7, 4.0), min_size=2))
+def test_each_member_owns_its_weight_of_the_ring_within_six_sigma(roster):
+    ring = Ring.of(roster)
+    vnodes = sum(len(points_of(member)) for member in roster)
+
+    for member in roster:
+        share = len(points_of(member)) / vnodes
+        # Arcs between random vnodes, then shards sampled from the arcs.
+        sigma = sqrt(share * (1 - share) * (1 / (vnodes + 1) + 1 / SHARDS))
+        assert abs(ring.owned_count(member.name) / SHARDS - share) < 6 * sigma
+
+
+@pytest.mark.parametrize(("count", "rounds", "peak"), [(3, 60, 1.05), (10, 20, 1.10)])
+def test_the_busiest_member_owns_little_more_than_the_average(count, rounds, peak):
+    def busiest(ring):
+        return max(ring.owned_count(member.name) for member in ring.members)
+
+    peaks = [
+        busiest(Ring.of(nodes(count, f"run{number}"))) * count / SHARDS for number in range(rounds)
+    ]
+
+    assert fmean(peaks) == pytest.approx(peak, abs=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(roster=zoned_rosters)
+def test_every_shard_is_listed_under_its_owner_once(roster):
+    ring = Ring.of(roster)
+
+    by_owner = {member.name: ring.shards_of(member.name) for member in roster}
+
+    assert sorted(shard for owned in by_owner.values() for shard in owned) == list(range(SHARDS))
+    for name, owned in by_owner.items():
+        assert list(owned) == sorted(owned)
+        assert len(owned) == ring.owned_count(name)
+        assert all(ring.owner(shard) == name for shard in owned)
+
+
+def test_a_stranger_owns_nothing():
+    ring = Ring.of(nodes(2))
+
+    assert ring.shards_of(NodeId("stranger")) == ()
+    assert ring.owned_count(NodeId("stranger")) == 0
+
+
+def test_a_lone_member_owns_everything_and_has_no_standby():
+    ring = Ring.of([Member(NodeId("a"))])
+
+    assert set(ring.owner_by_shard) == {"a"}
+    assert ring.standby(0) is None
+    assert ring.owners(0, 3) == ("a",)
+
+
+def test_a_ring_without_members_says_so_when_asked_who_answers():
+    ring = Ring.of([])
+
+    assert ring.members == ring.owner_by_shard == ring.shards_of(NodeId("a")) == ()
+    for ask in (ring.owner, ring.standby, lambda shard: ring.owners(shard, 2)):
+        with pytest.raises(EmptyRing):
+            ask(0)
+
+
+@pytest.mark.parametrize("shard", [-1, SHARDS])
+def test_a_shard_that_does_not_exist_is_refused(shard):
+    ring = Ring.of(nodes(3))
+
+    for ask in (ring.owner, ring.standby, lambda shard: ring.owners(shard, 2)):
+        with pytest.raises(UnknownShard, match=str(shard)):
+            ask(shard)
+
+
+def test_members_of_two_data_centers_do_not_go_on_one_ring():
+    with pytest.raises(MixedDatacenters, match="east, west") as caught:
+        Ring.of([Member(NodeId("a"), "west"), Member(NodeId("b"), "east")])
+
+    assert caught.value.datacenters == ("east", "west")
+
+
+def test_two_different_members_of_one_name_do_not_go_on_one_ring():
+    with pytest.raises(ConflictingMembers):
+        Ring.of([Member(NodeId("a")), Member(NodeId("a"), weight=2.0)])
+
+
+def test_a_ring_cannot_be_changed():
+    ring = Ring.of(nodes(1))
+
+    with pytest.raises(AttributeError):
+        ring.members = ()

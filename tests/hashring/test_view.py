@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hashring import ConflictingMembers, Member, NodeId, Ring, View
+
+# Few values, so that two drawn rosters are often equal or nearly so.
+members = st.builds(
+    Member,
+    st.sampled_from(["a", "b", "ab"]).map(NodeId),
+    datacenter=st.sampled_from(["d", "bd"]),
+    zone=st.sampled_from(["", "d"]),
+    weight=st.sampled_from([1.0, 2.0]),
+)
+rosters = st.lists(members, max_size=3, unique_by=lambda member: member.name)
+
+
+@given(one=rosters, other=rosters)
+def test_views_and_their_hashes_are_equal_exactly_when_their_members_are(one, other):
+    same_members = set(one) == set(other)
+
+    assert (View.of(one) == View.of(other)) is same_members
+    assert (View.of(one).hash == View.of(other).hash) is same_members
+
+
+@given(roster=rosters, data=st.data())
+def test_order_and_repetition_of_members_do_not_change_a_view(roster, data):
+    shuffled = data.draw(st.permutations(roster + roster[:1]))
+    view, other = View.of(roster), View.of(shuffled)
+
+    assert (view, view.hash, hash(view)) == (other, other.hash, hash(other))
+    assert view.members == tuple(sorted(roster, key=lambda member: member.name))
+
+
+@given(rosters)
+def test_the_hash_of_a_view_is_an_unsigned_64_bit_number(roster):
+    assert 0 <= View.of(roster).hash < 2**64
+
+
+def test_the_hash_tells_fields_apart_wherever_their_borders_lie():
+    def view(*fields):
+        return View.of([Member(NodeId(fields[0]), *fields[1:])])
+
+    views = [view("ab", "c"), view("a", "bc"), view("a", "b", "c"), view("abc", "b")]
+
+    assert len({view.hash for view in views}) == len(views)
+
+
+def test_the_hash_is_the_same_in_every_release():
+    view = View.of(
+        [
+            Member(NodeId("alpha"), "east", "z1"),
+            Member(NodeId("bêta"), "west", weight=0.5),
+        ]
+    )
+
+    assert f"{view.hash:016x}" == "6beb3844c7d35df6"
+
+
+def test_a_whole_number_as_weight_is_the_same_weight():
+    assert (
+        View.of([Member(NodeId("a"), weight=2)]).hash
+        == View.of([Member(NodeId("a"), weight=2.0)]).hash
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(rosters)
+def test_each_data_center_has_the_ring_of_its_own_members(roster):
+    view = View.of(roster)
+
+    assert view.datacenters == tuple(sorted({member.datacenter for member in roster}))
+    for datacenter in view.datacenters:
+        own = [member for member in roster if member.datacenter == datacenter]
+        assert view.ring(datacenter) == Ring.of(own)
+
+
+def test_a_data_center_without_members_has_an_empty_ring():
+    assert View.of([Member(NodeId("a"), "east")]).ring("west") == Ring.of([])
+
+
+def test_a_ring_is_built_once():
+    view = View.of([Member(NodeId("a"))])
+
+    assert view.ring("dc1") is view.ring("dc1")
+
+
+def test_one_name_in_two_data_centers_is_a_conflict():
+    with pytest.raises(ConflictingMembers, match="'a'"):
+        View.of([Member(NodeId("a"), "east"), Member(NodeId("a"), "west")])
+
+
+def test_a_view_without_members_is_a_view():
+    view = View.of([])
+
+    assert (view.members, view.datacenters) == ((), ())
