@@ -1,0 +1,28 @@
+"""The limiter: how much a key may spend, decided by integer arithmetic over a bounded table.
+
+Pure: time comes in as nanoseconds since the Unix epoch, answers go out as values. Which limit
+applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
+"""
+
+from ringfence.limiter.engine import Engine, EngineRule
+from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
+from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
+from ringfence.limiter.outcome import Code, Outcome, Outcomes
+from ringfence.limiter.table import Table
+
+__all__ = [
+    "Limit",
+    "Algorithm",
+    "Calendar",
+    "InvalidLimit",
+    "NS_PER_SECOND",
+    "Code",
+    "Outcome",
+    "Outcomes",
+    "Table",
+    "Engine",
+    "EngineRule",
+    "OverAdmission",
+    "over_admission",
+    "bytes_per_key",
+]

@@ -1,0 +1,113 @@
+"""Token bucket and leaky bucket: the generic cell rate algorithm, one timestamp per key.
+
+Both buckets are the same arithmetic; the leaky bucket as a queue only adds how long an admitted
+check must wait for its turn. Source: ITU-T I.371, annex A (virtual scheduling).
+"""
+
+from math import gcd
+from typing import Final
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.reference.counter import (
+    ALLOWED,
+    DENIED,
+    NEVER,
+    OVER_SOFT,
+    Counter,
+    Scheme,
+    Verdict,
+)
+
+__all__ = ["Bucket", "BucketScheme"]
+
+
+class BucketScheme(Scheme):
+    """A bucket that loses one unit per emission interval.
+
+    The interval is the fraction `unit / ticks_per_ns` of a nanosecond, so the scheme counts time
+    in ticks of `1 / ticks_per_ns` ns: then a unit is a whole number of ticks and nothing is
+    ever rounded, whatever the amount and the period.
+    """
+
+    __slots__ = ("capacity", "hard_capacity", "is_queue", "ticks_per_ns", "unit")
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit)
+        units = max(limit.amount, 1)  # Amount 0: the ceiling refuses all, any interval will do.
+        common = gcd(limit.period_ns, units)
+        self.unit: Final = limit.period_ns // common
+        self.ticks_per_ns: Final = units // common
+        self.hard_capacity: Final = self.hard * self.unit
+        self.capacity: Final = self.ceiling * self.unit
+        self.is_queue: Final = limit.queue
+
+    def open(self, now: int, used: int = 0) -> "Bucket":
+        """Start a bucket with `used` units in it."""
+        return Bucket(self, now * self.ticks_per_ns + used * self.unit)
+
+    def adopt(self, counter: Counter, now: int) -> Counter:
+        """Keep another bucket's level in units, to the fraction; rounded up by less than a tick."""
+        if not isinstance(counter, Bucket):
+            return super().adopt(counter, now)
+        level = counter.level(now)
+        return Bucket(self, now * self.ticks_per_ns - (-level * self.unit // counter.scheme.unit))
+
+
+class Bucket(Counter):
+    """One key's theoretical arrival time (TAT), in ticks: the instant its bucket will be empty."""
+
+    __slots__ = ("scheme", "tat")
+
+    def __init__(self, scheme: BucketScheme, tat: int) -> None:
+        self.scheme: BucketScheme = scheme
+        self.tat = tat
+
+    def level(self, now: int) -> int:
+        """Ticks until the bucket is empty."""
+        return max(self.tat - now * self.scheme.ticks_per_ns, 0)
+
+    def check(self, cost: int, now: int) -> Verdict:
+        """Pour `cost` units in if the bucket has room for them."""
+        scheme = self.scheme
+        ticks_per_ns = scheme.ticks_per_ns
+        at = now * ticks_per_ns
+        level = self.tat - at
+        if level < 0:  # noqa: PLR1730 - the hot path: max() costs as much as the arithmetic
+            level = 0
+        wanted = cost or 1
+        after = level + wanted * scheme.unit
+        capacity = scheme.capacity
+        if after > capacity:
+            code = NEVER if wanted > scheme.ceiling else DENIED
+            retry = 0 if code == NEVER else -((capacity - after) // ticks_per_ns)
+            remaining = (capacity - level) // scheme.unit if level < capacity else 0
+            return code, remaining, retry, -(-level // ticks_per_ns), 0, 0
+        delay = 0
+        if cost:
+            self.tat = at + after
+            delay = -(-level // ticks_per_ns) if scheme.is_queue else 0
+            level = after
+        return (
+            ALLOWED if level <= scheme.hard_capacity else OVER_SOFT,
+            (capacity - level) // scheme.unit,
+            0,
+            -(-level // ticks_per_ns),
+            delay,
+            0,
+        )
+
+    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+        """Take out what is left of a charge that may have been draining for `age_ns`.
+
+        A unit that has drained cannot come back twice: had the bucket been idle since, giving back
+        the whole charge would take out units of others.
+        """
+        scheme = self.scheme
+        at = now * scheme.ticks_per_ns
+        left = cost * scheme.unit - age_ns * scheme.ticks_per_ns
+        if left > 0 and self.tat > at:
+            self.tat = max(self.tat - left, at)
+
+    def used(self, now: int) -> int:
+        """Units in the bucket, rounded up."""
+        return -(-self.level(now) // self.scheme.unit)

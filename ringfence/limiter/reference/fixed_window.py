@@ -1,0 +1,110 @@
+"""Fixed windows: one count per key, forgotten when the next window begins.
+
+Plain windows are aligned to the Unix epoch, calendar windows to the days, weeks, months or years
+of a time zone; `calendars` knows where those begin.
+"""
+
+from typing import Final
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.reference.calendars import CalendarWindows
+from ringfence.limiter.reference.counter import (
+    ALLOWED,
+    DENIED,
+    NEVER,
+    OVER_SOFT,
+    Counter,
+    Scheme,
+    Verdict,
+)
+
+__all__ = ["FixedWindow", "FixedWindowScheme"]
+
+
+class FixedWindowScheme(Scheme):
+    """Where windows begin and end, and how much fits in one."""
+
+    __slots__ = ("_calendar", "_period_ns")
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit)
+        self._period_ns: Final = limit.period_ns
+        self._calendar: Final = (
+            None if limit.calendar is None else CalendarWindows(limit.calendar, limit.timezone)
+        )
+
+    def window(self, now: int) -> tuple[int, int]:
+        """Find the window that contains `now`: its first instant, and the first one after it."""
+        if self._calendar is not None:
+            return self._calendar.window(now)
+        start = now - now % self._period_ns
+        return start, start + self._period_ns
+
+    def open(self, now: int, used: int = 0) -> "FixedWindow":
+        """Start with `used` units in the window that contains `now`."""
+        return FixedWindow(self, *self.window(now), used)
+
+    def adopt(self, counter: Counter, now: int) -> Counter:
+        """Keep the count when both schemes have the same windows."""
+        if isinstance(counter, FixedWindow) and counter.scheme.alignment == self.alignment:
+            return FixedWindow(self, counter.start, counter.end, counter.count)
+        return super().adopt(counter, now)
+
+    @property
+    def alignment(self) -> tuple[object, ...]:
+        """Equal for two schemes exactly when they cut time at the same instants."""
+        if self.limit.calendar is not None:
+            return self.limit.calendar, self.limit.timezone
+        return (self._period_ns,)
+
+
+class FixedWindow(Counter):
+    """One key's count in the latest window it was charged in."""
+
+    __slots__ = ("count", "end", "scheme", "start")
+
+    def __init__(self, scheme: FixedWindowScheme, start: int, end: int, count: int) -> None:
+        self.scheme: FixedWindowScheme = scheme
+        self.start = start
+        self.end = end
+        self.count = count
+
+    def check(self, cost: int, now: int) -> Verdict:
+        """Count `cost` in the current window if it fits there."""
+        scheme = self.scheme
+        start, end, used = self.start, self.end, self.count
+        if now >= end:
+            start, end = scheme.window(now)
+            used = 0
+        wanted = cost or 1
+        if used + wanted > scheme.ceiling:
+            remaining = scheme.ceiling - used
+            left = end - now if used else 0
+            return (
+                NEVER if wanted > scheme.ceiling else DENIED,
+                remaining if remaining > 0 else 0,
+                0 if wanted > scheme.ceiling else left,
+                left,
+                0,
+                0,
+            )
+        if cost:
+            used += cost
+            self.start, self.end, self.count = start, end, used
+        return (
+            ALLOWED if used <= scheme.hard else OVER_SOFT,
+            scheme.ceiling - used,
+            0,
+            end - now if used else 0,
+            0,
+            0,
+        )
+
+    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+        """Take back from the current window, if the charge surely fell into it."""
+        if max(now, self.start) - age_ns >= self.start:
+            self.count = max(self.count - cost, 0)
+
+    def used(self, now: int) -> int:
+        """Units counted in the window that contains `now`."""
+        return self.count if now < self.end else 0

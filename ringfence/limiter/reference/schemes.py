@@ -1,0 +1,30 @@
+"""Which scheme counts a limit: the one place that knows all algorithms."""
+
+from typing import assert_never
+
+from ringfence.limiter.limit import Algorithm, Limit
+from ringfence.limiter.reference.bucket import BucketScheme
+from ringfence.limiter.reference.concurrency import ConcurrencyScheme
+from ringfence.limiter.reference.counter import LeaseIds, Scheme
+from ringfence.limiter.reference.fixed_window import FixedWindowScheme
+from ringfence.limiter.reference.sliding_log import SlidingLogScheme
+from ringfence.limiter.reference.sliding_window import SlidingWindowScheme
+
+__all__ = ["scheme_of"]
+
+
+def scheme_of(limit: Limit, lease_ids: LeaseIds) -> Scheme:
+    """Work a limit out for counting; `lease_ids` names the leases of a concurrency limit."""
+    match limit.algorithm:
+        case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
+            return BucketScheme(limit)
+        case Algorithm.FIXED_WINDOW:
+            return FixedWindowScheme(limit)
+        case Algorithm.SLIDING_WINDOW:
+            return SlidingWindowScheme(limit)
+        case Algorithm.SLIDING_WINDOW_LOG:
+            return SlidingLogScheme(limit)
+        case Algorithm.CONCURRENCY:
+            return ConcurrencyScheme(limit, lease_ids)
+        case _:
+            assert_never(limit.algorithm)

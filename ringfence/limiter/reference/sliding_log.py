@@ -1,0 +1,157 @@
+"""Sliding window log: the stamp of every admitted hit, so the count of a window is exact.
+
+Memory grows with the hits of a key, up to its limit; hits of one instant share an entry.
+"""
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.reference.counter import (
+    ALLOWED,
+    DENIED,
+    NEVER,
+    OVER_SOFT,
+    Counter,
+    Scheme,
+    Verdict,
+)
+
+__all__ = ["SlidingLog", "SlidingLogScheme"]
+
+_TRIM_AT = 32
+"""Expired entries that a log may carry before it moves the rest forward."""
+
+
+class SlidingLogScheme(Scheme):
+    """How long a hit counts, and how many may."""
+
+    __slots__ = ("period_ns",)
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit)
+        self.period_ns: Final = limit.period_ns
+
+    def open(self, now: int, used: int = 0) -> "SlidingLog":
+        """Start with `used` hits at `now`."""
+        log = SlidingLog(self)
+        if used:
+            log.record(used, now)
+        return log
+
+    def adopt(self, counter: Counter, now: int) -> Counter:
+        """Keep the hits when both schemes count them equally long."""
+        if isinstance(counter, SlidingLog) and counter.scheme.period_ns == self.period_ns:
+            return counter.copy(self)
+        return super().adopt(counter, now)
+
+
+class SlidingLog(Counter):
+    """One key's hits in `(now - period, now]`: stamps in order, and how many hits each stands for.
+
+    Entries before `first` have expired and wait to be moved out in one go.
+    """
+
+    __slots__ = ("counts", "first", "scheme", "stamps", "total")
+
+    def __init__(self, scheme: SlidingLogScheme) -> None:
+        self.scheme: SlidingLogScheme = scheme
+        self.stamps = array("q")
+        self.counts = array("q")
+        self.first = 0
+        self.total = 0
+
+    def copy(self, scheme: SlidingLogScheme) -> "SlidingLog":
+        """Repeat the log under another scheme."""
+        log = SlidingLog(scheme)
+        log.stamps, log.counts = self.stamps[:], self.counts[:]
+        log.first, log.total = self.first, self.total
+        return log
+
+    def check(self, cost: int, now: int) -> Verdict:
+        """Record `cost` hits at `now` if the window has room for them."""
+        scheme = self.scheme
+        ceiling = scheme.ceiling
+        self._expire(now)
+        used = self.total
+        wanted = cost or 1
+        if used + wanted > ceiling:
+            return (
+                NEVER if wanted > ceiling else DENIED,
+                ceiling - used if used < ceiling else 0,
+                0 if wanted > ceiling else self._wait(used + wanted - ceiling, now),
+                self._reset_after(now),
+                0,
+                0,
+            )
+        if cost:
+            self.record(cost, now)
+            used += cost
+        return (
+            ALLOWED if used <= scheme.hard else OVER_SOFT,
+            ceiling - used,
+            0,
+            self._reset_after(now),
+            0,
+            0,
+        )
+
+    def record(self, hits: int, now: int) -> None:
+        """Write down hits at `now`, or with the newest ones when the clock went back."""
+        stamps = self.stamps
+        if stamps and now <= stamps[-1]:
+            self.counts[-1] += hits
+        else:
+            stamps.append(now)
+            self.counts.append(hits)
+        self.total += hits
+
+    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+        """Strike out the oldest `cost` hits at or after `now - age_ns`.
+
+        The charge is among the hits since then, and none of those is older than the ones struck
+        out, so what stays in the log expires no sooner than what truly happened. A charge that
+        may have expired gives nothing back.
+        """
+        self._expire(now)
+        if self.first == len(self.stamps) or age_ns >= self.scheme.period_ns:
+            return
+        since = max(now, self.stamps[-1]) - age_ns
+        begin = end = bisect_left(self.stamps, since, lo=self.first)
+        while cost and end < len(self.stamps):
+            struck = min(cost, self.counts[end])
+            self.counts[end] -= struck
+            self.total -= struck
+            cost -= struck
+            end += self.counts[end] == 0
+        del self.stamps[begin:end], self.counts[begin:end]
+
+    def used(self, now: int) -> int:
+        """Hits in the window that ends at `now`."""
+        self._expire(now)
+        return self.total
+
+    def _expire(self, now: int) -> None:
+        """Stop counting hits at or before `now - period`."""
+        oldest_kept = now - self.scheme.period_ns
+        stamps = self.stamps
+        first = self.first
+        while first < len(stamps) and stamps[first] <= oldest_kept:
+            self.total -= self.counts[first]
+            first += 1
+        if first == len(stamps) or (first >= _TRIM_AT and 2 * first >= len(stamps)):
+            del stamps[:first], self.counts[:first]
+            first = 0
+        self.first = first
+
+    def _wait(self, excess: int, now: int) -> int:
+        """Find the time until `excess` hits, all of them in the log, have expired."""
+        index = self.first
+        while excess > self.counts[index]:
+            excess -= self.counts[index]
+            index += 1
+        return self.stamps[index] + self.scheme.period_ns - now
+
+    def _reset_after(self, now: int) -> int:
+        return self.stamps[-1] + self.scheme.period_ns - now if self.stamps else 0

@@ -1,0 +1,155 @@
+"""Sliding window by counters: the oldest one weighted by how much of it still overlaps.
+
+With one slot this is the two-counter estimate that Cloudflare described in 2017; with more, the
+window is cut finer and the estimate errs by at most the hits of one slot. Slots are aligned to
+the Unix epoch, so that any two nodes agree on a slot's number.
+"""
+
+from typing import Final, TypeAlias
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.reference.counter import (
+    ALLOWED,
+    DENIED,
+    NEVER,
+    OVER_SOFT,
+    Counter,
+    Scheme,
+    Verdict,
+)
+
+__all__ = ["SlidingWindow", "SlidingWindowScheme"]
+
+_Counts: TypeAlias = tuple[int, ...]
+"""Hits per slot, the current slot first, the weighted one last: one more than there are slots."""
+
+
+class SlidingWindowScheme(Scheme):
+    """How finely the window is cut, and how much fits in it."""
+
+    __slots__ = ("blank", "slot_ns", "slots")
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(limit)
+        self.slots: Final = limit.slots
+        self.slot_ns: Final = limit.period_ns // limit.slots
+        self.blank: Final[_Counts] = (0,) * (limit.slots + 1)
+
+    def open(self, now: int, used: int = 0) -> "SlidingWindow":
+        """Start with `used` units in the slot that contains `now`."""
+        return SlidingWindow(self, now // self.slot_ns, (used, *self.blank[1:]))
+
+    def adopt(self, counter: Counter, now: int) -> Counter:
+        """Keep the counts when both schemes cut time the same way."""
+        if (
+            isinstance(counter, SlidingWindow)
+            and counter.scheme.slot_ns == self.slot_ns
+            and counter.scheme.slots == self.slots
+        ):
+            return SlidingWindow(self, counter.slot, counter.counts)
+        return super().adopt(counter, now)
+
+
+class SlidingWindow(Counter):
+    """One key's hits in the latest slot it was charged in, and in those before it."""
+
+    __slots__ = ("counts", "scheme", "slot")
+
+    def __init__(self, scheme: SlidingWindowScheme, slot: int, counts: _Counts) -> None:
+        self.scheme: SlidingWindowScheme = scheme
+        self.slot = slot
+        self.counts = counts
+
+    def check(self, cost: int, now: int) -> Verdict:
+        """Count `cost` in the current slot if the estimate leaves room for it."""
+        scheme = self.scheme
+        slot_ns = scheme.slot_ns
+        ceiling = scheme.ceiling
+        slot, counts = self.slot, self.counts
+        if now // slot_ns > slot:
+            slot, counts = self._rolled(now)
+        # `_estimate`, written out: the hot path of the default algorithm.
+        oldest = counts[-1]
+        used = sum(counts)
+        if oldest and now > slot * slot_ns:
+            used += oldest * ((slot + 1) * slot_ns - now) // slot_ns - oldest
+        wanted = cost or 1
+        if used + wanted > ceiling:
+            return (
+                NEVER if wanted > ceiling else DENIED,
+                ceiling - used if used < ceiling else 0,
+                0 if wanted > ceiling else _wait(counts, slot, slot_ns, now, ceiling - wanted),
+                _reset_after(counts, slot, slot_ns, now) if used else 0,
+                0,
+                0,
+            )
+        if cost:
+            used += cost
+            current = counts[0] + cost
+            counts = (current, oldest) if scheme.slots == 1 else (current, *counts[1:])
+            self.slot = slot
+            self.counts = counts
+        return (
+            ALLOWED if used <= scheme.hard else OVER_SOFT,
+            ceiling - used,
+            0,
+            _reset_after(counts, slot, slot_ns, now) if used else 0,
+            0,
+            0,
+        )
+
+    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+        """Take back from the slot that contains `now - age_ns`, and from no newer one."""
+        slot, counts = self._rolled(now)
+        slot_ns = self.scheme.slot_ns
+        index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
+        if index < len(counts):
+            left = max(counts[index] - cost, 0)
+            self.slot, self.counts = slot, (*counts[:index], left, *counts[index + 1 :])
+
+    def used(self, now: int) -> int:
+        """The estimate at `now`."""
+        slot, counts = self._rolled(now)
+        return _estimate(counts, slot, self.scheme.slot_ns, now)
+
+    def _rolled(self, now: int) -> tuple[int, _Counts]:
+        """Renumber the counts so that the first is that of the slot of `now`."""
+        slot = now // self.scheme.slot_ns
+        passed = slot - self.slot
+        if passed <= 0:
+            return self.slot, self.counts
+        return slot, (self.scheme.blank[:passed] + self.counts)[: len(self.counts)]
+
+
+def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
+    """Weigh the oldest count by the part of its slot still inside the window, rounded down."""
+    overlap = min((slot + 1) * slot_ns - now, slot_ns)  # min(): the clock may have gone back.
+    oldest = counts[-1]
+    return oldest * overlap // slot_ns + sum(counts) - oldest
+
+
+def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
+    """Find the exact time until the estimate, now above `room`, is down to it.
+
+    Slot by slot: once the counts between the current and the oldest fit, the oldest one, `n`, may
+    weigh `spare`, that is `n * overlap < (spare + 1) * slot_ns`.
+    """
+    between = sum(counts)
+    for ahead, oldest in enumerate(reversed(counts)):
+        between -= oldest
+        spare = room - between
+        if spare >= oldest:
+            return (slot + ahead) * slot_ns - now
+        if spare >= 0:
+            overlap = ((spare + 1) * slot_ns - 1) // oldest
+            if overlap:
+                return (slot + ahead + 1) * slot_ns - overlap - now
+    return (slot + len(counts)) * slot_ns - now
+
+
+def _reset_after(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
+    """Find the time until the estimate, now above 0, is down to it."""
+    current = counts[0]
+    if current:  # The last to leave, and the usual case: `_wait` in one step.
+        return (slot + len(counts)) * slot_ns - (slot_ns - 1) // current - now
+    return _wait(counts, slot, slot_ns, now, 0)

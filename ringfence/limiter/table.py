@@ -1,0 +1,190 @@
+"""The counters of one rule: which keys have one, under which scheme, and which go when it is full.
+
+The arithmetic of a check is the scheme's; rules and all-or-nothing groups are the engine's. Memory
+is bounded by the number of keys and needs no timer: each new key looks at the two entries that
+were looked at longest ago and drops those that are as new.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code, Outcome, Outcomes
+from ringfence.limiter.reference import (
+    OVER_SOFT,
+    Counter,
+    LeaseIds,
+    Scheme,
+    Verdict,
+    columns,
+    scheme_of,
+)
+
+__all__ = ["Table"]
+
+_KEPT_SCHEMES = 1024
+"""Limits carried by requests that a table keeps worked out."""
+_LOOK_AT = 2
+"""Entries a new key looks at: with two, rested entries leave faster than new ones come."""
+_SAMPLE = 8
+"""Entries that one eviction chooses from."""
+_CODES = tuple(Code)
+
+
+class Table:
+    """Counters by key under one limit, at most `max_keys` of them.
+
+    Only an admitted check creates an entry. A full table evicts, among a few, the key that would
+    lose the least, so that flooding it with keys gives little away.
+    """
+
+    def __init__(self, limit: Limit, *, max_keys: int, first_lease: int = 1) -> None:
+        if max_keys < 1:
+            raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
+        self.evicted = 0
+        """Keys that were dropped although they were not as new."""
+        self._max_keys = max_keys
+        self._lease_ids = LeaseIds(first_lease)
+        self._counters: OrderedDict[bytes, Counter] = OrderedDict()
+        """In the order in which the hand of the clock will look at them."""
+        self._schemes: OrderedDict[Limit, Scheme] = OrderedDict()
+        self._scheme = self._scheme_of(limit)
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit of every check that carries none."""
+        return self._scheme.limit
+
+    @property
+    def next_lease(self) -> int:
+        """The id that the next lease of this table will get; all earlier ones were smaller."""
+        return self._lease_ids.next
+
+    def check_many(
+        self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
+    ) -> Outcomes:
+        """Decide checks one after the other, as `check` would; cost 0 peeks.
+
+        `limit`, when given, is applied in place of the table's own.
+        Raises `ValueError` when a cost is negative or the lengths differ.
+        """
+        amount = self.limit.amount if limit is None else limit.amount
+        return columns(self.verdicts(keys, costs, now, limit), [amount] * len(keys))
+
+    def verdicts(
+        self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
+    ) -> list[Verdict]:
+        """Decide as `check_many` does, in rows: the hot path of every engine call."""
+        if costs and min(costs) < 0:
+            raise ValueError(f"cost: {min(costs)} is negative; use refund to give back")
+        own = self._scheme
+        scheme = own if limit is None else self._scheme_of(limit)
+        find = self._counters.get
+        rows: list[Verdict] = []
+        for key, cost in zip(keys, costs, strict=True):
+            counter = find(key)
+            if counter is None:
+                counter = scheme.open(now)
+                row = counter.check(cost, now)
+                if cost and row[0] <= OVER_SOFT:
+                    self._insert(key, counter, now)
+            else:
+                if counter.scheme is not scheme:
+                    counter = scheme.adopt(counter, now)
+                    if cost or scheme is own:  # A peek with a carried limit leaves no trace.
+                        self._counters[key] = counter
+                row = counter.check(cost, now)
+            rows.append(row)
+        return rows
+
+    def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome:
+        """Spend `cost` units of a key's budget if they are there; cost 0 peeks."""
+        code, *rest = self.verdicts((key,), (cost,), now, limit)[0]
+        amount = self.limit.amount if limit is None else limit.amount
+        return Outcome(_CODES[code], amount, *rest)
+
+    def peek(self, key: bytes, now: int, limit: Limit | None = None) -> Outcome:
+        """Say how a key stands; changes nothing."""
+        return self.check(key, 0, now, limit)
+
+    def refund(
+        self,
+        key: bytes,
+        cost: int,
+        now: int,
+        age_ns: int = 0,
+        lease: int = 0,
+        *,
+        limit: Limit | None = None,
+    ) -> Outcome:
+        """Give back `cost` units that were charged at most `age_ns` ago; answer like a peek.
+
+        Gives back what still weighs on the key, and rather less than more: units that have
+        drained or expired since, or were charged to an older window, do not come back twice.
+        Under a concurrency limit, `lease` names the lease to release, 0 the oldest units.
+        """
+        self.give_back(key, cost, now, age_ns, lease)
+        return self.peek(key, now, limit)
+
+    def give_back(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
+        """Refund without an answer, under the limit that the key was last counted by."""
+        if cost < 0 or age_ns < 0:
+            raise ValueError(f"refund: cost {cost} and age {age_ns} must not be negative")
+        counter = self._counters.get(key)
+        if counter is None:
+            return
+        counter.refund(cost, now, age_ns, lease)
+        if not counter.used(now):
+            del self._counters[key]
+
+    def reset(self, key: bytes) -> None:
+        """Forget a key."""
+        self._counters.pop(key, None)
+
+    def change_limit(self, limit: Limit) -> None:
+        """Apply another limit from the next check on, to the counts as they are.
+
+        A key is converted when it is next asked about: what it has used stays used, so that
+        neither raising nor lowering refills it. Until then it drains by the old limit.
+        """
+        self._scheme = self._scheme_of(limit)
+
+    def evict(self, count: int, now: int) -> None:
+        """Drop up to `count` keys: each time the one of a small sample that loses the least."""
+        for _ in range(min(count, len(self._counters))):
+            sample = list(islice(self._counters.items(), _SAMPLE))
+            victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
+            for key, _counter in sample:
+                self._counters.move_to_end(key)
+            del self._counters[victim]
+            self.evicted += counter.used(now) > 0
+
+    def hand_over(self, prefix: bytes, heir: "Table") -> None:
+        """Move the counters whose keys begin with `prefix` to another table.
+
+        Cost: one look at every key. The heir's leases must be numbered beyond this table's.
+        """
+        for key in [key for key in self._counters if key.startswith(prefix)]:
+            heir._counters[key] = self._counters.pop(key)
+
+    def _insert(self, key: bytes, counter: Counter, now: int) -> None:
+        for oldest, rival in list(islice(self._counters.items(), _LOOK_AT)):
+            if rival.used(now):
+                self._counters.move_to_end(oldest)
+            else:
+                del self._counters[oldest]
+        if len(self._counters) >= self._max_keys:
+            self.evict(1, now)
+        self._counters[key] = counter
+
+    def _scheme_of(self, limit: Limit) -> Scheme:
+        scheme = self._schemes.get(limit)
+        if scheme is None:
+            if len(self._schemes) >= _KEPT_SCHEMES:
+                self._schemes.popitem(last=False)
+            scheme = self._schemes[limit] = scheme_of(limit, self._lease_ids)
+        return scheme

@@ -1,0 +1,69 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Algorithm, Limit, Table
+
+KEY = b"key"
+TWO = Limit(2, 100, Algorithm.CONCURRENCY)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    amount=st.integers(1, 6),
+    steps=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 3), st.booleans()), max_size=30),
+)
+def test_never_more_in_flight_than_the_limit_whoever_releases_or_vanishes(
+    amount: int, steps: list[tuple[int, int, bool]]
+) -> None:
+    table = Table(Limit(amount, 50, Algorithm.CONCURRENCY), max_keys=1)
+    held: dict[int, tuple[int, int]] = {}
+    now = 0
+    for gap, cost, releases in steps:
+        now += gap
+        held = {lease: (ends, units) for lease, (ends, units) in held.items() if ends > now}
+        if releases and held:
+            lease, (_, units) = held.popitem()
+            table.refund(KEY, units, now, lease=lease)
+        outcome = table.check(KEY, cost, now)
+        if outcome.is_admitted:
+            assert outcome.lease not in held
+            held[outcome.lease] = (now + 50, cost)
+        assert outcome.remaining == amount - sum(units for _, units in held.values())
+        assert outcome.is_admitted == (outcome.lease > 0)
+
+
+def test_releasing_a_lease_twice_or_after_its_end_frees_nobody_else() -> None:
+    table = Table(TWO, max_keys=1)
+    first = table.check(KEY, 1, 0).lease
+    table.check(KEY, 1, 10)
+
+    assert table.refund(KEY, 1, 20, lease=first).remaining == 1
+    assert table.refund(KEY, 1, 20, lease=first).remaining == 1
+    assert table.refund(KEY, 1, 20, age_ns=100).remaining == 1
+
+
+def test_a_release_without_an_id_frees_the_units_that_end_first() -> None:
+    table = Table(TWO, max_keys=1)
+    table.check(KEY, 1, 0)
+    table.check(KEY, 1, 10)
+
+    table.refund(KEY, 1, 20, age_ns=20)
+
+    assert table.peek(KEY, 20).reset_after_ns == 90
+
+
+def test_holders_can_release_after_the_limit_has_changed() -> None:
+    table = Table(TWO, max_keys=1)
+    lease = table.check(KEY, 2, 0).lease
+
+    table.change_limit(Limit(3, 10, Algorithm.CONCURRENCY))
+
+    assert table.peek(KEY, 50).remaining == 1, "the lease lives as long as it was granted for"
+    assert table.refund(KEY, 2, 50, lease=lease).remaining == 3
+
+
+def test_lease_ids_begin_where_the_owner_says() -> None:
+    table = Table(TWO, max_keys=1, first_lease=7_000)
+
+    assert [table.check(KEY, 1, 0).lease, table.check(KEY, 1, 0).lease] == [7_000, 7_001]
+    assert table.next_lease == 7_002

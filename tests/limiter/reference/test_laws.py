@@ -1,0 +1,284 @@
+"""Laws that every algorithm keeps, on periods so short that each nanosecond of rounding shows."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Algorithm, Limit, Outcome, Table, over_admission
+
+KEY = b"key"
+quick = settings(max_examples=60, deadline=None)
+
+amounts = st.integers(1, 8)
+periods = st.integers(1, 40)
+soft = st.sampled_from([0, 0, 100, 500])
+buckets = st.builds(
+    Limit,
+    amounts,
+    periods,
+    st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
+    burst=st.none() | amounts,
+    soft_permille=soft,
+)
+queues = st.builds(
+    Limit, amounts, periods, st.just(Algorithm.LEAKY_BUCKET), queue=st.just(True), burst=amounts
+)
+slotted = st.builds(
+    lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+    amounts,
+    st.integers(1, 5),
+    st.integers(1, 12),
+)
+windows = st.builds(
+    Limit,
+    amounts,
+    periods,
+    st.sampled_from(
+        [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.SLIDING_WINDOW_LOG]
+    ),
+    soft_permille=soft,
+)
+rates = buckets | queues | windows | slotted
+in_flight = st.builds(Limit, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft)
+limits = rates | in_flight
+histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(
+    lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
+)
+"""Checks as (now, cost), in order of time."""
+
+
+@quick
+@given(limit=rates, history=histories)
+def test_no_true_window_admits_more_than_the_stated_worst(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    table = table_of(limit)
+
+    hits = [(now, cost) for now, cost in history if table.check(KEY, cost, now).is_admitted]
+
+    worst = over_admission(limit).worst
+    assert all(inside(hits, now, limit.period_ns) <= worst for now, _ in hits)
+
+
+@quick
+@given(limit=limits, history=histories, spend=st.integers(0, 8), beyond=st.integers(1, 8))
+def test_a_denied_cost_is_still_denied_just_before_retry_after_and_admitted_at_it(
+    limit: Limit, history: list[tuple[int, int]], spend: int, beyond: int
+) -> None:
+    table, now = after(limit, history)
+    table.check(KEY, max(1, table.peek(KEY, now).remaining - spend), now)
+    cost = min(table.peek(KEY, now).remaining + beyond, limit.ceiling)
+    outcome = table.check(KEY, cost, now)
+    assume(not outcome.is_admitted)
+
+    assert outcome.retry_after_ns > 0
+    assert not table.check(KEY, cost, now + outcome.retry_after_ns - 1).is_admitted
+    assert table.check(KEY, cost, now + outcome.retry_after_ns).is_admitted
+
+
+@quick
+@given(limit=limits, history=histories)
+def test_a_key_is_as_new_at_reset_after_and_not_before(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    table, now = after(limit, history)
+    reset_after = table.peek(KEY, now).reset_after_ns
+
+    just_before = table.peek(KEY, now + max(reset_after - 1, 0)).reset_after_ns
+
+    assert just_before == min(reset_after, 1)
+    assert_equivalent(table, table_of(limit), now + reset_after)
+
+
+@quick
+@given(limit=limits, history=histories, cost=st.integers(1, 12))
+def test_remaining_is_the_largest_cost_that_passes(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    table, now = after(limit, history)
+    remaining = table.peek(KEY, now).remaining
+
+    assert table.check(KEY, cost, now).is_admitted == (cost <= remaining)
+
+
+@quick
+@given(limit=limits, history=histories)
+def test_denied_checks_and_peeks_change_nothing(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    plain, pestered = table_of(limit), table_of(limit)
+
+    for now, cost in history:
+        for useless in (0, pestered.peek(KEY, now).remaining + 1, limit.ceiling + 1):
+            pestered.check(KEY, useless, now)
+        assert facts(pestered.check(KEY, cost, now)) == facts(plain.check(KEY, cost, now))
+
+
+@quick
+@given(limit=limits, history=histories, cost=st.integers(1, 8))
+def test_one_check_of_n_leaves_what_n_checks_of_1_leave(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    whole, now = after(limit, history)
+    units, _ = after(limit, history)
+    assume(whole.check(KEY, cost, now).is_admitted)
+
+    assert all(units.check(KEY, 1, now).is_admitted for _ in range(cost))
+
+    assert_equivalent(whole, units, now)
+
+
+@quick
+@given(limit=limits, history=histories, cost=st.integers(1, 8))
+def test_a_refund_at_once_undoes_a_check(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    undone, now = after(limit, history)
+    untouched, _ = after(limit, history)
+    outcome = undone.check(KEY, cost, now)
+    assume(outcome.is_admitted)
+
+    undone.refund(KEY, cost, now, lease=outcome.lease)
+
+    assert_equivalent(undone, untouched, now)
+
+
+@quick
+@given(limit=limits, history=histories, cost=st.integers(0, 20), age_ns=st.integers(0, 60))
+def test_a_refund_never_passes_empty_and_never_takes(
+    limit: Limit, history: list[tuple[int, int]], cost: int, age_ns: int
+) -> None:
+    table, now = after(limit, history)
+    before = table.peek(KEY, now).remaining
+
+    remaining = table.refund(KEY, cost, now, age_ns).remaining
+
+    assert before <= remaining <= min(limit.ceiling, before + cost)
+
+
+@settings(max_examples=150, deadline=None)
+@given(limit=rates, history=histories, data=st.data())
+def test_no_refund_lets_a_true_window_admit_more_than_the_stated_worst(
+    limit: Limit, history: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Charges that were not refunded are counted; the stated age is never less than the true."""
+    table = table_of(limit)
+    worst = over_admission(limit).worst
+    kept: list[tuple[int, int]] = []
+
+    for now, cost in history:
+        if kept and data.draw(st.booleans(), "refund"):
+            charged_at, units = kept.pop(data.draw(st.integers(0, len(kept) - 1), "which"))
+            table.refund(KEY, units, now, now - charged_at + data.draw(st.integers(0, 3), "late"))
+        if table.check(KEY, cost, now).is_admitted:
+            kept.append((now, cost))
+            assert inside(kept, now, limit.period_ns) <= worst
+
+
+@quick
+@given(limit=limits, other=limits, history=histories)
+def test_changing_a_limit_and_back_gains_nothing(
+    limit: Limit, other: Limit, history: list[tuple[int, int]]
+) -> None:
+    table, now = after(limit, history)
+    before = table.peek(KEY, now).remaining
+
+    table.change_limit(other)
+    table.peek(KEY, now)
+    table.change_limit(limit)
+
+    assert table.peek(KEY, now).remaining <= before
+
+
+@quick
+@given(limit=limits, more=st.integers(0, 8), history=histories)
+def test_raising_an_amount_gives_the_difference_and_lowering_it_again_takes_just_that(
+    limit: Limit, more: int, history: list[tuple[int, int]]
+) -> None:
+    limit = replace(limit, burst=None)
+    raised = replace(limit, amount=limit.amount + more)
+    table, now = after(limit, history)
+    before = table.peek(KEY, now)
+
+    table.change_limit(raised)
+    during = table.peek(KEY, now)
+    table.change_limit(limit)
+    restored = table.peek(KEY, now)
+
+    assert during.remaining - before.remaining == raised.ceiling - limit.ceiling
+    assert restored.remaining == before.remaining
+
+
+@quick
+@given(limit=limits, history=histories, amount=st.integers(0, 8), cost=st.integers(1, 4))
+def test_after_a_change_the_very_next_check_is_judged_by_the_new_limit(
+    limit: Limit, history: list[tuple[int, int]], amount: int, cost: int
+) -> None:
+    changed = replace(limit, amount=amount, burst=None)
+    table, now = after(limit, history)
+    table.check(KEY, limit.ceiling + 1, now)
+
+    table.change_limit(changed)
+    remaining = table.peek(KEY, now).remaining
+
+    assert table.check(KEY, cost, now).is_admitted == (cost <= remaining)
+    assert remaining <= changed.ceiling
+
+
+@quick
+@given(limit=limits, history=histories, step_back=st.integers(0, 100))
+def test_a_clock_that_steps_back_gives_nothing(
+    limit: Limit, history: list[tuple[int, int]], step_back: int
+) -> None:
+    table, now = after(limit, history)
+    remaining = table.peek(KEY, now).remaining
+    assume(remaining)
+    table.check(KEY, remaining, now)
+
+    outcome = table.check(KEY, 1, now - step_back)
+
+    assert not outcome.is_admitted
+    assert table.check(KEY, 1, now - step_back + outcome.retry_after_ns).is_admitted
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_limit_of_zero_refuses_everything_and_counts_nobody(algorithm: Algorithm) -> None:
+    table = table_of(Limit(0, 10, algorithm))
+
+    outcomes = [table.check(KEY, cost, 5) for cost in (0, 1, 2)]
+
+    assert {outcome.code.name for outcome in outcomes} == {"NEVER"}
+    assert len(table) == 0
+
+
+def table_of(limit: Limit) -> Table:
+    return Table(limit, max_keys=10)
+
+
+def after(limit: Limit, history: Sequence[tuple[int, int]]) -> tuple[Table, int]:
+    """A table that has seen the history, and the instant of its last check."""
+    table = table_of(limit)
+    for now, cost in history:
+        table.check(KEY, cost, now)
+    return table, history[-1][0] if history else 0
+
+
+def inside(hits: Sequence[tuple[int, int]], now: int, period_ns: int) -> int:
+    """Units admitted in (now - period, now]."""
+    return sum(cost for at, cost in hits if now - period_ns < at <= now)
+
+
+def facts(outcome: Outcome) -> Outcome:
+    """An outcome but for the name of its lease, which is new each time."""
+    return replace(outcome, lease=0)
+
+
+def assert_equivalent(left: Table, right: Table, now: int) -> None:
+    """Both answer alike, now and at every instant until both are at rest, spending as they go."""
+    for instant in range(now, now + 100, 3):
+        assert facts(left.peek(KEY, instant)) == facts(right.peek(KEY, instant))
+        assert facts(left.check(KEY, 1, instant)) == facts(right.check(KEY, 1, instant))

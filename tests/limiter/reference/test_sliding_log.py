@@ -1,0 +1,58 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Algorithm, Limit, Table
+
+KEY = b"key"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    amount=st.integers(1, 40),
+    period_ns=st.integers(1, 100),
+    gaps=st.lists(st.integers(0, 9), max_size=150),
+)
+def test_remaining_is_what_an_exact_recount_leaves(
+    amount: int, period_ns: int, gaps: list[int]
+) -> None:
+    table = Table(Limit(amount, period_ns, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    hits: list[int] = []
+    now = 0
+    for gap in gaps:
+        now += gap
+        inside = sum(at > now - period_ns for at in hits)
+        outcome = table.check(KEY, 1, now)
+
+        assert outcome.is_admitted == (inside < amount)
+        hits += [now] * outcome.is_admitted
+        assert outcome.remaining == amount - inside - outcome.is_admitted
+
+
+def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
+    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    for now in (10, 20, 30):
+        table.check(KEY, 2, now)
+
+    assert table.refund(KEY, 3, 40, age_ns=25).remaining == 7
+    assert table.peek(KEY, 110).remaining == 9, "the hits at 10 are left to expire at 110"
+    assert table.peek(KEY, 129).remaining == 9, "one hit at 30 is left"
+    assert table.peek(KEY, 130).remaining == 10
+
+
+def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
+    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table.check(KEY, 2, 0)
+    table.check(KEY, 3, 100)
+
+    assert table.refund(KEY, 2, 101, age_ns=101).remaining == 7
+
+
+def test_another_amount_keeps_the_stamps_and_another_period_charges_the_hits_now() -> None:
+    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table.check(KEY, 8, 50)
+
+    table.change_limit(Limit(4, 100, Algorithm.SLIDING_WINDOW_LOG))
+    assert table.check(KEY, 1, 60).retry_after_ns == 90
+    table.change_limit(Limit(10, 200, Algorithm.SLIDING_WINDOW_LOG))
+
+    assert table.check(KEY, 3, 60).retry_after_ns == 200

@@ -1,0 +1,303 @@
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Algorithm,
+    Code,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcomes,
+    Table,
+)
+
+SECOND = NS_PER_SECOND
+MINUTE = 60 * SECOND
+FIVE = Limit(5, MINUTE, Algorithm.FIXED_WINDOW)
+THREE = Limit(3, MINUTE, Algorithm.FIXED_WINDOW)
+
+
+def test_layers_charge_both_limits_or_none() -> None:
+    per_second, per_minute = Limit(1, SECOND), Limit(10, MINUTE)
+    engine = engine_of(per_second, per_minute)
+
+    codes = [
+        ask(engine, [key(0), key(1)], group=True, now=now).codes
+        for now in (0, 0, 0, 2 * SECOND, 4 * SECOND)
+    ]
+
+    allowed, denied = [Code.ALLOWED] * 2, [Code.DENIED, Code.UNCHARGED]
+    assert codes == [allowed, denied, denied, allowed, allowed]
+    assert remaining(engine, key(1), 4 * SECOND) == 7
+
+
+def test_the_fourth_request_of_a_user_leaves_the_count_of_the_address_at_three() -> None:
+    engine = engine_of(FIVE, THREE)
+
+    outcomes = [ask(engine, [key(0, b"ip"), key(1, b"user")], group=True) for _ in range(4)]
+
+    assert [Code(code).name for code in outcomes[-1].codes] == ["UNCHARGED", "DENIED"]
+    assert outcomes[-1].remaining == [2, 0]
+    assert remaining(engine, key(0, b"ip")) == 2
+
+
+def test_a_rule_without_veto_counts_and_reports_but_denies_nobody() -> None:
+    engine = Engine(max_keys=100)
+    engine.set_rules({0: EngineRule(FIVE), 1: EngineRule(THREE, vetoes=False)})
+
+    outcomes = [ask(engine, [key(0), key(1)], group=True).codes for _ in range(6)]
+
+    assert outcomes[2] == [Code.ALLOWED, Code.ALLOWED]
+    assert outcomes[4] == [Code.ALLOWED, Code.DENIED]
+    assert outcomes[5] == [Code.DENIED, Code.DENIED]
+
+
+def test_a_key_twice_in_a_group_pays_twice_or_not_at_all() -> None:
+    engine = engine_of(THREE)
+
+    assert ask(engine, [key(0), key(0)], group=True).remaining == [2, 1]
+    refused = ask(engine, [key(0), key(0)], group=True, now=SECOND)
+
+    assert refused.codes == [Code.UNCHARGED, Code.DENIED]
+    assert refused.remaining == [1, 1]
+    assert refused.retry_after_ns == [0, MINUTE - SECOND]
+
+
+def test_a_group_that_can_never_fit_says_so() -> None:
+    engine = engine_of(FIVE)
+
+    outcomes = ask(engine, [key(0), key(0)], [3, 3], group=True)
+
+    assert outcomes.codes == [Code.UNCHARGED, Code.NEVER]
+    assert remaining(engine, key(0)) == 5
+
+
+def test_a_denied_peek_denies_its_group() -> None:
+    engine = engine_of(FIVE, THREE)
+    ask(engine, [key(1)], [3])
+
+    outcomes = ask(engine, [key(0), key(1)], [1, 0], group=True)
+
+    assert outcomes.codes == [Code.UNCHARGED, Code.DENIED]
+
+
+def test_an_unknown_rule_charges_nobody_in_its_group() -> None:
+    engine = engine_of(FIVE)
+
+    outcomes = ask(engine, [key(0), key(9), b"short"], group=True)
+
+    assert outcomes.codes == [Code.UNCHARGED, Code.UNKNOWN_RULE, Code.UNKNOWN_RULE]
+    assert outcomes.limits == [5, 0, 0]
+    assert remaining(engine, key(0)) == 5
+
+
+def test_a_carried_limit_replaces_that_of_a_known_rule_and_vetoes() -> None:
+    engine = Engine(max_keys=100)
+    engine.set_rules({0: EngineRule(FIVE, vetoes=False), 1: EngineRule(FIVE)})
+
+    outcomes = engine.decide([key(0), key(1)], [4, 1], [2], [THREE], [1, 0], 0)
+
+    assert outcomes.codes == [Code.NEVER, Code.UNCHARGED]
+    assert outcomes.limits == [3, 5]
+
+
+def test_carried_limits_need_no_rule_and_become_the_counts_of_a_later_one() -> None:
+    engine = engine_of(FIVE)
+    codes = engine.decide([key(7)] * 4, [1] * 4, [], [THREE], [1] * 4, 0).codes
+
+    engine.set_rules({0: EngineRule(FIVE), 7: EngineRule(FIVE)})
+
+    assert codes == [Code.ALLOWED] * 3 + [Code.DENIED]
+    assert remaining(engine, key(7)) == 2
+
+
+def test_changed_rules_keep_their_counts_and_gone_rules_do_not() -> None:
+    engine = engine_of(FIVE, FIVE)
+    ask(engine, [key(0), key(1)], [2, 2])
+
+    engine.set_rules({0: EngineRule(THREE)})
+    assert remaining(engine, key(0)) == 1
+    engine.set_rules({0: EngineRule(FIVE), 1: EngineRule(FIVE)})
+
+    assert (remaining(engine, key(0)), remaining(engine, key(1))) == (3, 5)
+    assert len(engine) == 1
+
+
+def test_a_lease_id_is_never_given_twice_even_when_its_rule_goes_and_returns() -> None:
+    rules = {0: EngineRule(Limit(2, MINUTE, Algorithm.CONCURRENCY))}
+    engine = Engine(max_keys=100, first_lease=10)
+    engine.set_rules(rules)
+    before = ask(engine, [key(0), key(0)]).leases
+
+    engine.set_rules({})
+    engine.set_rules(rules)
+
+    assert before == [10, 11]
+    assert ask(engine, [key(0)]).leases == [12]
+
+
+def test_refunds_and_resets_are_answered_like_peeks() -> None:
+    leases = Limit(2, MINUTE, Algorithm.CONCURRENCY)
+    engine = engine_of(FIVE, leases)
+    given_out = ask(engine, [key(0), key(1), key(1)], [5, 1, 1]).leases
+
+    refunded = engine.refund(
+        [key(0), key(1), key(9)], [2, 1, 1], [0, 0, 0], given_out, [], [], SECOND
+    )
+    by_default = engine.refund([key(0)], [1], [], [], [], [], SECOND)
+    reset = engine.reset([key(0), key(5)], [THREE], [0, 1], SECOND)
+
+    assert refunded.codes == [Code.ALLOWED, Code.ALLOWED, Code.UNKNOWN_RULE]
+    assert refunded.remaining == [2, 1, 0]
+    assert by_default.remaining == [3]
+    assert (reset.remaining, reset.limits) == ([5, 3], [5, 3])
+
+
+def test_all_tables_together_hold_no_more_keys_than_allowed() -> None:
+    engine = Engine(max_keys=50)
+    engine.set_rules({number: EngineRule(FIVE) for number in range(3)})
+
+    for frame in range(40):
+        keys = [key(number, b"%d-%d" % (frame, part)) for number in range(3) for part in range(9)]
+        ask(engine, keys)
+        assert len(engine) <= 50
+
+    assert engine.evicted > 0
+
+
+def test_frames_whose_lengths_contradict_each_other_are_refused() -> None:
+    engine = engine_of(FIVE)
+
+    for groups in ([1], [2, 1], [3, -1], [0, 2]):
+        with pytest.raises(ValueError, match="groups: "):
+            engine.decide([key(0), key(0)], [1, 1], groups, [], [], 0)
+    with pytest.raises(ValueError, match="cost"):
+        ask(engine, [key(0)], [-1])
+    with pytest.raises(ValueError, match="max_keys"):
+        Engine(max_keys=0)
+
+
+def test_an_empty_frame_gets_an_empty_answer() -> None:
+    assert engine_of(FIVE).decide([], [], [], [], [], 0) == Outcomes()
+
+
+LIMITS = [
+    Limit(4, 30, Algorithm.TOKEN_BUCKET),
+    Limit(5, 20, Algorithm.SLIDING_WINDOW_LOG),
+    Limit(3, 30, Algorithm.SLIDING_WINDOW, slots=3),
+    Limit(4, 25, Algorithm.FIXED_WINDOW, soft_permille=500),
+    Limit(3, 40, Algorithm.CONCURRENCY),
+]
+CARRIED = [Limit(6, 30, Algorithm.TOKEN_BUCKET), Limit(2, 20, Algorithm.SLIDING_WINDOW_LOG)]
+asked = st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, len(CARRIED)))
+groups_asked = st.lists(
+    st.tuples(st.lists(asked, min_size=1, max_size=4), st.integers(0, 9)), max_size=12
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(groups_asked)
+def test_a_refused_group_leaves_what_it_found_and_says_nothing_was_charged(steps) -> None:
+    """Rule 4 has no veto, rule 5 is unknown; the twin engine is only shown what was admitted."""
+    engine, twin = mixed_engine(), mixed_engine()
+    for now, (members, _) in zip(accumulate(gap for _, gap in steps), steps, strict=True):
+        frame = columns_of(members)
+        outcomes = engine.decide(*frame[:2], [len(members)], *frame[2:], now)
+        is_refused = len(members) > 1 and any(
+            code > Code.OVER_SOFT and (rule != 4 or carried)
+            for code, (rule, _, carried) in zip(outcomes.codes, members, strict=True)
+        )
+
+        if is_refused:
+            assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
+            assert not any(outcomes.leases)
+            same_as_asked_in_vain(twin, frame, now)
+        else:
+            alone = twin.decide(*frame[:2], [], *frame[2:], now)
+            assert alone.codes == outcomes.codes
+        for number in range(5):
+            assert remaining(engine, key(number), now) == remaining(twin, key(number), now)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(asked, max_size=20))
+def test_a_frame_of_lone_checks_equals_one_frame_per_check(members) -> None:
+    together, apart = mixed_engine(), mixed_engine()
+
+    outcomes = together.decide(*columns_of(members)[:2], [], *columns_of(members)[2:], 7)
+
+    for index, member in enumerate(members):
+        frame = columns_of([member])
+        single = apart.decide(*frame[:2], [1], *frame[2:], 7)
+        assert single.codes[0] == outcomes.codes[index]
+        assert single.remaining[0] == outcomes.remaining[index]
+
+
+def test_groups_and_lone_checks_share_a_frame_in_order() -> None:
+    engine = engine_of(THREE, FIVE)
+
+    outcomes = engine.decide(
+        [key(0), key(0), key(1), key(1), key(0)], [1] * 5, [1, 2, 1, 1], [], [], 0
+    )
+
+    assert outcomes.remaining == [2, 1, 4, 3, 0]
+    assert outcomes.limits == [3, 3, 5, 5, 3]
+
+
+def test_a_frame_under_one_rule_is_one_call_into_its_table() -> None:
+    engine, table = engine_of(FIVE), Table(FIVE, max_keys=100)
+    keys = [key(0, b"%d" % (number % 7)) for number in range(50)]
+
+    assert ask(engine, keys) == table.check_many(keys, [1] * 50, 0)
+
+
+def key(rule: int, value: bytes = b"v") -> bytes:
+    return rule.to_bytes(8, "big") + value
+
+
+def engine_of(*limits: Limit) -> Engine:
+    engine = Engine(max_keys=1_000)
+    engine.set_rules({number: EngineRule(limit) for number, limit in enumerate(limits)})
+    return engine
+
+
+def mixed_engine() -> Engine:
+    engine = Engine(max_keys=1_000)
+    engine.set_rules(
+        {number: EngineRule(limit, vetoes=number != 4) for number, limit in enumerate(LIMITS)}
+    )
+    return engine
+
+
+def ask(
+    engine: Engine,
+    keys: list[bytes],
+    costs: list[int] | None = None,
+    *,
+    group: bool = False,
+    now: int = 0,
+) -> Outcomes:
+    return engine.decide(keys, costs or [1] * len(keys), [len(keys)] * group, [], [], now)
+
+
+def remaining(engine: Engine, name: bytes, now: int = 0) -> int:
+    return ask(engine, [name], [0], now=now).remaining[0]
+
+
+def columns_of(members) -> tuple[list[bytes], list[int], list[Limit], list[int]]:
+    return (
+        [key(rule) for rule, _, _ in members],
+        [cost for _, cost, _ in members],
+        CARRIED,
+        [carried for _, _, carried in members],
+    )
+
+
+def same_as_asked_in_vain(engine: Engine, frame, now: int) -> None:
+    """Ask for more than any limit admits: charges nothing, but a carried limit takes hold."""
+    keys, _, limits, which = frame
+    engine.decide(keys, [99] * len(keys), [], limits, which, now)

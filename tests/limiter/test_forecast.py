@@ -1,0 +1,96 @@
+import tracemalloc
+
+import pytest
+
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Algorithm,
+    Calendar,
+    Limit,
+    Table,
+    bytes_per_key,
+    over_admission,
+)
+
+MINUTE = 60 * NS_PER_SECOND
+DAY = 24 * 60 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("limit", "worst"),
+    [
+        (Limit(100, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 100),
+        (Limit(100, MINUTE), 200),
+        (Limit(100, MINUTE, slots=6), 200),
+        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW), 200),
+        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100), 220),
+        (Limit(10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), 20),
+        (
+            Limit(10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Asia/Tokyo"),
+            30,
+        ),
+        (Limit(10, 30 * DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.MONTH), 30),
+        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET), 199),
+        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET, burst=20), 119),
+        (Limit(100, MINUTE, Algorithm.LEAKY_BUCKET, burst=20, queue=True), 119),
+        (Limit(100, MINUTE, Algorithm.CONCURRENCY), 100),
+        (Limit(0, MINUTE), 0),
+    ],
+)
+def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> None:
+    forecast = over_admission(limit)
+
+    assert forecast.worst == worst
+    assert forecast.reason.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit(5, 1_000, Algorithm.TOKEN_BUCKET),
+        Limit(5, 1_000, Algorithm.TOKEN_BUCKET, burst=3),
+        Limit(5, 1_000, Algorithm.FIXED_WINDOW),
+        Limit(5, 1_000),
+        Limit(5, 1_000, slots=4),
+        Limit(5, 1_000, Algorithm.SLIDING_WINDOW_LOG),
+    ],
+    ids=str,
+)
+def test_the_worst_case_can_happen(limit: Limit) -> None:
+    """All that passes at the end of a window, and all that passes just before a period is over."""
+    table = Table(limit, max_keys=1)
+    first = limit.period_ns - 1
+
+    admitted = sum(
+        table.check(b"key", 1, now).is_admitted
+        for now in range(first, first + limit.period_ns)
+        for _ in range(6)
+    )
+
+    assert admitted == over_admission(limit).worst
+
+
+@pytest.mark.parametrize(
+    ("limit", "hits"),
+    [
+        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET), 3),
+        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW), 3),
+        (Limit(100, MINUTE), 3),
+        (Limit(100, MINUTE, slots=60), 3),
+        (Limit(20, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 20),
+        (Limit(20, MINUTE, Algorithm.CONCURRENCY), 20),
+    ],
+    ids=str,
+)
+def test_the_memory_estimate_is_within_a_third_of_what_is_measured(limit: Limit, hits: int) -> None:
+    count, now = 600, 1_700_000_000 * NS_PER_SECOND
+    table = Table(limit, max_keys=count)
+
+    tracemalloc.start()
+    for hit in range(hits):
+        for number in range(count):
+            table.check(b"%027d" % number, 1, now + hit)
+    used = tracemalloc.get_traced_memory()[0] / count
+    tracemalloc.stop()
+
+    assert bytes_per_key(limit) == pytest.approx(used, rel=1 / 3)

@@ -1,0 +1,289 @@
+"""Worked examples of every algorithm as plain data, for any engine or face that takes checks.
+
+Each vector is one key's history under one limit: instants in nanoseconds from the start, and what
+the answer must say. A field that is None is not part of the example.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Calendar, Limit
+
+__all__ = ["VECTORS", "Step", "Vector"]
+
+SECOND = NS_PER_SECOND
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+
+def ns(seconds: str) -> int:
+    """Read decimal seconds exactly."""
+    return int(Decimal(seconds) * SECOND)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One check and the answer it must get."""
+
+    at_ns: int
+    cost: int
+    """0 peeks."""
+    is_admitted: bool
+    """For a peek: whether cost 1 would be."""
+    remaining: int | None = None
+    retry_after_ns: int | None = None
+    reset_after_ns: int | None = None
+    delay_ns: int | None = None
+    is_permanent: bool = False
+    """Denied, and no wait would help."""
+    is_over_soft: bool = False
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One key's history under one limit."""
+
+    name: str
+    limit: Limit
+    steps: tuple[Step, ...]
+
+
+def admit(
+    at: str,
+    cost: int = 1,
+    *,
+    remaining: int | None = None,
+    reset: str | None = None,
+    delay: str | None = None,
+    over_soft: bool = False,
+) -> Step:
+    return Step(
+        ns(at),
+        cost,
+        True,
+        remaining=remaining,
+        retry_after_ns=0,
+        reset_after_ns=None if reset is None else ns(reset),
+        delay_ns=None if delay is None else ns(delay),
+        is_over_soft=over_soft,
+    )
+
+
+def deny(at: str, cost: int = 1, *, retry: str | None = None, remaining: int | None = None) -> Step:
+    return Step(
+        ns(at),
+        cost,
+        False,
+        remaining=remaining,
+        retry_after_ns=None if retry is None else ns(retry),
+    )
+
+
+def never(at: str, cost: int, *, remaining: int) -> Step:
+    return Step(ns(at), cost, False, remaining=remaining, retry_after_ns=0, is_permanent=True)
+
+
+def repeat(step: Step, times: int) -> tuple[Step, ...]:
+    return (step,) * times
+
+
+_SLIDING_50 = Limit(50, MINUTE, Algorithm.SLIDING_WINDOW)
+_REDIS_CELL = Limit(5, 5 * SECOND, Algorithm.TOKEN_BUCKET, burst=5)
+
+VECTORS = (
+    Vector(
+        "fixed window: in each second the fourth and later requests are denied",
+        Limit(3, SECOND, Algorithm.FIXED_WINDOW),
+        (
+            *repeat(admit("0.1"), 3),
+            deny("0.1", retry="0.9"),
+            deny("0.999999999", retry="0.000000001"),
+            *repeat(admit("1.0"), 3),
+            deny("1.5", retry="0.5"),
+            deny("1.9", retry="0.1"),
+        ),
+    ),
+    Vector(
+        "fixed window: ten pass in a minute that straddles the edge",
+        Limit(5, MINUTE, Algorithm.FIXED_WINDOW),
+        (
+            *(admit(at) for at in ("30", "37", "44", "51", "59")),
+            *(admit(at) for at in ("60", "67", "74", "81", "89")),
+            deny("89.5", retry="30.5"),
+        ),
+    ),
+    Vector(
+        "sliding window: does not allow ten in a minute that straddles the edge",
+        Limit(5, MINUTE, Algorithm.SLIDING_WINDOW),
+        (
+            *(admit(at) for at in ("30", "37", "44", "51", "59")),
+            deny("60"),
+            admit("67", remaining=0),
+            deny("67"),
+        ),
+    ),
+    Vector(
+        "sliding window log: does not allow six in a minute that straddles the edge",
+        Limit(5, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
+        (
+            *(admit(at) for at in ("30", "37", "44", "51", "59")),
+            deny("60", retry="30"),
+            deny("89.999999999", retry="0.000000001"),
+            admit("90"),
+        ),
+    ),
+    Vector(
+        "sliding window log: a denied hit is not stored",
+        Limit(2, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
+        (admit("1"), admit("30"), deny("50", retry="11"), admit("100")),
+    ),
+    Vector(
+        "rolling window: both hits count for a whole second",
+        Limit(2, SECOND, Algorithm.SLIDING_WINDOW_LOG),
+        (
+            admit("0.3"),
+            admit("0.4"),
+            deny("0.5", retry="0.8"),
+            deny("1.0", retry="0.3"),
+            deny("1.299999999"),
+            admit("1.3"),
+            deny("1.3", retry="0.1"),
+        ),
+    ),
+    Vector(
+        "sliding window: 3 and 70 % of 5, rounded down, leave room for one of 7",
+        Limit(7, MINUTE, Algorithm.SLIDING_WINDOW),
+        (*repeat(admit("10"), 5), *repeat(admit("78"), 3), admit("78", remaining=0), deny("78")),
+    ),
+    Vector(
+        "sliding window: retry_after is the instant at which the carried-over part falls to 30",
+        _SLIDING_50,
+        (
+            admit("20", 42),
+            admit("75", 18),
+            admit("75", remaining=0),
+            deny("75", retry="0.714285715"),
+            deny("75.714285714", retry="0.000000001"),
+            admit("75.714285715", remaining=0),
+        ),
+    ),
+    Vector(
+        "sliding window in slots: only the oldest slot is weighed",
+        Limit(10, MINUTE, Algorithm.SLIDING_WINDOW, slots=6),
+        (
+            admit("5", 4),
+            admit("15", 6, remaining=0),
+            deny("60", retry="0.000000001"),
+            deny("62.5", 2, retry="0.000000001"),
+            admit("65", 2, remaining=0),
+            deny("69.999999999", 3, retry="0.000000002"),
+            admit("70", 2, remaining=0),
+        ),
+    ),
+    Vector(
+        "token bucket of 4 per minute: a token every 15 s, never more than 4",
+        Limit(4, MINUTE, Algorithm.TOKEN_BUCKET),
+        (
+            *repeat(admit("0"), 4),
+            deny("0", retry="15"),
+            deny("14.999999999", retry="0.000000001"),
+            admit("15", remaining=0),
+            deny("15", retry="15"),
+            *(admit("135", remaining=left) for left in (3, 2, 1, 0)),
+            deny("135", retry="15"),
+        ),
+    ),
+    Vector(
+        "token bucket: the redis-cell case",
+        _REDIS_CELL,
+        (
+            never("0", 6, remaining=5),
+            *(admit("0", remaining=4 - used, reset=str(used + 1)) for used in range(5)),
+            deny("0", retry="1", remaining=0),
+            admit("3.0", remaining=2, reset="3"),
+            admit("3.1", remaining=1, reset="3.9"),
+            admit("4.0", remaining=1, reset="4"),
+            admit("8.0", remaining=4, reset="1"),
+            admit("9.5", remaining=4, reset="1"),
+            admit("9.5", 0, remaining=4, reset="1"),
+            admit("9.5", 2, remaining=2, reset="3"),
+            deny("9.5", 5, retry="3", remaining=2),
+        ),
+    ),
+    Vector(
+        "token bucket: a third of a second is kept exactly",
+        Limit(3, SECOND, Algorithm.TOKEN_BUCKET),
+        (
+            admit("0", 3, reset="1"),
+            deny("0", retry="0.333333334"),
+            admit("0.333333334"),
+            deny("0.666666666", retry="0.000000001"),
+            admit("0.666666667"),
+            admit("1"),
+            deny("1", 3, retry="1"),
+            admit("2", 3),
+        ),
+    ),
+    Vector(
+        "leaky bucket as a queue: requests leave one every 2 s, and a full queue denies",
+        Limit(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3, queue=True),
+        (
+            admit("0", delay="0"),
+            admit("0", delay="2"),
+            admit("1", delay="3"),
+            deny("1", retry="1"),
+            admit("2", delay="4", remaining=0),
+            admit("20", delay="0"),
+        ),
+    ),
+    Vector(
+        "leaky bucket as a meter: the same arithmetic without any wait",
+        Limit(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3),
+        (admit("0", 3, delay="0"), deny("1", retry="1"), admit("2", delay="0")),
+    ),
+    Vector(
+        "soft limit of 100 per minute plus 10 %: the 110th hit passes, the 111th does not",
+        Limit(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100),
+        (
+            admit("0", 99, remaining=11),
+            admit("0", remaining=10),
+            *(admit("0", remaining=9 - over, over_soft=True) for over in range(10)),
+            deny("0", retry="60"),
+            never("0", 111, remaining=0),
+        ),
+    ),
+    Vector(
+        "race: of two checks for the last unit exactly one is admitted",
+        Limit(4, MINUTE, Algorithm.FIXED_WINDOW),
+        (admit("1", 3), admit("2"), deny("2")),
+    ),
+    Vector(
+        "a first request larger than the limit leaves the key untouched",
+        Limit(10, MINUTE, Algorithm.SLIDING_WINDOW),
+        (never("0", 11, remaining=10), admit("0", 10, remaining=0)),
+    ),
+    Vector(
+        "a limit of 0 refuses everything for good",
+        Limit(0, MINUTE, Algorithm.TOKEN_BUCKET),
+        (never("0", 0, remaining=0), never("0", 1, remaining=0)),
+    ),
+    Vector(
+        "concurrency: a lost holder frees itself when its lease ends",
+        Limit(2, 10 * SECOND, Algorithm.CONCURRENCY),
+        (
+            admit("0", remaining=1),
+            admit("4", remaining=0, reset="10"),
+            deny("5", retry="5"),
+            deny("5", 2, retry="9"),
+            never("5", 3, remaining=0),
+            deny("9.999999999"),
+            admit("10", remaining=0),
+        ),
+    ),
+    Vector(
+        "calendar day: the count ends at midnight, not after 24 hours",
+        Limit(2, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY),
+        (admit("82800", 2), deny("82800", retry="3600"), admit("86400", 2)),
+    ),
+)
