@@ -1,0 +1,257 @@
+"""Limits as people write them: `100/minute`, `5 per second burst 20`, `20 concurrent ttl 60s`.
+
+    AMOUNT / [N] UNIT [OPTION ...]        also with `per` for the `/`
+    AMOUNT concurrent [ttl PERIOD] [OPTION ...]
+
+Options, in any order: the name of an algorithm, `burst N`, `slots N`, `soft P%`, `queue`, `meter`,
+`calendar`, `timezone NAME`. One that belongs to a single algorithm chooses it: `burst` the token
+bucket, `slots` the sliding window, `calendar` the fixed window, `queue` and `meter` the leaky
+bucket. Whether the numbers fit each other is the `Limit`'s own to say.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ringfence.errors import ConfigError
+from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
+from ringfence.rules.periods import (
+    UNIT_NS,
+    format_period,
+    format_share,
+    in_nanoseconds,
+    parse_share,
+    suggest,
+    unit_named,
+    unit_of,
+)
+
+__all__ = ["DEFAULT_LEASE_NS", "format_limit", "parse_limit"]
+
+DEFAULT_LEASE_NS = 60 * NS_PER_SECOND
+"""Time to live of a `concurrent` lease whose text does not say."""
+
+_TOKEN = re.compile(
+    r"(?P<number>\d+(?:_\d+)*(?:\.\d+)?)|(?P<word>[A-Za-z_]+)|(?P<mark>[/%])|(?P<odd>\S)", re.ASCII
+)
+_ZONE = re.compile(r"\s*(\S+)")
+_ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
+_RATE_ALGORITHMS = tuple(name for name in _ALGORITHMS if name != Algorithm.CONCURRENCY)
+_RATE_OPTIONS = ("burst", "slots", "soft", "queue", "meter", "calendar", "timezone")
+_LONGEST_TEXT = 200
+_LONGEST_NUMBER = 20
+
+
+def parse_limit(text: str) -> Limit:
+    """Read a limit. Raises `ConfigError` that names the place in the text, and the mend."""
+    if len(text) > _LONGEST_TEXT:
+        raise ConfigError(f"limit {text[:40]!r}... is longer than {_LONGEST_TEXT} characters")
+    return _Reader(text).read()
+
+
+def format_limit(limit: Limit) -> str:
+    """Write a limit so that `parse_limit` reads the same one back."""
+    period = format_period(limit.period_ns)
+    words = [f"{limit.amount}/{period}"]
+    implied = Algorithm.SLIDING_WINDOW
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        ttl = period if period[0].isdigit() else f"1 {period}"
+        words = [f"{limit.amount} concurrent ttl {ttl}"]
+        implied = Algorithm.CONCURRENCY
+    elif limit.queue or limit.calendar is not None:
+        implied = Algorithm.LEAKY_BUCKET if limit.queue else Algorithm.FIXED_WINDOW
+    elif limit.burst is not None:
+        implied = Algorithm.TOKEN_BUCKET
+    if limit.burst is not None:
+        words.append(f"burst {limit.burst}")
+    if limit.slots != 1:
+        words.append(f"slots {limit.slots}")
+    if limit.algorithm is not implied:
+        words.append(limit.algorithm.value)
+    if limit.queue:
+        words.append("queue")
+    if limit.calendar is not None:
+        words.append("calendar")
+    if limit.timezone != "UTC":
+        words.append(f"timezone {limit.timezone}")
+    if limit.soft_permille:
+        words.append(f"soft {format_share(limit.soft_permille)}")
+    return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    """`number`, `word`, `mark`, `odd`, or `end`."""
+    text: str
+    at: int
+
+    @property
+    def lower(self) -> str:
+        return self.text.lower()
+
+
+class _Reader:
+    """Reads one text from left to right, one token ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._next = self._scan()
+        self._amount = 0
+        self._period_ns = 0
+        self._algorithm: Algorithm | None = None
+        self._implied = Algorithm.SLIDING_WINDOW
+        self._burst: int | None = None
+        self._slots = 1
+        self._queue = False
+        self._calendar = False
+        self._timezone = "UTC"
+        self._soft = 0
+
+    def read(self) -> Limit:
+        self._amount = self._whole("the amount", "begin as in '100/minute'")
+        is_rate = self._read_span()
+        seen: set[str] = set()
+        while self._next.kind != "end":
+            option = self._next
+            if self._kind_of(option) in seen:
+                raise self._wrong(option, "stands twice", "keep one of them")
+            seen.add(self._kind_of(option))
+            self._read_option(option, is_rate)
+        return self._limit()
+
+    def _read_span(self) -> bool:
+        """Read what the amount is for; return whether it is a rate."""
+        link = self._take()
+        if link.lower == "concurrent":
+            self._algorithm = Algorithm.CONCURRENCY
+            self._period_ns = DEFAULT_LEASE_NS
+            return False
+        if link.lower not in ("/", "per"):
+            known = ("per", "concurrent")
+            mend = suggest(link.text, known) if link.kind == "word" else "write '/' or 'per'"
+            raise self._wrong(link, "no period follows the amount", f"{mend} as in '100/minute'")
+        self._period_ns = self._period()
+        return True
+
+    def _read_option(self, option: _Token, is_rate: bool) -> None:
+        options = (*_RATE_OPTIONS, *_RATE_ALGORITHMS) if is_rate else ("ttl", "soft")
+        if option.lower not in options:
+            # A number or mark here is as odd as an unknown word; only words have neighbours.
+            raise self._wrong(option, "not understood", suggest(option.text, options))
+        self._take()
+        match option.lower:
+            case "burst":
+                self._burst = self._whole("a number after 'burst'", "as in 'burst 20'")
+                self._imply(Algorithm.TOKEN_BUCKET)
+            case "slots":
+                self._slots = self._whole("a number after 'slots'", "as in 'slots 6'")
+            case "soft":
+                self._soft = self._share()
+            case "queue" | "meter":
+                self._queue = option.lower == "queue"
+                self._implied = Algorithm.LEAKY_BUCKET
+            case "calendar":
+                self._calendar = True
+                self._imply(Algorithm.FIXED_WINDOW)
+            case "timezone":
+                self._timezone = self._zone()
+            case "ttl":
+                self._period_ns = self._period()
+            case name:
+                self._algorithm = _ALGORITHMS[name]
+
+    def _imply(self, algorithm: Algorithm) -> None:
+        if self._implied is Algorithm.SLIDING_WINDOW:
+            self._implied = algorithm
+
+    def _kind_of(self, option: _Token) -> str:
+        if option.lower in _ALGORITHMS:
+            return "algorithm"
+        return "mode" if option.lower in ("queue", "meter") else option.lower
+
+    def _limit(self) -> Limit:
+        calendar = None
+        if self._calendar:
+            unit = unit_of(self._period_ns)
+            if unit not in tuple(Calendar):
+                raise ConfigError(
+                    f"limit {self._text!r}: 'calendar' needs a period of one day, week, month or "
+                    "year; drop 'calendar' or change the period"
+                )
+            calendar = Calendar(unit)
+        elif self._timezone != "UTC":
+            raise ConfigError(
+                f"limit {self._text!r}: 'timezone' only matters to calendar periods; "
+                "add 'calendar' or drop it"
+            )
+        try:
+            return Limit(
+                self._amount,
+                self._period_ns,
+                self._algorithm or self._implied,
+                burst=self._burst,
+                queue=self._queue,
+                slots=self._slots,
+                calendar=calendar,
+                timezone=self._timezone,
+                soft_permille=self._soft,
+            )
+        except InvalidLimit as error:
+            raise ConfigError(f"limit {self._text!r}: {error}") from error
+
+    def _period(self) -> int:
+        number = self._take().text if self._next.kind == "number" else "1"
+        word = self._take()
+        unit = unit_named(word.text) if word.kind == "word" else None
+        if unit is None:
+            what = "a unit of time is missing" if word.kind != "word" else "unknown unit"
+            raise self._wrong(word, what, suggest(word.text, UNIT_NS))
+        period = in_nanoseconds(number, unit)
+        if not period:
+            raise self._wrong(word, "the period is not at least 1 ns and whole", "lengthen it")
+        return period
+
+    def _whole(self, what: str, mend: str) -> int:
+        token = self._take()
+        if token.kind != "number" or "." in token.text or len(token.text) > _LONGEST_NUMBER:
+            raise self._wrong(token, f"{what} must be a whole number", mend)
+        return int(token.text)
+
+    def _share(self) -> int:
+        number, percent = self._take(), self._take()
+        if number.kind != "number" or percent.text != "%":
+            odd = percent if number.kind == "number" else number
+            raise self._wrong(odd, "a share must follow 'soft'", "as in 'soft 10%'")
+        try:
+            return parse_share(number.text + "%")
+        except ConfigError as error:
+            raise ConfigError(f"limit {self._text!r}: {error}") from error
+
+    def _zone(self) -> str:
+        found = _ZONE.match(self._text, self._next.at)
+        if found is None:
+            raise self._wrong(
+                self._next, "a zone must follow 'timezone'", "as in 'timezone Europe/Berlin'"
+            )
+        self._at = found.end()
+        self._next = self._scan()
+        return found[1]
+
+    def _take(self) -> _Token:
+        token = self._next
+        self._next = self._scan()
+        return token
+
+    def _scan(self) -> _Token:
+        found = _TOKEN.search(self._text, self._at)
+        if found is None or found.lastgroup is None:
+            self._at = len(self._text)
+            return _Token("end", "", self._at)
+        self._at = found.end()
+        return _Token(found.lastgroup, found[0], found.start())
+
+    def _wrong(self, token: _Token, what: str, mend: str) -> ConfigError:
+        spot = "at its end" if token.kind == "end" else f"at {token.text!r}, character"
+        number = "" if token.kind == "end" else f" {token.at + 1}"
+        return ConfigError(f"limit {self._text!r}, {spot}{number}: {what}; {mend}")

@@ -1,0 +1,81 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
+from ringfence.rules.keys import adhoc_rule, encode_key, override_id, rule_id
+
+words = st.text(alphabet="ab_=\x00\xff\ud800é", max_size=6)
+value_lists = st.lists(words, max_size=4)
+paths = st.lists(st.tuples(words, st.none() | words), max_size=4).map(tuple)
+
+HUNDRED_A_MINUTE = Limit(100, 60 * NS_PER_SECOND)
+
+
+@given(first=value_lists, second=value_lists)
+def test_two_keys_of_a_rule_are_equal_only_when_their_values_are(first, second):
+    assert (encode_key(7, first) == encode_key(7, second)) == (first == second)
+
+
+@given(values=value_lists, first=st.integers(0, 2**64 - 1), second=st.integers(0, 2**64 - 1))
+def test_keys_of_different_rules_differ_in_their_first_eight_bytes(values, first, second):
+    assert encode_key(first, values)[:8] == first.to_bytes(8, "big")
+    assert (encode_key(first, values) == encode_key(second, values)) == (first == second)
+
+
+@given(first=st.tuples(words, paths), second=st.tuples(words, paths))
+def test_two_places_have_one_identity_only_when_they_are_the_same(first, second):
+    assert (rule_id(*first) == rule_id(*second)) == (first == second)
+
+
+def test_moving_a_separator_between_key_and_value_changes_the_identity():
+    assert rule_id("d", (("a_b", "c"),)) != rule_id("d", (("a", "b_c"),))
+    assert rule_id("d", (("a", ""),)) != rule_id("d", (("a", None),))
+    assert rule_id("d", (("a", None), ("b", None))) != rule_id("d", (("a", "b"),))
+
+
+def test_long_values_are_told_apart_around_the_step_in_their_length():
+    keys = {encode_key(1, ["x" * size]) for size in range(250, 260)}
+
+    assert len(keys) == 10
+    assert encode_key(1, ["x" * 254])[8] == 254
+    assert encode_key(1, ["x" * 255])[8:13] == b"\xff\x00\x00\x00\xff"
+
+
+def test_an_identity_is_the_same_in_every_process_and_release():
+    assert rule_id("test-domain", (("key1", "value1"), ("subkey1", None))) == 0x791AF3C8DB48AD30
+
+
+def test_an_override_never_has_the_identity_of_a_rule():
+    assert override_id("d", ["key"]) != rule_id("d", (("key", None),))
+    assert override_id("d", ["a", "b"]) != override_id("d", ["a_b"])
+
+
+def test_an_ad_hoc_limit_keeps_its_counters_when_only_its_amounts_change():
+    rule = adhoc_rule(HUNDRED_A_MINUTE)
+
+    assert rule.carried
+    assert rule.limit == HUNDRED_A_MINUTE
+    assert adhoc_rule(Limit(200, 60 * NS_PER_SECOND)).id == rule.id
+    assert adhoc_rule(Limit(100, 60 * NS_PER_SECOND, soft_permille=100)).id == rule.id
+    bucket = Limit(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=20)
+    assert adhoc_rule(bucket).id == adhoc_rule(Limit(9, NS_PER_SECOND, Algorithm.TOKEN_BUCKET)).id
+
+
+def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
+    day = 86_400 * NS_PER_SECOND
+    rules = [
+        adhoc_rule(HUNDRED_A_MINUTE),
+        adhoc_rule(HUNDRED_A_MINUTE, "uploads"),
+        adhoc_rule(Limit(100, 61 * NS_PER_SECOND)),
+        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, slots=6)),
+        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG)),
+        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET)),
+        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, queue=True)),
+        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW)),
+        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
+        adhoc_rule(
+            Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin")
+        ),
+    ]
+
+    assert len({rule.id for rule in rules}) == len(rules)

@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.errors import ConfigError
+from ringfence.limiter.limit import NS_PER_SECOND
+from ringfence.rules.periods import (
+    UNIT_NS,
+    format_period,
+    format_share,
+    parse_period,
+    parse_share,
+    suggest,
+    unit_named,
+    unit_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("15m", 900), (" 2 hours ", 7200), ("1.5h", 5400), ("1_000 s", 1000)],
+)
+def test_a_period_is_read_as_people_mean_it(text, seconds):
+    assert parse_period(text) == seconds * NS_PER_SECOND
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "0", "0.1 ns", "1 blink", "9" * 200])
+def test_a_period_that_is_none_is_refused_with_the_mend(text):
+    with pytest.raises(ConfigError, match=";"):
+        parse_period(text)
+
+
+@given(period_ns=st.integers(1, 10**18))
+def test_a_written_period_is_read_back(period_ns):
+    written = format_period(period_ns)
+
+    assert parse_period(written if written[0].isdigit() else f"1 {written}") == period_ns
+
+
+@given(permille=st.integers(0, 10**6))
+def test_a_written_share_is_read_back(permille):
+    assert parse_share(format_share(permille)) == permille
+
+
+@pytest.mark.parametrize("text", ["", "10", "-10%", "0.05%", "10%%", "1" * 200 + "%"])
+def test_a_share_that_is_none_is_refused_with_the_mend(text):
+    with pytest.raises(ConfigError, match=";"):
+        parse_share(text)
+
+
+def test_units_have_short_and_plural_names_in_any_case():
+    words = ["S", "secs", "Minutes", "min", "hrs", "D", "weeks", "Month", "y", "ms"]
+
+    assert [unit_named(word) for word in words] == [
+        *("second", "second", "minute", "minute", "hour", "day", "week", "month", "year"),
+        "millisecond",
+    ]
+    assert unit_named("sols") is None
+
+
+def test_a_length_of_one_unit_has_its_name():
+    assert [unit_of(length) for length in UNIT_NS.values()] == list(UNIT_NS)
+    assert unit_of(90 * NS_PER_SECOND) == ""
+
+
+def test_an_unknown_word_gets_its_nearest_neighbour_or_all_there_are():
+    assert suggest("Minuet", UNIT_NS) == "did you mean 'minute'?"
+    assert suggest("blink", ["day", "hour"]) == "use one of: day, hour"

@@ -1,0 +1,207 @@
+import copy
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.errors import ConfigError, RemoteProtocolError
+from ringfence.limiter.limit import Algorithm, Calendar, Limit
+from ringfence.rules import Domain, OnFailure, Open, Rule, RuleSet, rule_id
+from ringfence.rules.load import load_files, load_path
+
+FILES = Path(__file__).parent / "files"
+RULE_FILES = sorted(FILES.glob("*.yaml"))
+
+names = st.text(max_size=4)
+steps = st.tuples(st.text(min_size=1, max_size=3), st.none() | st.text(alphabet="xy*", max_size=3))
+limits = st.sampled_from(
+    [
+        None,
+        Limit(0, 1),
+        Limit(2**32 - 1, 60 * 10**9, slots=6, soft_permille=125),
+        Limit(5, 10**9, Algorithm.TOKEN_BUCKET, burst=20),
+        Limit(5, 10**9, Algorithm.LEAKY_BUCKET, burst=20, queue=True),
+        Limit(
+            5,
+            86_400 * 10**9,
+            Algorithm.FIXED_WINDOW,
+            calendar=Calendar.DAY,
+            timezone="Europe/Berlin",
+        ),
+        Limit(9, 60 * 10**9, Algorithm.CONCURRENCY),
+    ]
+)
+metadata = st.dictionaries(
+    names,
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1, 1) | names,
+        lambda held: st.lists(held, max_size=2) | st.dictionaries(names, held, max_size=2),
+        max_leaves=4,
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def rows(draw, domain):
+    path = tuple(draw(st.lists(steps, min_size=1, max_size=3)))
+    if draw(st.booleans()):
+        return Open(path)
+    return Rule(
+        id=rule_id(domain, path),
+        domain=domain,
+        path=path,
+        limit=draw(limits),
+        unit=draw(names),
+        name=draw(names),
+        replaces=tuple(draw(st.lists(names, max_size=2))),
+        shadow=draw(st.booleans()),
+        quota=draw(st.booleans()),
+        on_failure=draw(st.sampled_from(OnFailure)),
+        metadata=draw(metadata),
+        details=draw(st.just(()) | st.just(("value",) * len(path))),
+    )
+
+
+@st.composite
+def rule_sets(draw):
+    domains = [
+        Domain(
+            name,
+            tuple(draw(st.lists(rows(name), max_size=4, unique_by=lambda row: row.path))),
+            draw(st.sampled_from(OnFailure)),
+        )
+        for name in draw(st.lists(st.text(min_size=1, max_size=3), max_size=2, unique=True))
+    ]
+    return RuleSet(domains, version=draw(st.integers(0, 2**63 - 1)))
+
+
+@given(rules=rule_sets())
+def test_rules_survive_the_way_to_a_client(rules):
+    packed = msgpack.packb(rules.to_plain())
+    received = RuleSet.from_plain(msgpack.unpackb(packed))
+
+    assert received == rules
+    assert received.version == rules.version
+
+
+@pytest.mark.parametrize("file", RULE_FILES, ids=lambda file: file.stem)
+def test_every_rule_file_survives_the_way_to_a_client(file):
+    rules = load_path(file).rules
+
+    assert RuleSet.from_plain(rules.to_plain()) == rules
+
+
+def replace_at(plain, place, value):
+    plain = copy.deepcopy(plain)
+    held = plain
+    for index in place[:-1]:
+        held = held[index]
+    held[place[-1]] = value
+    return plain
+
+
+ROW = (1, 0, 2, 0)
+FIELDS = (*ROW, 1)
+LIMIT = (*FIELDS, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ((0,), -1),
+        ((0,), 2**63),
+        ((0,), True),
+        ((0,), "1"),
+        ((1,), None),
+        ((1, 0), []),
+        ((1, 0, 0), ""),
+        ((1, 0, 0), 7),
+        ((1, 0, 1), "never"),
+        ((1, 0, 2), {}),
+        ((1, 0, 2), [[[["k", None]], None], [[["k", None]], None]]),
+        (ROW, [[], None]),
+        (ROW, [[["k", "v"]] * 65, None]),
+        (ROW, [[["", "v"]], None]),
+        (ROW, [[["k"]], None]),
+        (ROW, [[["k", 5]], None]),
+        (ROW, [[["k", None]], None, 3]),
+        (FIELDS, []),
+        (LIMIT, []),
+        ((*LIMIT, 0), -1),
+        ((*LIMIT, 0), 1.0),
+        ((*LIMIT, 1), 0),
+        ((*LIMIT, 2), "best_effort"),
+        ((*LIMIT, 3), 5),
+        ((*LIMIT, 4), 1),
+        ((*LIMIT, 5), 0),
+        ((*LIMIT, 6), "hour"),
+        ((*LIMIT, 7), None),
+        ((*LIMIT, 8), -1),
+        ((*FIELDS, 1), None),
+        ((*FIELDS, 3), "by_user"),
+        ((*FIELDS, 3), [1]),
+        ((*FIELDS, 4), 0),
+        ((*FIELDS, 6), "maybe"),
+        ((*FIELDS, 7), "planet"),
+        ((*FIELDS, 8), []),
+        ((*FIELDS, 8), {"a": b"bytes"}),
+        ((*FIELDS, 8), {7: "x"}),
+        ((*FIELDS, 9), ["loud"]),
+        ((*FIELDS, 9), ["value", "value"]),
+        ((*FIELDS, 9), ["share"]),
+    ],
+)
+def test_malformed_rules_are_the_other_sides_fault(place, value):
+    plain = load_path(FILES / "replaces.yaml").rules.to_plain()
+
+    with pytest.raises(RemoteProtocolError, match="rules: "):
+        RuleSet.from_plain(replace_at(plain, place, value))
+
+
+@pytest.mark.parametrize("plain", [None, 7, "rules", b"", {}, [], [0], [0, [], 1], [0, [0]]])
+def test_data_of_another_shape_is_the_other_sides_fault(plain):
+    with pytest.raises(RemoteProtocolError):
+        RuleSet.from_plain(plain)
+
+
+def test_metadata_may_not_be_bottomless():
+    rules = load_path(FILES / "metadata.yaml").rules
+    deep: dict[str, object] = {}
+    for _ in range(40):
+        deep = {"in": deep}
+    rule = rules.rules()[1]
+
+    with pytest.raises(ConfigError, match="32 deep"):
+        RuleSet.of(replace(rule, metadata=deep)).to_plain()
+    with pytest.raises(RemoteProtocolError, match="32 deep"):
+        RuleSet.from_plain(replace_at(RuleSet.of(rule).to_plain(), (*FIELDS, 8), deep))
+
+
+def test_metadata_that_no_message_can_hold_is_refused():
+    (first, *_) = load_path(FILES / "metadata.yaml").rules.rules()
+
+    with pytest.raises(ConfigError, match="holds a set"):
+        RuleSet.of(replace(first, metadata={"tags": {1}})).to_plain()
+
+
+@given(
+    plain=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=2),
+        lambda held: st.lists(held, max_size=4) | st.dictionaries(st.text(max_size=2), held),
+        max_leaves=12,
+    )
+)
+def test_garbage_is_refused_and_never_a_crash(plain):
+    with suppress(RemoteProtocolError):
+        RuleSet.from_plain(plain)
+
+
+def test_merged_files_travel_as_one_domain():
+    rules = load_files(sorted((FILES / "merged").glob("[!.]*.y*ml")), merge=True).rules
+
+    assert RuleSet.from_plain(rules.to_plain()).domains == ("test-domain",)

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+from ringfence.limiter import bytes_per_key, over_admission
+from ringfence.limiter.limit import NS_PER_SECOND, Limit
+from ringfence.rules import RuleSet, adhoc_rule
+from ringfence.rules.load import load_path, load_text
+from ringfence.rules.report import describe
+
+FILES = Path(__file__).parent / "files"
+LIMIT = "{unit: minute, requests_per_unit: 5}"
+
+
+def test_the_tree_is_laid_out_in_file_order_with_its_depths():
+    rows = describe(load_path(FILES / "tree.yaml").rules)
+
+    assert [(row.depth, row.label) for row in rows[:8]] == [
+        (0, "test-domain"),
+        (1, "key1=value1"),
+        (2, "subkey1"),
+        (2, "subkey1=subvalue1"),
+        (1, "key2"),
+        (1, "key2=value2"),
+        (1, "key2=value3"),
+        (1, "key3"),
+    ]
+
+
+def test_a_rule_shows_its_limit_identity_cost_and_bound():
+    rules = load_path(FILES / "ours.yaml").rules
+    row = next(row for row in describe(rules) if row.label == "queue")
+    rule = next(rule for rule in rules.rules() if rule.path == (("queue", None),))
+
+    assert row.limit == "5/second burst 7 queue"
+    assert row.identity == f"{rule.id:016x}"
+    assert row.algorithm == "leaky_bucket"
+    assert row.bytes_per_key == bytes_per_key(rule.limit)
+    assert (row.worst, row.bound) == (
+        over_admission(rule.limit).worst,
+        over_admission(rule.limit).reason,
+    )
+    assert row.flags == ("on_failure local",)
+
+
+def test_what_has_no_limit_shows_no_cost():
+    rows = {row.label: row for row in describe(load_path(FILES / "tree.yaml").rules)}
+
+    assert rows["key6"].limit == "unlimited"
+    assert rows["key6"].bytes_per_key is None
+    assert rows["key6"].identity != ""
+    assert rows["key2=value3"].limit == ""
+    assert rows["key2=value3"].identity == ""
+
+
+def test_a_value_with_control_characters_is_shown_quoted():
+    text = f'domain: d\ndescriptors:\n- {{key: k, value: "\\e[31m\\n", rate_limit: {LIMIT}}}'
+
+    assert describe(load_text(text).rules)[1].label == r"'k=\x1b[31m\n'"
+
+
+def test_flags_and_names_are_shown():
+    rows = {row.label: row for row in describe(load_path(FILES / "replaces.yaml").rules)}
+
+    assert rows["user"].name == "by_user"
+    assert rows["user"].flags == (
+        "replaces by_address",
+        "replaces by_region",
+        "on_failure allow",
+    )
+    shared = describe(load_path(FILES / "wildcards.yaml").rules)[-1]
+    assert shared.flags == ("share", "on_failure allow")
+
+
+def test_every_warning_stands_at_the_row_it_is_about():
+    loaded = load_text(
+        f"domain: d\ndescriptors:\n- {{key: k, rate_limit: {LIMIT}}}\n- {{key: k, value: v}}\n"
+        "- {key: u, rate_limit: {unlimited: true, requests_per_unit: 5}}\n",
+        "rules.yaml",
+    )
+    rows = describe(loaded.rules, loaded.warnings)
+
+    assert [len(row.warnings) for row in rows] == [0, 0, 1, 1]
+    assert rows[2].warnings == (str(loaded.warnings[0]),)
+
+
+def test_an_empty_rule_set_has_no_rows():
+    assert describe(RuleSet()) == []
+
+
+def test_an_ad_hoc_limit_can_be_shown_like_any_other():
+    rule = adhoc_rule(Limit(5, NS_PER_SECOND), "uploads")
+
+    assert [row.label for row in describe(RuleSet.of(rule))] == ["", "uploads"]
