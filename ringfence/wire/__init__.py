@@ -1,0 +1,88 @@
+"""What nodes and clients say to each other: the messages, their bytes, and their proofs.
+
+A core: bytes and messages in, messages and bytes out. Carrying them is the transport's.
+"""
+
+from ringfence.wire.bounds import (
+    MAX_COST,
+    MAX_CREDENTIAL,
+    MAX_DEADLINE_MS,
+    MAX_KEY,
+    MAX_KEYS,
+    MAX_REASON,
+    MAX_TEXT,
+    MAX_U64,
+    MIN_KEY,
+)
+from ringfence.wire.codec import VERSION, decode, encode
+from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
+from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
+from ringfence.wire.hello import matches, node_proof, proves, token_digest
+from ringfence.wire.messages import (
+    Answer,
+    AskMembers,
+    AskRules,
+    AskStats,
+    Goodbye,
+    Hello,
+    MemberRow,
+    Members,
+    Message,
+    Op,
+    Ping,
+    Plain,
+    Pong,
+    Refused,
+    Request,
+    Role,
+    Rules,
+    Source,
+    Stats,
+    Welcome,
+)
+
+__all__ = [
+    "VERSION",
+    "encode",
+    "decode",
+    "Framer",
+    "frame",
+    "Message",
+    "Hello",
+    "Role",
+    "Welcome",
+    "Refused",
+    "ErrorCode",
+    "Request",
+    "Op",
+    "Answer",
+    "Source",
+    "AskMembers",
+    "Members",
+    "MemberRow",
+    "AskRules",
+    "Rules",
+    "Plain",
+    "AskStats",
+    "Stats",
+    "Ping",
+    "Pong",
+    "Goodbye",
+    "BadMessage",
+    "Cause",
+    "WrongVersion",
+    "node_proof",
+    "proves",
+    "token_digest",
+    "matches",
+    "MAX_MESSAGE",
+    "MAX_KEYS",
+    "MIN_KEY",
+    "MAX_KEY",
+    "MAX_COST",
+    "MAX_DEADLINE_MS",
+    "MAX_TEXT",
+    "MAX_REASON",
+    "MAX_CREDENTIAL",
+    "MAX_U64",
+]

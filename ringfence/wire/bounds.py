@@ -1,0 +1,42 @@
+"""How much one message may hold: what `encode` keeps to and `decode` insists on.
+
+Every number a stranger's bytes can choose has its largest value here, so that no message costs its
+reader more than its size suggests.
+"""
+
+__all__ = [
+    "MAX_COST",
+    "MAX_CREDENTIAL",
+    "MAX_DEADLINE_MS",
+    "MAX_DEPTH",
+    "MAX_ITEMS",
+    "MAX_KEY",
+    "MAX_KEYS",
+    "MAX_REASON",
+    "MAX_TEXT",
+    "MAX_U64",
+    "MIN_KEY",
+]
+
+MAX_KEYS = 4096
+"""Most keys in one `Request`; it has at least one."""
+MIN_KEY = 8
+"""Fewest bytes in a key."""
+MAX_KEY = 1024
+"""Most bytes in a key."""
+MAX_COST = 1 << 53
+"""Most units that one check asks for: the largest count that every JSON reader keeps exact."""
+MAX_DEADLINE_MS = 60_000
+"""Longest time a sender may wait for its answer; the shortest is 1."""
+MAX_U64 = (1 << 64) - 1
+"""Largest sequence number, view hash, session, version, duration in nanoseconds or count."""
+MAX_TEXT = 255
+"""Most characters in a name, an address, a time zone."""
+MAX_REASON = 500
+"""Most characters in a reason; `encode` cuts a longer one."""
+MAX_CREDENTIAL = 64
+"""Most bytes in a hello's credential."""
+MAX_ITEMS = 1 << 15
+"""Most items in any array: members, counters, one level of the rules."""
+MAX_DEPTH = 64
+"""How deep the rules' arrays and maps may nest."""

@@ -1,0 +1,258 @@
+"""The messages that nodes and clients exchange, as values; `codec` turns them into bytes and back.
+
+Instants never stand in a message: deadlines and ages are durations, since no two hosts' monotonic
+clocks compare.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import TypeAlias
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Outcomes
+
+__all__ = [
+    "Answer",
+    "AskMembers",
+    "AskRules",
+    "AskStats",
+    "Goodbye",
+    "Hello",
+    "MemberRow",
+    "Members",
+    "Message",
+    "Op",
+    "Ping",
+    "Plain",
+    "Pong",
+    "Refused",
+    "Request",
+    "Role",
+    "Rules",
+    "Source",
+    "Stats",
+    "Welcome",
+]
+
+Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, Plain] | None"
+"""What msgpack carries: data without behaviour."""
+
+
+class Role(StrEnum):
+    """Who says hello."""
+
+    NODE = "node"
+    CLIENT = "client"
+
+
+class Op(IntEnum):
+    """What a `Request` asks for each of its keys."""
+
+    CHECK = 0
+    """Ask and, if allowed, spend; cost 0 is a peek."""
+    REFUND = 1
+    """Give `costs` back; answered like a peek."""
+    RESET = 2
+    """Forget the key; answered like a peek."""
+
+
+class Source(IntEnum):
+    """Who decided."""
+
+    OWNER = 0
+    STANDBY = 1
+    """The owner could not be reached; the next distinct member decided."""
+    LOCAL = 2
+    """No node could be reached and the rule says `on_failure: local`: this process decided."""
+    POLICY = 3
+    """No node could be reached: the rule's `on_failure` allowed or denied."""
+    NO_RULE = 4
+    """No rule applies; nothing was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message on a connection, from the side that opened it."""
+
+    role: Role
+    name: str
+    """Node name, or the name of the client's token."""
+    credential: bytes
+    """For a node: proof of the cluster key. For a client: its token's secret. At most 64 bytes."""
+    session: int
+    """64-bit random id of this process run; with `seq` it names a request for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to a good `Hello`."""
+
+    name: str
+    """The node's name."""
+    view: int
+    """64-bit hash of the members the node sees."""
+    rules: int
+    """Version of the node's rules: higher is newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request or hello that was not served, and why. `seq` 0 answers the connection itself; all
+    other messages count from 1."""
+
+    seq: int
+    code: int
+    """An `ErrorCode`."""
+    reason: str
+    """What is wrong and how to mend it; cut at 500 characters."""
+
+
+@dataclass(slots=True)
+class Request:
+    """Checks, refunds or resets, column by column: one frame carries one or thousands.
+
+    Not frozen, unlike the rest: one is made per check, and freezing 13 fields costs more than
+    unpacking the frame they come in. Nobody changes one.
+    """
+
+    seq: int
+    op: Op
+    view: int
+    """View hash the sender routed by."""
+    deadline_ms: int
+    """How long the sender will wait for the answer, at most 60 000."""
+    hops: int
+    """0 from a client, 1 when a node has forwarded it; never more."""
+    stand_in: bool
+    """The owner was unreachable: decide in its place."""
+    keys: list[bytes]
+    costs: list[int]
+    """As long as `keys`."""
+    groups: list[int]
+    """Run lengths of all-or-nothing groups, summing to `len(keys)`; empty when each key stands
+    alone."""
+    limits: list[Limit]
+    """Limits carried by ad-hoc checks and request overrides; empty when every rule is the owner's
+    own."""
+    which: list[int]
+    """Per key, 1 + index into `limits`, or 0 for the owner's own rule; empty when `limits` is."""
+    ages_ns: list[int]
+    """`REFUND` only: per key, at most how long ago the cost was charged; empty otherwise."""
+    leases: list[int]
+    """`REFUND` only: per key, the concurrency lease to release, 0 for none; empty otherwise."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The outcomes of the request with the same `seq`, in its order.
+
+    Not frozen, for the reason that `Request` is not. Nobody changes one.
+    """
+
+    seq: int
+    view: int
+    rules: int
+    outcomes: Outcomes
+    sources: list[int]
+    """Per key, a `Source`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskMembers:
+    """Ask for the members."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One member as another sees it."""
+
+    name: str
+    host: str
+    port: int
+    datacenter: str
+    zone: str
+    weight: float
+    state: str
+    """`alive`, `suspect`, `dead`, `leaving` or `left`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members, sorted by name, and the hash of that view."""
+
+    seq: int
+    view: int
+    members: list[MemberRow]
+
+
+@dataclass(frozen=True, slots=True)
+class AskRules:
+    """Ask for the rules."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules as plain data; `RuleSet.from_plain` reads them."""
+
+    seq: int
+    version: int
+    plain: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    """Ask for the node's counters."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The node's counters by name."""
+
+    seq: int
+    counters: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there?"""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """I am."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The sender is draining: finish what is in flight and ask elsewhere."""
+
+    reason: str
+    """For people; cut at 500 characters."""
+
+
+Message: TypeAlias = (
+    Hello
+    | Welcome
+    | Refused
+    | Request
+    | Answer
+    | AskMembers
+    | Members
+    | AskRules
+    | Rules
+    | AskStats
+    | Stats
+    | Ping
+    | Pong
+    | Goodbye
+)

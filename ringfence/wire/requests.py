@@ -1,0 +1,173 @@
+"""`Request` and `Answer` as arrays: the two messages that every check pays for.
+
+Decides their layout and what makes their columns fit each other. Both directions raise
+`BadMessage`; `codec` knows whose fault that is.
+"""
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
+from ringfence.wire.columns import read_integers, read_runs, write_integers, write_runs
+from ringfence.wire.fields import bad_field, flag, integer, items
+from ringfence.wire.limits import read_limit, write_limit
+from ringfence.wire.messages import Answer, Op, Request, Source
+
+__all__ = [
+    "ANSWER",
+    "ANSWER_FIELDS",
+    "REQUEST",
+    "REQUEST_FIELDS",
+    "read_answer",
+    "read_request",
+    "write_answer",
+    "write_request",
+]
+
+REQUEST = 4
+ANSWER = 5
+REQUEST_FIELDS = 14
+ANSWER_FIELDS = 13
+
+_OPS = tuple(Op)
+_LAST_OP = len(Op) - 1
+_LAST_CODE = len(Code) - 1
+_LAST_SOURCE = len(Source) - 1
+
+
+def write_request(message: Request) -> list[object]:
+    """Lay a request out."""
+    keys = message.keys
+    count = len(keys)
+    _check_keys(keys)
+    groups = message.groups
+    fields = [
+        REQUEST,
+        integer(message.seq, "Request.seq", 1),
+        message.op,
+        integer(message.view, "Request.view"),
+        integer(message.deadline_ms, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
+        integer(message.hops, "Request.hops", 0, 1),
+        message.stand_in,
+        keys,
+        write_integers(message.costs, count, "Request.costs", MAX_COST),
+        write_runs(groups, count, "Request.groups") if groups else None,
+    ]
+    if message.limits or message.which or message.ages_ns or message.leases:
+        return [*fields, *_write_extras(message, count)]
+    return [*fields, None, None, None, None]
+
+
+def read_request(fields: list[object]) -> Request:
+    """Take a request out of its `REQUEST_FIELDS` fields."""
+    _, seq, op, view, deadline, hops, stand_in, keys, costs, groups, limits, which, ages, leases = (
+        fields
+    )
+    checked = _read_keys(keys)
+    count = len(checked)
+    message = Request(
+        integer(seq, "Request.seq", 1),
+        _OPS[integer(op, "Request.op", 0, _LAST_OP)],
+        integer(view, "Request.view"),
+        integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
+        integer(hops, "Request.hops", 0, 1),
+        flag(stand_in, "Request.stand_in"),
+        checked,
+        read_integers(costs, count, "Request.costs", MAX_COST),
+        [] if groups is None else read_runs(groups, count, "Request.groups"),
+        [] if limits is None else _read_limits(limits, count),
+        [] if which is None else read_integers(which, count, "Request.which"),
+        [] if ages is None else read_integers(ages, count, "Request.ages_ns"),
+        [] if leases is None else read_integers(leases, count, "Request.leases"),
+    )
+    if not (limits is None and which is None and ages is None and leases is None):
+        _check_extras(message)
+    return message
+
+
+def write_answer(message: Answer) -> list[object]:
+    """Lay an answer out."""
+    outcomes = message.outcomes
+    count = len(outcomes)
+    return [
+        ANSWER,
+        integer(message.seq, "Answer.seq", 1),
+        integer(message.view, "Answer.view"),
+        integer(message.rules, "Answer.rules"),
+        integer(count, "Answer.count", 1, MAX_KEYS),
+        write_integers(outcomes.codes, count, "Answer.codes", _LAST_CODE),
+        write_integers(outcomes.limits, count, "Answer.limits"),
+        write_integers(outcomes.remaining, count, "Answer.remaining"),
+        write_integers(outcomes.retry_after_ns, count, "Answer.retry_after_ns"),
+        write_integers(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
+        write_integers(outcomes.delay_ns, count, "Answer.delay_ns"),
+        write_integers(outcomes.leases, count, "Answer.leases"),
+        write_integers(message.sources, count, "Answer.sources", _LAST_SOURCE),
+    ]
+
+
+def read_answer(fields: list[object]) -> Answer:
+    """Take an answer out of its `ANSWER_FIELDS` fields."""
+    _, seq, view, rules, rows, codes, limits, remaining, retry, reset, delay, leases, sources = (
+        fields
+    )
+    count = integer(rows, "Answer.count", 1, MAX_KEYS)
+    return Answer(
+        integer(seq, "Answer.seq", 1),
+        integer(view, "Answer.view"),
+        integer(rules, "Answer.rules"),
+        Outcomes(
+            read_integers(codes, count, "Answer.codes", _LAST_CODE),
+            read_integers(limits, count, "Answer.limits"),
+            read_integers(remaining, count, "Answer.remaining"),
+            read_integers(retry, count, "Answer.retry_after_ns"),
+            read_integers(reset, count, "Answer.reset_after_ns"),
+            read_integers(delay, count, "Answer.delay_ns"),
+            read_integers(leases, count, "Answer.leases"),
+        ),
+        read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
+    )
+
+
+def _read_keys(wire: object) -> list[bytes]:
+    if type(wire) is list:
+        _check_keys(wire)
+        return wire
+    raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
+
+
+def _check_keys(keys: list[bytes]) -> None:
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
+    for key in keys:
+        if type(key) is not bytes or not MIN_KEY <= len(key) <= MAX_KEY:
+            raise bad_field("Request.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
+
+
+def _read_limits(wire: object, count: int) -> list[Limit]:
+    limits = items(wire, "Request.limits", count)
+    if not limits:
+        raise bad_field("Request.limits", "nil when there are none")
+    return [read_limit(limit, "Request.limits") for limit in limits]
+
+
+def _write_extras(message: Request, count: int) -> list[object]:
+    """Lay out the four columns that most requests do without."""
+    _check_extras(message)
+    limits, which, ages, leases = message.limits, message.which, message.ages_ns, message.leases
+    return [
+        [write_limit(limit) for limit in limits] if limits else None,
+        write_integers(which, count, "Request.which") if which else None,
+        write_integers(ages, count, "Request.ages_ns") if ages else None,
+        write_integers(leases, count, "Request.leases") if leases else None,
+    ]
+
+
+def _check_extras(message: Request) -> None:
+    """Refuse columns that this request must not have, or lacks."""
+    limits, which = message.limits, message.which
+    if len(limits) > len(message.keys):
+        raise bad_field("Request.limits", "no more than the keys")
+    if bool(limits) != bool(which) or max(which, default=0) > len(limits):
+        raise bad_field("Request.which", "there when Request.limits is, and index into it")
+    if message.op is not Op.REFUND and (message.ages_ns or message.leases):
+        raise bad_field("Request.ages_ns and Request.leases", "left out unless keys are refunded")

@@ -1,0 +1,47 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.wire.bounds import MAX_CREDENTIAL
+from ringfence.wire.hello import matches, node_proof, proves, token_digest
+
+keys = st.binary(min_size=16, max_size=64)
+names = st.text(max_size=20)
+
+
+@given(key=keys, name=names)
+def test_a_proof_holds_for_its_own_key_and_name(key, name):
+    proof = node_proof(key, name)
+
+    assert proves(key, name, proof)
+    assert len(proof) <= MAX_CREDENTIAL
+
+
+@given(key=keys, name=names, other=names)
+def test_a_proof_holds_for_no_other_name(key, name, other):
+    assert proves(key, other, node_proof(key, name)) == (name == other)
+
+
+@given(name=names)
+def test_a_proof_holds_for_no_other_key(name):
+    assert not proves(b"another cluster!", name, node_proof(b"a cluster's key!", name))
+
+
+@given(proof=st.binary(max_size=64))
+def test_invented_proofs_do_not_hold(proof):
+    assert not proves(b"a cluster's key!", "n1", proof)
+
+
+def test_the_proof_is_the_documented_one():
+    proof = node_proof(b"a cluster's key!", "n1")
+
+    assert proof.hex() == "b05f99388c17d034f78cd231d1fe68b82740ddd54dde5102666529414ba9d11a"
+
+
+@given(secret=st.binary(max_size=64), other=st.binary(max_size=64))
+def test_a_digest_matches_its_own_secret_alone(secret, other):
+    assert matches(secret, token_digest(secret))
+    assert matches(other, token_digest(secret)) == (secret == other)
+
+
+def test_a_digest_does_not_hold_the_secret():
+    assert b"secret" not in token_digest(b"secret")
