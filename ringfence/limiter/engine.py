@@ -301,13 +301,13 @@ def _explain(members: Sequence[_Member], rows: Sequence[Verdict], now: int) -> l
     answers: list[Verdict] = []
     wanted: dict[bytes, int] = {}
     for member, row in zip(members, rows, strict=True):
-        before = wanted.get(member.key, 0)
-        if _is_admitted(row):
-            wanted[member.key] = before + member.cost
+        is_admitted = _is_admitted(row)
+        if is_admitted or not member.cost:
             _, remaining, _, reset_after, _, _ = _ask(member, 0, now)
-            answers.append((_UNCHARGED, remaining, 0, reset_after, 0, 0))
+            code = _UNCHARGED if is_admitted else row[0]
+            answers.append((code, remaining, row[2], reset_after, 0, 0))
         else:
-            answers.append(
-                _ask(member, before + max(member.cost, 1) if before else member.cost, now)
-            )
+            answers.append(_ask(member, wanted.get(member.key, 0) + member.cost, now))
+        if is_admitted:
+            wanted[member.key] = wanted.get(member.key, 0) + member.cost
     return answers

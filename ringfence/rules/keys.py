@@ -10,11 +10,16 @@ from hashlib import blake2b
 from ringfence.limiter.limit import Limit
 from ringfence.rules.model import Rule
 
-__all__ = ["Path", "adhoc_rule", "encode_key", "override_id", "rule_id"]
+__all__ = ["MAX_KEY", "Path", "adhoc_rule", "bounded", "encode_key", "override_id", "rule_id"]
 
 Path = tuple[tuple[str, str | None], ...]
 """(key, configured value or pattern, None for any value) from the root down."""
 
+MAX_KEY = 128
+"""Longest key in bytes: longer ones, as of a long path or header, are named by their digest."""
+
+_DIGEST = b"\xff\xff"
+"""Stands before a digest: no value is so long that its 4-byte length would begin with 0xff."""
 _SIZES = [bytes([size]) for size in range(255)]
 _LONG = b"\xff"
 """Stands before a 4-byte length; shorter lengths are their own single byte."""
@@ -61,11 +66,21 @@ def adhoc_rule(limit: Limit, name: str = "") -> Rule:
 
 
 def encode_key(identity: int, values: Sequence[str]) -> bytes:
-    """Name one counter of a rule: 8 bytes of identity, then each counted value with its length."""
+    """Name one counter of a rule: 8 bytes of identity, then each counted value with its length.
+
+    At most `MAX_KEY` bytes: when the values are longer, a 32-byte digest stands for them all.
+    """
     key = identity.to_bytes(8, "big")
     for value in values:
         key += with_length(value)
-    return key
+    return bounded(key)
+
+
+def bounded(key: bytes) -> bytes:
+    """Put a digest in place of values that make a key too long to store and send by the million."""
+    if len(key) <= MAX_KEY:
+        return key
+    return key[:8] + _DIGEST + blake2b(key, digest_size=32, person=b"ringfence:key").digest()
 
 
 def with_length(text: str) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import InvalidLimit
 from ringfence.rules.glob import Glob, is_pattern
-from ringfence.rules.keys import override_id, with_length
+from ringfence.rules.keys import MAX_KEY, bounded, override_id, with_length
 from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.plain import Plain, domains_from_plain, to_plain
 from ringfence.rules.tree import Domain, Row, place, with_steps
@@ -223,6 +223,8 @@ def _meet(root: _Root, descriptor: Descriptor) -> Match | None:
     key = spot.head
     for index in spot.counted:
         key += with_length(entries[index][1])
+    if len(key) > MAX_KEY:
+        key = bounded(key)
     metric = spot.metric
     if metric is None:
         metric = "".join(
@@ -249,7 +251,7 @@ def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
     for name, value in descriptor.entries:
         key += with_length(value)
         metric += f".{name}_{value}"
-    return Match(rule, key, metric, descriptor.cost)
+    return Match(rule, bounded(key), metric, descriptor.cost)
 
 
 def _without_replaced(found: tuple[Match | None, ...]) -> tuple[Match | None, ...]:

@@ -193,48 +193,64 @@ LIMITS = [
     Limit(3, 40, Algorithm.CONCURRENCY),
 ]
 CARRIED = [Limit(6, 30, Algorithm.TOKEN_BUCKET), Limit(2, 20, Algorithm.SLIDING_WINDOW_LOG)]
-asked = st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, len(CARRIED)))
-groups_asked = st.lists(
-    st.tuples(st.lists(asked, min_size=1, max_size=4), st.integers(0, 9)), max_size=12
-)
+WHICH = {5: 1, 6: 2}
+"""Rules 5 and 6 exist only as carried limits, rule 4 has no veto, and nobody knows rule 7."""
+RULES = range(8)
+asked = st.tuples(st.sampled_from(RULES), st.integers(0, 3))
+members_asked = st.lists(asked, min_size=1, max_size=4)
+groups_asked = st.lists(st.tuples(members_asked, st.integers(0, 9)), max_size=12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(groups_asked)
-def test_a_refused_group_leaves_what_it_found_and_says_nothing_was_charged(steps) -> None:
-    """Rule 4 has no veto, rule 5 is unknown; the twin engine is only shown what was admitted."""
+def test_a_refused_group_leaves_what_it_found(steps) -> None:
+    """The twin engine is only shown the groups that were not refused."""
     engine, twin = mixed_engine(), mixed_engine()
     for now, (members, _) in zip(accumulate(gap for _, gap in steps), steps, strict=True):
-        frame = columns_of(members)
-        outcomes = engine.decide(*frame[:2], [len(members)], *frame[2:], now)
+        keys, costs, which = frame_of(members)
+        outcomes = engine.decide(keys, costs, [len(keys)], CARRIED, which, now)
         is_refused = len(members) > 1 and any(
-            code > Code.OVER_SOFT and (rule != 4 or carried)
-            for code, (rule, _, carried) in zip(outcomes.codes, members, strict=True)
+            code > Code.OVER_SOFT and rule != 4
+            for code, (rule, _) in zip(outcomes.codes, members, strict=True)
         )
 
         if is_refused:
             assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
             assert not any(outcomes.leases)
-            same_as_asked_in_vain(twin, frame, now)
         else:
-            alone = twin.decide(*frame[:2], [], *frame[2:], now)
-            assert alone.codes == outcomes.codes
-        for number in range(5):
-            assert remaining(engine, key(number), now) == remaining(twin, key(number), now)
+            assert twin.decide(keys, costs, [], CARRIED, which, now).codes == outcomes.codes
+        peeks = frame_of([(rule, 0) for rule in RULES])
+        standing = engine.decide(*peeks[:2], [], CARRIED, peeks[2], now)
+        assert standing == twin.decide(*peeks[:2], [], CARRIED, peeks[2], now)
+
+
+@settings(max_examples=100, deadline=None)
+@given(before=members_asked, group=members_asked, which=st.lists(st.integers(0, 2), min_size=4))
+def test_a_refused_group_gains_nothing_whatever_limits_it_carries(before, group, which) -> None:
+    engine = mixed_engine()
+    keys, costs, _ = frame_of(before)
+    engine.decide(keys, costs, [], CARRIED, [1] * len(keys), 5)
+    standing = {rule: remaining(engine, key(rule), 5) for rule in RULES}
+
+    keys, costs, _ = frame_of(group)
+    outcomes = engine.decide(keys, costs, [len(keys)], CARRIED, which[: len(keys)], 5)
+
+    if Code.UNCHARGED in outcomes.codes:
+        assert not any(code <= Code.OVER_SOFT for code in outcomes.codes)
+    assert all(remaining(engine, key(rule), 5) <= left for rule, left in standing.items())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(asked, max_size=20))
 def test_a_frame_of_lone_checks_equals_one_frame_per_check(members) -> None:
     together, apart = mixed_engine(), mixed_engine()
+    keys, costs, which = frame_of(members)
 
-    outcomes = together.decide(*columns_of(members)[:2], [], *columns_of(members)[2:], 7)
+    outcomes = together.decide(keys, costs, [], CARRIED, which, 7)
 
-    for index, member in enumerate(members):
-        frame = columns_of([member])
-        single = apart.decide(*frame[:2], [1], *frame[2:], 7)
-        assert single.codes[0] == outcomes.codes[index]
-        assert single.remaining[0] == outcomes.remaining[index]
+    for index, (name, cost, carried) in enumerate(zip(keys, costs, which, strict=True)):
+        single = apart.decide([name], [cost], [1], CARRIED, [carried], 7)
+        assert single.row(0) == outcomes.row(index)
 
 
 def test_groups_and_lone_checks_share_a_frame_in_order() -> None:
@@ -288,16 +304,10 @@ def remaining(engine: Engine, name: bytes, now: int = 0) -> int:
     return ask(engine, [name], [0], now=now).remaining[0]
 
 
-def columns_of(members) -> tuple[list[bytes], list[int], list[Limit], list[int]]:
+def frame_of(members) -> tuple[list[bytes], list[int], list[int]]:
+    """Keys, costs and `which` of checks given as (rule, cost)."""
     return (
-        [key(rule) for rule, _, _ in members],
-        [cost for _, cost, _ in members],
-        CARRIED,
-        [carried for _, _, carried in members],
+        [key(rule) for rule, _ in members],
+        [cost for _, cost in members],
+        [WHICH.get(rule, 0) for rule, _ in members],
     )
-
-
-def same_as_asked_in_vain(engine: Engine, frame, now: int) -> None:
-    """Ask for more than any limit admits: charges nothing, but a carried limit takes hold."""
-    keys, _, limits, which = frame
-    engine.decide(keys, [99] * len(keys), [], limits, which, now)

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
-from ringfence.rules.keys import adhoc_rule, encode_key, override_id, rule_id
+from ringfence.rules.keys import MAX_KEY, adhoc_rule, encode_key, override_id, rule_id
 
 words = st.text(alphabet="ab_=\x00\xff\ud800é", max_size=6)
 value_lists = st.lists(words, max_size=4)
@@ -33,12 +33,33 @@ def test_moving_a_separator_between_key_and_value_changes_the_identity():
     assert rule_id("d", (("a", None), ("b", None))) != rule_id("d", (("a", "b"),))
 
 
-def test_long_values_are_told_apart_around_the_step_in_their_length():
-    keys = {encode_key(1, ["x" * size]) for size in range(250, 260)}
+def test_long_values_are_told_apart_around_the_bound_and_the_step_in_their_length():
+    keys = {encode_key(1, ["x" * size]) for size in [*range(115, 125), *range(250, 260)]}
 
-    assert len(keys) == 10
-    assert encode_key(1, ["x" * 254])[8] == 254
-    assert encode_key(1, ["x" * 255])[8:13] == b"\xff\x00\x00\x00\xff"
+    assert len(keys) == 20
+    assert encode_key(1, ["x" * 119])[8] == 119
+    assert encode_key(1, ["x" * 120])[8:10] == b"\xff\xff"
+
+
+@given(identity=st.integers(0, 2**64 - 1), values=st.lists(st.text(max_size=400), max_size=4))
+def test_no_key_is_longer_than_the_bound_and_each_begins_with_its_rule(identity, values):
+    key = encode_key(identity, values)
+
+    assert len(key) <= MAX_KEY
+    assert key[:8] == identity.to_bytes(8, "big")
+
+
+def test_long_values_that_differ_anywhere_have_keys_of_their_own():
+    path = "/a" * 500
+
+    keys = {
+        encode_key(7, [path]),
+        encode_key(7, [path + "x"]),
+        encode_key(7, [path[:-1], path[-1]]),
+        encode_key(8, [path]),
+    }
+
+    assert len(keys) == 4
 
 
 def test_an_identity_is_the_same_in_every_process_and_release():
