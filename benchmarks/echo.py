@@ -1,0 +1,173 @@
+"""The least that trio and aioquic can do: an echo, without any of our layers.
+
+Other benchmarks give their latencies as multiples of this one's, taken in the same run on the same
+machine, so that a figure says something about our code and not about the host.
+"""
+
+import multiprocessing
+import os
+import socket
+import ssl
+import time
+from datetime import UTC, datetime
+from math import inf
+from multiprocessing.connection import Connection as PipeEnd
+from types import TracebackType
+from typing import Self
+
+import trio
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+
+from ringfence.transport.authority import self_signed
+
+__all__ = ["RawEcho"]
+
+_ALPN = ["echo"]
+
+
+class RawEcho:
+    """An echo server in a process of its own, for as long as the `with` block lasts."""
+
+    def __init__(self, size: int = 60) -> None:
+        """`size` is the payload's, in bytes."""
+        self._size = size
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._port: int = ours.recv()
+        ours.close()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    def lone(self, n: int) -> list[float]:
+        """Time `n` round trips, one after the other, on one warm connection; in seconds."""
+        return trio.run(_measure, self._port, os.urandom(self._size), n)
+
+
+class _Peer:
+    """One QUIC connection on one socket."""
+
+    def __init__(self, sock: socket.socket, quic: QuicConnection) -> None:
+        self.sock = sock
+        self.quic = quic
+
+    def flush(self) -> None:
+        for datagram, address in self.quic.datagrams_to_send(trio.current_time()):
+            self.sock.sendto(datagram, address)
+
+    async def wait(self) -> tuple[bytes, tuple[str, int]] | None:
+        """Wait for a datagram; None when a timer ran instead."""
+        deadline = self.quic.get_timer()
+        with trio.move_on_at(inf if deadline is None else deadline):
+            await trio.lowlevel.wait_readable(self.sock)
+            datagram, address = self.sock.recvfrom(2048)
+            return datagram, address
+        self.quic.handle_timer(trio.current_time())
+        self.flush()
+        return None
+
+
+async def _measure(port: int, payload: bytes, n: int) -> list[float]:
+    configuration = QuicConfiguration(alpn_protocols=_ALPN, verify_mode=ssl.CERT_NONE)
+    quic = QuicConnection(configuration=configuration)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+        peer = _Peer(sock, quic)
+        quic.connect(("127.0.0.1", port), trio.current_time())
+        peer.flush()
+        while not await _advance(peer, HandshakeCompleted):
+            pass
+        warm_up = min(n, 200)
+        samples = [await _round_trip(peer, payload) for _ in range(warm_up + n)]
+        quic.close()
+        peer.flush()
+        return samples[warm_up:]
+
+
+async def _round_trip(peer: _Peer, payload: bytes) -> float:
+    began = time.perf_counter()
+    peer.quic.send_stream_data(0, payload)
+    peer.flush()
+    left = len(payload)
+    while left:
+        left -= await _advance(peer, StreamDataReceived)
+    return time.perf_counter() - began
+
+
+async def _advance(peer: _Peer, awaited: type[HandshakeCompleted | StreamDataReceived]) -> int:
+    """Take one datagram; count the awaited events, or their bytes."""
+    came = await peer.wait()
+    if came is None:
+        return 0
+    peer.quic.receive_datagram(*came, trio.current_time())
+    found = 0
+    while (event := peer.quic.next_event()) is not None:
+        if isinstance(event, awaited):
+            found += len(event.data) if isinstance(event, StreamDataReceived) else 1
+    peer.flush()
+    return found
+
+
+def _serve(parent: PipeEnd) -> None:
+    trio.run(_serve_each, parent)
+
+
+async def _serve_each(parent: PipeEnd) -> None:
+    """Answer one client after the other."""
+    tls = self_signed(datetime.now(UTC))
+    configuration = QuicConfiguration(
+        is_client=False,
+        alpn_protocols=_ALPN,
+        certificate=load_pem_x509_certificate(tls.certificate_pem),
+        private_key=load_pem_private_key(tls.key_pem, None),
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+        parent.send(sock.getsockname()[1])
+        parent.close()
+        current: tuple[str, int] | None = None
+        peer: _Peer | None = None
+        while True:
+            if peer is None:
+                await trio.lowlevel.wait_readable(sock)
+                came = sock.recvfrom(2048)
+            else:
+                waited = await peer.wait()
+                if waited is None:
+                    continue
+                came = waited
+            datagram, address = came
+            if peer is None or address != current:
+                if len(datagram) < 1200:
+                    continue  # What the client before this one sent last.
+                current = address
+                cid = datagram[6 : 6 + datagram[5]]
+                peer = _Peer(
+                    sock,
+                    QuicConnection(
+                        configuration=configuration, original_destination_connection_id=cid
+                    ),
+                )
+            peer.quic.receive_datagram(datagram, address, trio.current_time())
+            while (event := peer.quic.next_event()) is not None:
+                if isinstance(event, StreamDataReceived):
+                    peer.quic.send_stream_data(event.stream_id, event.data)
+            peer.flush()

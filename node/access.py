@@ -1,0 +1,135 @@
+"""Who may speak to a node: peers by the cluster key, clients by named tokens with scopes.
+
+Without keys (loopback only) everybody on the host is let in with every scope.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from ringfence.errors import ConfigError
+from ringfence.wire import Hello, Role, matches, node_proof, proves
+
+__all__ = ["Access", "KeyDir", "Scope", "load_access"]
+
+
+class Scope(StrEnum):
+    """What a token lets its bearer do."""
+
+    CHECK = "check"
+    """Check, peek, refund; read rules and members."""
+    RESET = "reset"
+    """Forget counters."""
+    OBSERVE = "observe"
+    """Read counters of the node."""
+
+
+class _TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    digest: str
+    scopes: list[Scope]
+
+
+class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: dict[str, _TokenRecord] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDir:
+    """Where the files of `ringfence keys new` lie."""
+
+    path: Path
+
+    @property
+    def ca(self) -> Path:
+        """The certificate authority's certificate, for nodes and clients."""
+        return self.path / "ca.pem"
+
+    @property
+    def ca_key(self) -> Path:
+        """The authority's private key, needed only to issue more certificates."""
+        return self.path / "ca.key"
+
+    @property
+    def certificate(self) -> Path:
+        """The nodes' certificate."""
+        return self.path / "node.pem"
+
+    @property
+    def key(self) -> Path:
+        """The nodes' private key."""
+        return self.path / "node.key"
+
+    @property
+    def cluster_key(self) -> Path:
+        """The secret by which nodes know each other, in hexadecimal."""
+        return self.path / "cluster.key"
+
+    @property
+    def tokens(self) -> Path:
+        """Digests and scopes of the clients' tokens."""
+        return self.path / "tokens.toml"
+
+    def token(self, name: str) -> Path:
+        """A client's token in the clear, for that client alone."""
+        return self.path / f"{name}.token"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Decides whom a node serves; all comparisons take constant time."""
+
+    cluster_key: bytes = b""
+    tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
+    """Per token name, the digest of its secret and its scopes."""
+    is_open: bool = False
+    """No keys at all: loopback only."""
+
+    def scopes_of(self, hello: Hello) -> frozenset[Scope] | None:
+        """Tell what the sender of a hello may do; None when it is not who it says."""
+        if hello.role is Role.NODE:
+            known = proves(self.cluster_key, hello.name, hello.credential)
+            return frozenset(Scope) if known else None
+        if self.is_open:
+            return frozenset(Scope)
+        digest, scopes = self.tokens.get(hello.name, (bytes(32), frozenset()))
+        return scopes if matches(hello.credential, digest) and scopes else None
+
+    def proof_of(self, name: str) -> bytes:
+        """What a node called `name` shows its peers."""
+        return node_proof(self.cluster_key, name)
+
+
+def load_access(keys: KeyDir | None) -> Access:
+    """Read cluster key and tokens; raises `ConfigError` naming the file and the mend."""
+    if keys is None:
+        return Access(is_open=True)
+    try:
+        cluster_key = bytes.fromhex(keys.cluster_key.read_text("ascii").strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{keys.cluster_key}: not a cluster key ({error}); `ringfence keys new` writes one"
+        ) from error
+    if len(cluster_key) < 16:
+        raise ConfigError(f"{keys.cluster_key}: too short; `ringfence keys new` writes 32 bytes")
+    try:
+        told = msgspec.convert(tomllib.loads(keys.tokens.read_text("utf-8")), _TokenFile)
+        tokens = {
+            name: (_digest_of(record), frozenset(record.scopes))
+            for name, record in told.tokens.items()
+        }
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(
+            f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
+        ) from error
+    return Access(cluster_key, tokens)
+
+
+def _digest_of(record: _TokenRecord) -> bytes:
+    digest = bytes.fromhex(record.digest)
+    if len(digest) != 32:
+        raise ValueError(f"a digest has 32 bytes, not {len(digest)}")
+    return digest

@@ -1,0 +1,117 @@
+"""`ringfence demo`: see a cluster limit a real web server's log, and lose a node."""
+
+import click
+import trio
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from node.cli.common import as_json, json_option, log_to_stderr
+from node.cli.replaying import throttled_table
+from node.demo.show import Demo, DemoResult, run_demo
+from ringfence.wire import MemberRow
+
+__all__ = ["demo"]
+
+
+@click.command()
+@click.option(
+    "--speed",
+    default=12_000.0,
+    show_default=True,
+    type=click.FloatRange(100, 1_000_000),
+    help="How many times as fast as the log's own pace; it spans three and a half days.",
+)
+@json_option
+def demo(speed: float, json_: bool) -> None:
+    """Start three nodes, replay a real log through them, kill one midway, and judge the outcome."""
+    log_to_stderr("error")
+    console = Console()
+    seen = Demo()
+    if json_ or not console.is_terminal:
+        result = trio.run(run_demo, speed, seen, lambda: None)
+    else:
+        with Live(console=console, refresh_per_second=4) as live:
+            result = trio.run(run_demo, speed, seen, lambda: live.update(_picture(seen)))
+            live.update(_picture(seen))
+    if json_:
+        as_json(_row(result))
+    else:
+        _summarise(console, result)
+    if result.over_admitted or result.tally.errors:
+        raise SystemExit(1)
+
+
+def _picture(seen: Demo) -> Group:
+    bar = ProgressBar(total=max(1, seen.total), completed=seen.done, width=60)
+    note = f"{seen.done} of {seen.total} requests"
+    if seen.killed:
+        note += f"; node {seen.killed} was killed (SIGKILL), checks go on"
+    latency = (
+        f"latency p50 {seen.latency(0.5) * 1000:.2f} ms, p99 {seen.latency(0.99) * 1000:.2f} ms"
+    )
+    return Group(bar, Text(note), Text(latency), _nodes_table(seen.rows, seen.killed))
+
+
+def _nodes_table(rows: list[tuple[MemberRow, dict[str, int] | None]], killed: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("node")
+    columns = ("owned_shards", "checks", "allowed", "denied", "forwarded", "stood_in")
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right")
+    for row, counters in rows:
+        if counters is None:
+            state = "killed" if row.name == killed else "unreachable"
+            table.add_row(row.name, Text(state, style="red"), *("-" for _ in columns[1:]))
+        else:
+            table.add_row(row.name, *(str(counters.get(column, 0)) for column in columns))
+    return table
+
+
+def _summarise(console: Console, result: DemoResult) -> None:
+    tally = result.tally
+    console.print()
+    console.print(throttled_table(tally))
+    console.print()
+    console.print(
+        f"{result.lines} lines, {tally.checks} checks: {tally.allowed} allowed, "
+        f"{tally.denied} denied, {tally.errors} undecided.",
+        highlight=False,
+    )
+    console.print(
+        f"Node {result.killed} was killed half way; its keys went on with their standby nodes "
+        f"({result.by_source.get('standby', 0)} decisions).",
+        highlight=False,
+    )
+    console.print(
+        f"An independent exact count over the {result.judged_keys} keys whose owner lived finds "
+        f"{result.over_admitted} requests admitted beyond the limit.",
+        highlight=False,
+    )
+
+
+def _row(result: DemoResult) -> dict[str, object]:
+    tally = result.tally
+    return {
+        "lines": result.lines,
+        "malformed": result.malformed,
+        "checks": tally.checks,
+        "allowed": tally.allowed,
+        "denied": tally.denied,
+        "errors": tally.errors,
+        "over_admitted": result.over_admitted,
+        "judged_keys": result.judged_keys,
+        "killed_node": result.killed,
+        "decisions_by_source": result.by_source,
+        "latency_ms": {"p50": round(result.p50 * 1000, 3), "p99": round(result.p99 * 1000, 3)},
+        "most_throttled": [
+            {"client": client, "denied": denied, "checked": checked}
+            for client, denied, checked in tally.most_throttled(10)
+        ],
+        "nodes": [
+            {"name": row.name, "alive": counters is not None, "counters": counters}
+            for row, counters in result.rows
+        ],
+    }

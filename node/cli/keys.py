@@ -1,0 +1,59 @@
+"""`ringfence keys new`: make the secrets of a cluster."""
+
+from pathlib import Path
+
+import click
+
+from node.access import KeyDir
+from node.cli.common import as_json, json_option
+from node.keys import write_keys
+
+__all__ = ["keys"]
+
+_DEFAULT_TOKENS = ("app:check", "operator:check,reset,observe")
+
+
+@click.group()
+def keys() -> None:
+    """Make the keys of a cluster."""
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--name", "names", multiple=True, help="Host name the certificate covers; repeatable."
+)
+@click.option("--address", "addresses", multiple=True, help="IP address it covers; repeatable.")
+@click.option(
+    "--token",
+    "tokens",
+    multiple=True,
+    metavar="NAME:SCOPE,SCOPE",
+    help="A client's token; scopes are check, reset, observe. "
+    f"Repeatable; {' and '.join(_DEFAULT_TOKENS)} when absent.",
+)
+@click.option("--days", default=825, show_default=True, type=click.IntRange(1, 3650))
+@json_option
+def new(
+    directory: Path,
+    names: tuple[str, ...],
+    addresses: tuple[str, ...],
+    tokens: tuple[str, ...],
+    days: int,
+    json_: bool,
+) -> None:
+    """Write CA, node certificate, cluster key and tokens into DIRECTORY, readable by you alone.
+
+    The same directory goes to every node; ca.pem and one token file go to each client. Keep ca.key
+    where no node is. Nothing that exists is overwritten.
+    """
+    written = write_keys(directory, names, addresses, tokens or _DEFAULT_TOKENS, days)
+    key_dir = KeyDir(directory)
+    if json_:
+        as_json({"directory": str(directory), "files": [path.name for path in written]})
+        return
+    for path in written:
+        click.echo(f"wrote {path}")
+    click.echo(f'nodes: set keys = "{directory}"')
+    first = next(path for path in written if path.suffix == ".token")
+    click.echo(f"clients: ringfence://$(cat {first})@HOST:PORT?ca={key_dir.ca}")

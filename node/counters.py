@@ -1,0 +1,44 @@
+"""What a node counts about itself, by name; `ringfence members` shows them."""
+
+from collections import Counter
+
+from ringfence.client.batch import Verdicts
+from ringfence.limiter import Code
+from ringfence.wire import Op
+
+__all__ = ["Counters"]
+
+
+class Counters:
+    """Monotone counters since the node began."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Raise one counter."""
+        self._counts[name] += count
+
+    def decided(self, op: Op, verdicts: Verdicts, *, stand_in: bool) -> None:
+        """Count a batch this node decided by its own counters."""
+        counts = self._counts
+        rows = len(verdicts.outcomes)
+        if op is not Op.CHECK:
+            counts["refunds" if op is Op.REFUND else "resets"] += rows
+            return
+        codes = verdicts.outcomes.codes
+        counts["checks"] += rows
+        allowed = codes.count(Code.ALLOWED)
+        over_soft = codes.count(Code.OVER_SOFT)
+        counts["allowed"] += allowed + over_soft
+        if allowed != rows:
+            counts["over_soft"] += over_soft
+            counts["denied"] += codes.count(Code.DENIED) + codes.count(Code.NEVER)
+            counts["uncharged"] += codes.count(Code.UNCHARGED)
+            counts["unknown_rule"] += codes.count(Code.UNKNOWN_RULE)
+        if stand_in:
+            counts["stood_in"] += rows
+
+    def as_dict(self) -> dict[str, int]:
+        """All counters, sorted by name."""
+        return dict(sorted(self._counts.items()))

@@ -1,0 +1,1 @@
+"""The demonstration: three nodes on loopback limit a bundled access log, and one of them dies."""

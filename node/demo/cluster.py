@@ -1,0 +1,114 @@
+"""Three node processes on loopback with keys of their own, for as long as the demo runs."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from node.access import KeyDir
+from node.keys import write_keys
+from ringfence.errors import PeerUnavailable
+
+__all__ = ["DemoCluster", "running_cluster"]
+
+NAMES = ("a", "b", "c")
+_HOST = "127.0.0.1"
+_TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCluster:
+    """The running nodes."""
+
+    url: str
+    processes: dict[str, "subprocess.Popen[bytes]"]
+    logs: dict[str, Path]
+
+    def kill(self, name: str) -> None:
+        """End a node as a power failure would."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def assert_running(self) -> None:
+        """Raise `PeerUnavailable` with a node's last words when one has ended by itself."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                words = self.logs[name].read_text("utf-8", "replace").strip().splitlines()
+                last = words[-1] if words else "it said nothing"
+                raise PeerUnavailable(f"node {name} ended with {process.returncode}: {last}")
+
+
+@contextmanager
+def running_cluster(rules: Path, names: Sequence[str] = NAMES) -> Iterator[DemoCluster]:
+    """Start a node process per name; they and all their files are gone when the block ends."""
+    with TemporaryDirectory(prefix="ringfence-demo-") as directory:
+        home = Path(directory)
+        keys = KeyDir(home / "keys")
+        write_keys(keys.path, ["localhost"], [_HOST], [f"{_TOKEN}:check,observe"], days=2)
+        ports = _free_ports(len(names))
+        config = home / "cluster.toml"
+        config.write_text(
+            _settings(rules, keys.path, dict(zip(names, ports, strict=True))), "utf-8"
+        )
+        logs = {name: home / f"{name}.log" for name in names}
+        processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for name in names:
+                with logs[name].open("wb") as log:
+                    processes[name] = subprocess.Popen(  # noqa: S603 - our own module
+                        [
+                            sys.executable,
+                            "-m",
+                            "node.entry",
+                            "node",
+                            "--config",
+                            str(config),
+                            "--name",
+                            name,
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                    )
+            token = keys.token(_TOKEN).read_text("ascii").strip()
+            seeds = ",".join(f"{_HOST}:{port}" for port in ports)
+            yield DemoCluster(f"ringfence://{token}@{seeds}?ca={keys.ca}", processes, logs)
+        finally:
+            _stop(processes)
+
+
+def _settings(rules: Path, keys: Path, ports: Mapping[str, int]) -> str:
+    members = "".join(
+        f'\n[[members]]\nname = "{name}"\naddress = "{_HOST}:{port}"\n'
+        for name, port in ports.items()
+    )
+    return f'rules = "{rules}"\nkeys = "{keys}"\n{members}'
+
+
+def _free_ports(count: int) -> list[int]:
+    """Find UDP ports nobody uses; all are held open until the last is found."""
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind((_HOST, 0))
+        return [int(held.getsockname()[1]) for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()
+
+
+def _stop(processes: "dict[str, subprocess.Popen[bytes]]") -> None:
+    for process in processes.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in processes.values():
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,24 @@
+"""Where the `ringfence` command begins: it says what to install when the extra is missing."""
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from node.cli.command import main as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("node", "ringfence", "hashring"):
+            raise
+        sys.stderr.write(
+            f"ringfence: the command line needs {error.name!r}, which is not installed; "
+            "run: pip install 'ringfence[node]'\n"
+        )
+        sys.exit(2)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Replaying access logs: `logs` reads them, `oracle` judges the decisions that came back."""

@@ -1,0 +1,56 @@
+"""A replay through the embedded client, against a running cluster."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import trio
+
+from node.replay.logs import Entry
+from node.replay.tally import DOMAIN, Shape, Tally
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+
+__all__ = ["replay_online"]
+
+_AT_ONCE = 256
+"""Checks on their way at the same time."""
+
+
+async def replay_online(
+    entries: Sequence[Entry],
+    shape: Shape,
+    limiter: Limiter,
+    *,
+    speed: float,
+    on_decision: Callable[[Entry, Decision, float, float], None],
+    on_progress: Callable[[int], None],
+) -> Tally:
+    """Check every line at its time, `speed` times as fast as it was logged; inf for no pauses.
+
+    `on_decision` is told each decision and when its check was sent and answered (trio's clock).
+    At most 256 checks wait for their answers at once; when they all do, the replay falls behind.
+    """
+    tally = Tally()
+    slots = trio.Semaphore(_AT_ONCE)
+    begun = trio.current_time()
+    first = entries[0].time_ns if entries else 0
+
+    async def check(entry: Entry) -> None:
+        sent = trio.current_time()
+        try:
+            decision = await limiter.check(DOMAIN, shape.of(entry))
+        finally:
+            slots.release()
+        tally.add(entry, decision)
+        on_decision(entry, decision, sent, trio.current_time())
+        if tally.checks % 100 == 0:
+            on_progress(tally.checks)
+
+    async with trio.open_nursery() as nursery:
+        for entry in entries:
+            if not math.isinf(speed):
+                await trio.sleep_until(begun + (entry.time_ns - first) / 1e9 / speed)
+            await slots.acquire()
+            nursery.start_soon(check, entry)
+    on_progress(tally.checks)
+    return tally

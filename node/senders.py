@@ -1,0 +1,89 @@
+"""What every sender was answered lately, so that a request which comes twice counts once.
+
+Bounded in senders and in bytes: a sender is forgotten when many others have asked since.
+"""
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+__all__ = ["Sender", "Senders"]
+
+_REMEMBERED = 512
+"""Answers kept per sender, twice the frames a link has in flight."""
+_REMEMBERED_BYTES = 4 << 20
+"""Bytes of answers kept per sender, more than all the checks that a link has in flight."""
+_MOST_SENDERS = 8192
+_MOST_BYTES = 64 << 20
+
+SessionT = TypeVar("SessionT")
+
+
+class Sender(Generic[SessionT]):
+    """One process that asks, across its connections."""
+
+    def __init__(self, senders: "Senders[SessionT]", who: tuple[str, int]) -> None:
+        self.session: SessionT | None = None
+        """The connection it speaks on now."""
+        self.who = who
+        self.size = 0
+        """Bytes of the answers that are kept."""
+        self._senders = senders
+        self._answers: OrderedDict[int, bytes | None] = OrderedDict()
+
+    def has_asked(self, seq: int) -> bool:
+        """Whether this request came before; then it must not count again."""
+        return seq in self._answers
+
+    def answer_to(self, seq: int) -> bytes | None:
+        """The answer that was given; None while it is being decided."""
+        return self._answers[seq]
+
+    def remember(self, seq: int, answer: bytes | None) -> None:
+        """Note a request, and later its answer; the oldest are forgotten."""
+        before = self.size
+        self.size += len(answer or b"") - len(self._answers.get(seq) or b"")
+        self._answers[seq] = answer
+        while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
+            _, forgotten = self._answers.popitem(last=False)
+            self.size -= len(forgotten or b"")
+        self._senders.grew(self, self.size - before)
+
+    def forget(self) -> None:
+        """Forget all answers."""
+        self._answers.clear()
+        self.size = 0
+
+
+class Senders(Generic[SessionT]):
+    """All senders, the one that has been silent longest first."""
+
+    def __init__(self, most: int = _MOST_SENDERS, most_bytes: int = _MOST_BYTES) -> None:
+        self.size = 0
+        """Bytes of all answers that are kept."""
+        self._most = most
+        self._most_bytes = most_bytes
+        self._senders: OrderedDict[tuple[str, int], Sender[SessionT]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._senders)
+
+    def of(self, name: str, session: int) -> Sender[SessionT]:
+        """Find or make the memory of the process `session` that calls itself `name`."""
+        who = (name, session)
+        sender = self._senders.get(who)
+        if sender is None:
+            sender = Sender(self, who)
+        self.grew(sender, 0)
+        return sender
+
+    def grew(self, sender: Sender[SessionT], growth: int) -> None:
+        """Take note that `sender` has spoken; make room by forgetting those that were silent."""
+        if self._senders.setdefault(sender.who, sender) is not sender:
+            sender.forget()  # It was forgotten, and has come back under another connection.
+            return
+        self._senders.move_to_end(sender.who)
+        self.size += growth
+        while len(self._senders) > self._most or self.size > self._most_bytes:
+            _, silent = self._senders.popitem(last=False)
+            self.size -= silent.size
+            silent.forget()

@@ -1,0 +1,111 @@
+"""A node as a process: keys, rules, socket, signals."""
+
+import logging
+import signal
+from contextlib import suppress
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from random import SystemRandom
+
+import trio
+
+from node.access import KeyDir, load_access
+from node.node import Node
+from node.rulebook import Rulebook
+from node.settings import NodeSettings
+from ringfence.client.clock import SystemClock
+from ringfence.rules import RuleSet
+from ringfence.transport.authority import self_signed
+from ringfence.transport.tls import ClientTls, ServerTls, load_client_tls, load_server_tls
+from ringfence.transport.udp_trio import TrioUdp
+
+__all__ = ["serve"]
+
+logger = logging.getLogger("ringfence.node")
+
+
+async def serve(
+    settings: NodeSettings, *, task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run a node until SIGTERM or SIGINT, then drain. SIGHUP reads the rules again.
+
+    Raises `ConfigError` when keys, rules or the address are not good.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        keys = KeyDir(Path(settings.keys)) if settings.keys else None
+        access = load_access(keys)
+        rulebook = (
+            Rulebook(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
+            if settings.rules
+            else None
+        )
+        rules = rulebook.load() if rulebook is not None else RuleSet()
+        random = SystemRandom()  # Session ids and lease ids must not be guessed.
+        node = Node(settings, access, rules, clock=SystemClock(), random=random)
+        transport = TrioUdp(
+            settings.listen_at,
+            on_bug=_log_bug,
+            client=_client_tls(keys),
+            server=_server_tls(keys),
+            accept=node.accept,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run, transport)
+            await nursery.start(transport.run)
+            logger.info(
+                "node %s listens on %s:%d, %d rules, %s",
+                settings.name,
+                *transport.address[:2],
+                len(rules.rules()),
+                "keys from " + settings.keys if keys else "no keys: loopback only",
+            )
+            task_status.started(node)
+            ask_reload, asked = trio.open_memory_channel[None](1)
+            if rulebook is not None:
+                nursery.start_soon(_follow, rulebook, node, settings.reload_interval, asked)
+            async for number in signals:
+                if number != signal.SIGHUP:
+                    break
+                with suppress(trio.WouldBlock):  # One that waits is as good as two.
+                    ask_reload.send_nowait(None)
+            logger.info("node %s drains", settings.name)
+            await node.drain()
+            nursery.cancel_scope.cancel()
+    logger.info("node %s has stopped", settings.name)
+
+
+async def _follow(
+    rulebook: Rulebook, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
+) -> None:
+    """Put rules in force when they have changed, looking every `interval` seconds, or are asked for.
+
+    They are read in a thread: large files take seconds, and checks go on meanwhile.
+    """
+    while True:
+        read = rulebook.load_if_changed
+        with trio.move_on_after(interval or inf):
+            await asked.receive()
+            read = rulebook.reload
+        rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        if rules is not None:
+            node.change_rules(rules)
+            logger.info(
+                "rules of version %d in force, %d in all", rules.version, len(rules.rules())
+            )
+
+
+def _log_bug(error: BaseException) -> None:
+    logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
+
+
+def _server_tls(keys: KeyDir | None) -> ServerTls:
+    if keys is None:
+        return self_signed(datetime.now(UTC))
+    return load_server_tls(keys.certificate, keys.key, datetime.now(UTC))
+
+
+def _client_tls(keys: KeyDir | None) -> ClientTls:
+    if keys is None:
+        return ClientTls(verify=False)
+    return load_client_tls(keys.ca, datetime.now(UTC))

@@ -1,0 +1,240 @@
+"""One connection to a node, from hello to goodbye.
+
+Decides what the other side may ask, and answers each frame it sends. Deciding and forwarding are
+the `Desk`'s; bytes that break the protocol end this connection and nothing else.
+"""
+
+from typing import Protocol
+
+from node.access import Scope
+from node.senders import Sender
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.transport.interface import Connection, Timer, Transport
+from ringfence.wire import (
+    Answer,
+    AskMembers,
+    AskRules,
+    AskStats,
+    BadMessage,
+    ErrorCode,
+    Hello,
+    Members,
+    Message,
+    Op,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Role,
+    Rules,
+    Stats,
+    Welcome,
+    WrongVersion,
+    decode,
+    encode,
+)
+
+__all__ = ["Desk", "Session"]
+
+_HELLO_WITHIN = 5.0
+"""Seconds a connection may stay open without saying who it is."""
+_MOST_UNSENT = 4 << 20
+"""Bytes of answers a peer may leave unread; a connection above it is closed."""
+_SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
+
+
+class Desk(Protocol):
+    """What a session needs of its node."""
+
+    def admit(self, hello: Hello) -> frozenset[Scope] | None:
+        """Tell what the sender may do; None to turn it away."""
+
+    def sender(self, hello: Hello) -> "Sender[Session]":
+        """The memory kept for a sender, across its connections."""
+
+    def welcome(self) -> Welcome | Refused:
+        """The answer to a good hello; a refusal when the node is leaving."""
+
+    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
+        """Decide now, refuse, or return None when the batch must be forwarded."""
+
+    def forward(self, sender: "Sender[Session]", request: Request, batch: Batch) -> None:
+        """Have others decide, then remember and send the answer."""
+
+    def answer(self, request: Request, verdicts: Verdicts) -> Answer:
+        """Make the answer of the verdicts."""
+
+    def members(self, seq: int) -> Members:
+        """The members."""
+
+    def rules(self, seq: int) -> Rules:
+        """The rules."""
+
+    def stats(self, seq: int) -> Stats:
+        """The node's counters."""
+
+    def refused(self, cause: str) -> None:
+        """Count a refusal."""
+
+    def repeated(self) -> None:
+        """Count a request that came before and was not decided again."""
+
+    def left(self, session: "Session") -> None:
+        """The connection is gone."""
+
+
+class Session:
+    """The `Handler` of one incoming connection."""
+
+    def __init__(self, desk: Desk, transport: Transport, connection: Connection) -> None:
+        self._desk = desk
+        self._transport = transport
+        self._connection = connection
+        self._scopes: frozenset[Scope] = frozenset()
+        self._role: Role | None = None
+        self._sender: Sender[Session] | None = None
+        """Known once it has said hello."""
+        self._hello_timer: Timer | None = None
+
+    def on_open(self, connection: Connection) -> None:
+        """Wait for a hello, but not for ever."""
+        self._hello_timer = self._transport.call_at(
+            self._transport.now() + _HELLO_WITHIN,
+            lambda: self._refuse(ErrorCode.HELLO_TIMEOUT, "no hello came in time"),
+        )
+
+    def on_message(self, payload: bytes) -> None:
+        """Answer one frame."""
+        try:
+            message = decode(payload)
+        except WrongVersion as error:
+            self._refuse(ErrorCode.WRONG_VERSION, str(error))
+        except BadMessage as error:
+            self._desk.refused(f"bad_message_{error.cause}")
+            self._close(ErrorCode.BAD_MESSAGE, str(error))
+        else:
+            self._take(message)
+
+    def on_close(self, code: int, reason: str) -> None:
+        """Forget the connection; the sender's memory stays, for it may come back."""
+        self._end()
+
+    def send(self, message: Message) -> None:
+        """Send a message of the node's own accord."""
+        self.send_payload(encode(message))
+
+    def send_payload(self, payload: bytes) -> None:
+        """Send an encoded message; a peer that leaves too much unread is let go."""
+        self._connection.send(payload)
+        if self._connection.unsent > _MOST_UNSENT:
+            self._desk.refused("slow_reader")
+            self._close(ErrorCode.OVERLOADED, "answers are not being read")
+
+    def close(self, code: ErrorCode, reason: str) -> None:
+        """End the connection from this side."""
+        self._close(code, reason)
+
+    def _take(self, message: Message) -> None:
+        if self._sender is None:
+            if isinstance(message, Hello):
+                self._greet(message)
+            else:
+                self._refuse(ErrorCode.HELLO_EXPECTED, "say hello first")
+            return
+        match message:
+            case Request():
+                self._ask(message, self._sender)
+            case AskMembers(seq):
+                self.send(self._desk.members(seq))
+            case AskRules(seq):
+                self.send(self._desk.rules(seq))
+            case AskStats(seq):
+                if Scope.OBSERVE in self._scopes:
+                    self.send(self._desk.stats(seq))
+                else:
+                    self._refuse_scope(seq, Scope.OBSERVE)
+            case Ping(seq):
+                self.send(Pong(seq))
+            case Hello():
+                self._refuse(ErrorCode.HELLO_EXPECTED, "a second hello came")
+            case _:
+                kind = type(message).__name__
+                self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
+
+    def _greet(self, hello: Hello) -> None:
+        scopes = self._desk.admit(hello)
+        if scopes is None:
+            what = "cluster key" if hello.role is Role.NODE else "token"
+            self._refuse(
+                ErrorCode.BAD_CREDENTIAL,
+                f"the {what} shown by {hello.name!r} is not one this node knows",
+            )
+            return
+        welcome = self._desk.welcome()
+        if isinstance(welcome, Refused):
+            self._refuse(ErrorCode(welcome.code), welcome.reason)
+            return
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        self._role, self._scopes = hello.role, scopes
+        self._sender = self._desk.sender(hello)
+        self._sender.session = self
+        self.send(welcome)
+
+    def _ask(self, request: Request, sender: "Sender[Session]") -> None:
+        seq = request.seq
+        scope = _SCOPES[request.op]
+        if scope not in self._scopes:
+            self._refuse_scope(seq, scope)
+            return
+        if request.hops and self._role is not Role.NODE:
+            self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
+            return
+        if sender.has_asked(seq):
+            answer = sender.answer_to(seq)
+            self._desk.repeated()
+            if answer is not None:
+                self.send_payload(answer)
+            return
+        batch = Batch(
+            request.op,
+            request.keys,
+            request.costs,
+            request.groups,
+            request.limits,
+            request.which,
+            request.ages_ns,
+            request.leases,
+        )
+        verdicts = self._desk.decide(request, batch)
+        if verdicts is None:
+            sender.remember(seq, None)
+            self._desk.forward(sender, request, batch)
+        elif isinstance(verdicts, Refused):
+            self.send(verdicts)
+        else:
+            payload = encode(self._desk.answer(request, verdicts))
+            sender.remember(seq, payload)
+            self.send_payload(payload)
+
+    def _refuse_scope(self, seq: int, scope: Scope) -> None:
+        self._desk.refused("not_permitted")
+        self.send(
+            Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
+        )
+
+    def _refuse(self, code: ErrorCode, reason: str) -> None:
+        self._desk.refused(code.name.lower())
+        self.send_payload(encode(Refused(0, code, reason[:500])))
+        self._close(code, reason)
+
+    def _close(self, code: ErrorCode, reason: str) -> None:
+        self._connection.close(code, reason)
+        self._end()
+
+    def _end(self) -> None:
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+        if self._sender is not None and self._sender.session is self:
+            self._sender.session = None
+        self._desk.left(self)

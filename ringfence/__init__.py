@@ -1,0 +1,47 @@
+"""Ringfence: a rate limiter that is a cluster of equals.
+
+`connect` embeds a client that asks the owner of each key directly; `local` is the same limiter in
+one process, for tests and small applications; `ringfence.blocking` is both for code that blocks.
+"""
+
+import logging
+
+from ringfence import blocking
+from ringfence.client import Decision, Limiter, Status, connect, local
+from ringfence.errors import (
+    AccessDenied,
+    ConfigError,
+    LocalProtocolError,
+    PeerUnavailable,
+    RemoteProtocolError,
+    RingfenceError,
+)
+from ringfence.limiter import Algorithm, Calendar, Limit
+from ringfence.rules import Descriptor, Rule, RuleSet, parse_limit
+from ringfence.wire import Source
+
+__all__ = [
+    "connect",
+    "local",
+    "blocking",
+    "Limiter",
+    "Decision",
+    "Status",
+    "Source",
+    "Descriptor",
+    "Limit",
+    "Algorithm",
+    "Calendar",
+    "parse_limit",
+    "Rule",
+    "RuleSet",
+    "RingfenceError",
+    "AccessDenied",
+    "ConfigError",
+    "LocalProtocolError",
+    "PeerUnavailable",
+    "RemoteProtocolError",
+]
+
+# A library speaks only to those who listen; without this, warnings would go to standard error.
+logging.getLogger("ringfence").addHandler(logging.NullHandler())

@@ -1,0 +1,7 @@
+"""What an application imports: the limiter over a cluster, in one process, or blocking."""
+
+from ringfence.client.connect import connect, local
+from ringfence.client.decision import Decision, Status
+from ringfence.client.limiter import Descriptors, Limiter
+
+__all__ = ["Decision", "Descriptors", "Limiter", "Status", "connect", "local"]

@@ -1,0 +1,144 @@
+"""The columns a check travels in between the caller, the router and a connection.
+
+A `Batch` is asked, a `Verdicts` comes back; both keep the caller's order. `Target` is whoever can
+decide a batch: a node behind a connection, or the engine in this very process.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from ringfence.limiter import Code, Limit, Outcome, Outcomes
+from ringfence.wire import Op, Source
+
+__all__ = ["Batch", "Done", "Target", "Verdicts", "empty_verdicts"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Checks, refunds or resets, column by column; the columns are those of `wire.Request`.
+
+    Not frozen, for the reason that `wire.Request` is not. Only whoever makes one changes it.
+    """
+
+    op: Op
+    keys: list[bytes]
+    costs: list[int]
+    groups: list[int] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
+    which: list[int] = field(default_factory=list)
+    ages_ns: list[int] = field(default_factory=list)
+    leases: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, indexes: Sequence[int]) -> "Batch":
+        """Cut out some rows, in rising order; rows of one group that are taken stay one group."""
+        return Batch(
+            self.op,
+            [self.keys[i] for i in indexes],
+            [self.costs[i] for i in indexes],
+            self._runs_of(indexes) if self.groups else [],
+            self.limits,
+            [self.which[i] for i in indexes] if self.which else [],
+            [self.ages_ns[i] for i in indexes] if self.ages_ns else [],
+            [self.leases[i] for i in indexes] if self.leases else [],
+        )
+
+    def group_numbers(self) -> list[int]:
+        """Tell for each row which group it belongs to."""
+        if not self.groups:
+            return list(range(len(self.keys)))
+        return [number for number, run in enumerate(self.groups) for _ in range(run)]
+
+    def _runs_of(self, indexes: Sequence[int]) -> list[int]:
+        numbers = self.group_numbers()
+        runs: list[int] = []
+        last = -1
+        for index in indexes:
+            if numbers[index] == last:
+                runs[-1] += 1
+            else:
+                runs.append(1)
+                last = numbers[index]
+        return runs
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """Outcomes with the `Source` of each row."""
+
+    outcomes: Outcomes
+    sources: list[int]
+
+    def slice(self, start: int, stop: int) -> "Verdicts":
+        """Cut out the rows from `start` up to `stop`."""
+        all_ = self.outcomes
+        return Verdicts(
+            Outcomes(
+                all_.codes[start:stop],
+                all_.limits[start:stop],
+                all_.remaining[start:stop],
+                all_.retry_after_ns[start:stop],
+                all_.reset_after_ns[start:stop],
+                all_.delay_ns[start:stop],
+                all_.leases[start:stop],
+            ),
+            self.sources[start:stop],
+        )
+
+    def put(self, index: int, outcome: Outcome, source: Source) -> None:
+        """Set one row."""
+        columns = self.outcomes
+        columns.codes[index] = outcome.code
+        columns.limits[index] = outcome.limit
+        columns.remaining[index] = outcome.remaining
+        columns.retry_after_ns[index] = outcome.retry_after_ns
+        columns.reset_after_ns[index] = outcome.reset_after_ns
+        columns.delay_ns[index] = outcome.delay_ns
+        columns.leases[index] = outcome.lease
+        self.sources[index] = source
+
+    def spread(self, indexes: Sequence[int], rows: "Verdicts") -> None:
+        """Set the rows at `indexes` to `rows`, in order."""
+        mine, theirs = self.outcomes, rows.outcomes
+        for column, other in (
+            (mine.codes, theirs.codes),
+            (mine.limits, theirs.limits),
+            (mine.remaining, theirs.remaining),
+            (mine.retry_after_ns, theirs.retry_after_ns),
+            (mine.reset_after_ns, theirs.reset_after_ns),
+            (mine.delay_ns, theirs.delay_ns),
+            (mine.leases, theirs.leases),
+            (self.sources, rows.sources),
+        ):
+            for place, index in enumerate(indexes):
+                column[index] = other[place]
+
+
+def empty_verdicts(count: int) -> Verdicts:
+    """Make room for `count` rows, each to be filled."""
+    return Verdicts(
+        Outcomes(
+            [Code.UNKNOWN_RULE] * count,
+            [0] * count,
+            [0] * count,
+            [0] * count,
+            [0] * count,
+            [0] * count,
+            [0] * count,
+        ),
+        [Source.POLICY] * count,
+    )
+
+
+Done: TypeAlias = Callable[[Verdicts | None], None]
+"""Told the verdicts of a batch, or None when the target could not be had in time. Called once."""
+
+
+class Target(Protocol):
+    """Whoever decides a batch."""
+
+    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
+        """Decide `batch` and call `done`, at once or later, exactly once."""

@@ -1,0 +1,364 @@
+"""The members and rules as a client knows them, and the links to them.
+
+Any member tells the others and the rules. Each answer carries the member's view hash and rules
+version, so a client that is behind learns of it with its next check and fetches what is new.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+
+from hashring import Member, NodeId, RingError, View
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.clock import Clock
+from ringfence.client.failure import FailurePolicy
+from ringfence.client.link import Link, LinkSettings
+from ringfence.client.router import Router, Routes
+from ringfence.errors import (
+    AccessDenied,
+    PeerUnavailable,
+    RemoteProtocolError,
+    RingfenceError,
+)
+from ringfence.rules import Rule, RuleSet
+from ringfence.transport.interface import Address, Transport
+from ringfence.wire import (
+    AskMembers,
+    AskRules,
+    AskStats,
+    Hello,
+    MemberRow,
+    Members,
+    Message,
+    Rules,
+    Stats,
+)
+
+__all__ = ["Cluster", "ClusterSettings"]
+
+logger = logging.getLogger("ringfence.client")
+
+_REFRESH_PAUSE = 0.2
+"""Seconds between two fetches of members or rules, however many answers say that we are behind."""
+_SEED_PAUSE = 2.0
+"""Seconds until we ask again while something is missing: members, routes, rules."""
+_IDLE_PAUSE = 10.0
+"""Seconds until we ask what is new although no answer has told us that something is."""
+_LOCAL_KEYS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """How a client behaves towards its cluster."""
+
+    datacenter: str | None = None
+    link: LinkSettings = field(default_factory=LinkSettings)
+    local_keys: int = _LOCAL_KEYS
+    """Most keys counted in this process while no member can be had."""
+    route: bool = True
+    """Ask the owner of each key; False asks the first seed that answers, which forwards: for
+    one-shot tools."""
+
+
+_Reply = TypeVar("_Reply", Members, Rules, Stats)
+
+
+class Cluster:
+    """The `Decider` behind `ringfence.connect`: routes each key to the member that owns it."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        seeds: Sequence[Address],
+        hello: Hello,
+        settings: ClusterSettings,
+        clock: Clock,
+        random: Random,
+        rules: RuleSet | None = None,
+    ) -> None:
+        self._transport = transport
+        self._seeds = tuple(seeds)
+        self._hello = hello
+        self._settings = settings
+        self._random = random
+        self._rules = RuleSet() if rules is None else rules
+        self._fixed_rules = rules is not None
+        policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
+        self._router = Router(policy.decide)
+        self._links: dict[Address, Link] = {}
+        self._rows: tuple[MemberRow, ...] = ()
+        self._view = 0
+        self._seen_rules = -1
+        """Version of the rules that a member last sent, whether taken or refused."""
+        self._told_rules = 0
+        """Newest version that an answer spoke of."""
+        self._rules_asked_at = float("-inf")
+        self._teller: Link | None = None
+        """Who last told us that we are behind."""
+        self._was_told = False
+        """Whether any answer has named versions since they were last asked for."""
+        self._datacenter = settings.datacenter
+        self._wake = anyio.Event()
+        self._changed = anyio.Event()
+
+    # -- what the limiter asks -----------------------------------------------------------------
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force; empty until a member has told them."""
+        return self._rules
+
+    @property
+    def members(self) -> tuple[MemberRow, ...]:
+        """The members, sorted by name, as last heard."""
+        return self._rows
+
+    @property
+    def view(self) -> int:
+        """Hash of the members as last heard; 0 before."""
+        return self._view
+
+    async def decide(
+        self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
+    ) -> Verdicts:
+        """Decide every row: owner, standby, or the rule's `on_failure`."""
+        return await self._router.decide(batch, vetoes, within=within)
+
+    def refund(
+        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
+    ) -> None:
+        """Give back what rows were just charged, without waiting."""
+        self._router.refund(batch, rows, verdicts, asked_at)
+
+    async def refresh_rules(self) -> None:
+        """Fetch the rules from any member that answers, unless that was just done."""
+        if not self._fixed_rules and anyio.current_time() >= self._rules_asked_at + _REFRESH_PAUSE:
+            await self._fetch_rules()
+
+    def outage(self) -> RingfenceError | None:
+        """Why no member decides, when one of them has said so."""
+        refusals = [link.refusal for link in self._links.values()]
+        return next((error for error in refusals if isinstance(error, AccessDenied)), None)
+
+    async def stats(self, row: MemberRow) -> dict[str, int] | None:
+        """Fetch one member's counters; None when it cannot be had."""
+        link = self._link_of(row)
+        reply = await _call(link, AskStats, Stats)
+        return reply.counters if reply is not None else None
+
+    async def all_stats(self) -> list[tuple[MemberRow, dict[str, int] | None]]:
+        """Fetch every member's counters at once, None for those that cannot be had."""
+        found: dict[str, dict[str, int] | None] = {}
+
+        async def ask(row: MemberRow) -> None:
+            found[row.name] = await self.stats(row)
+
+        async with anyio.create_task_group() as tasks:
+            for row in self._rows:
+                tasks.start_soon(ask, row)
+        return [(row, found[row.name]) for row in self._rows if row.name in found]
+
+    # -- the link's listener -------------------------------------------------------------------
+
+    def on_versions(self, link: Link, view: int, rules: int) -> None:
+        """Notice that we are behind."""
+        self._was_told = True
+        if view != self._view or (rules > self._seen_rules and not self._fixed_rules):
+            self._told_rules = max(self._told_rules, rules)
+            self._teller = link
+            self._wake.set()
+
+    def on_reachable(self, link: Link, reachable: bool) -> None:
+        """Wake the task that keeps members and links current."""
+        where = f"{link.address[0]}:{link.address[1]}"
+        if reachable:
+            logger.info("member %s at %s is within reach", link.name, where)
+        else:
+            logger.warning("member %s at %s is lost: %s", link.name, where, link.refusal)
+        self._wake.set()
+        self._changed.set()
+
+    # -- joining and keeping current -----------------------------------------------------------
+
+    async def run(
+        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep members, rules and links current until cancelled."""
+        task_status.started()
+        self._open_seeds()
+        while True:
+            with anyio.move_on_after(_IDLE_PAUSE if self._is_current else _SEED_PAUSE):
+                await self._wake.wait()
+            self._wake = anyio.Event()
+            await self._refresh()
+            await anyio.sleep(_REFRESH_PAUSE)
+
+    async def wait_joined(self, within: float) -> RingfenceError | None:
+        """Wait until members and rules are known; returns why not after `within` seconds.
+
+        A token that all members refuse is told at once, for no patience will change it.
+        """
+        with anyio.move_on_after(within):
+            while self._router.routes is None:
+                links = self._links.values()
+                if links and all(isinstance(link.refusal, AccessDenied) for link in links):
+                    break
+                await self._changed.wait()
+                self._changed = anyio.Event()
+        if self._router.routes is not None:
+            return None
+        denied = self.outage()
+        if denied is not None:
+            return denied
+        reasons = [str(link.refusal) for link in self._links.values() if link.refusal is not None]
+        named = ", ".join(f"{host}:{port}" for host, port in self._seeds)
+        return PeerUnavailable(
+            f"no member of the cluster answered within {within:g} s (asked {named})"
+            + (f": {'; '.join(reasons)}" if reasons else "")
+        )
+
+    def close(self) -> None:
+        """Close every link."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._router.routes = None
+
+    @property
+    def _is_connected(self) -> bool:
+        return any(link.is_ready for link in self._links.values())
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether nothing is missing, as far as we have been told."""
+        return self._is_connected and self._router.routes is not None and not self._lacks_rules
+
+    @property
+    def _lacks_rules(self) -> bool:
+        return not self._fixed_rules and self._seen_rules < self._told_rules
+
+    def _open_seeds(self) -> None:
+        for seed in self._seeds:
+            self._link_to(seed).open()
+
+    def _link_to(self, address: Address) -> Link:
+        link = self._links.get(address)
+        if link is None:
+            link = Link(
+                self._transport,
+                address,
+                # Requests are known by session and number, and each link counts for itself.
+                replace(self._hello, session=self._random.getrandbits(64)),
+                self._settings.link,
+                self,
+                self._random,
+                lambda: self._view,
+            )
+            self._links[address] = link
+        return link
+
+    async def _refresh(self) -> None:
+        if not self._is_connected:
+            self._open_seeds()  # All members known may be gone; the seeds may know others.
+            return
+        # Who asks nothing is told nothing: a client without any rule yet would never hear of one.
+        was_told, self._was_told = self._was_told, False
+        if not self._fixed_rules and (self._seen_rules < 0 or self._lacks_rules or not was_told):
+            await self._fetch_rules()
+        members = await self._ask_any(AskMembers, Members)
+        has_rules = self._fixed_rules or self._seen_rules >= 0
+        is_new = members is not None and members.view != self._view
+        if members is not None and has_rules and (is_new or self._router.routes is None):
+            self._adopt(members)
+        self._changed.set()
+
+    async def _fetch_rules(self) -> None:
+        self._rules_asked_at = anyio.current_time()
+        reply = await self._ask_any(AskRules, Rules)
+        if reply is None:
+            return
+        if reply.version <= self._seen_rules:
+            # A member that has not reloaded yet; the one that is ahead will tell us again.
+            self._told_rules = self._seen_rules
+            return
+        self._seen_rules = reply.version
+        try:
+            self._rules = RuleSet.from_plain(reply.plain)
+        except RemoteProtocolError as error:
+            logger.warning("rules of version %d refused: %s", reply.version, error)
+            return
+        logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
+
+    def _adopt(self, members: Members) -> None:
+        """Route by these members from now on; links to those that are gone are closed."""
+        alive = [row for row in members.members if row.state in ("alive", "suspect", "leaving")]
+        answering = {link.name for link in self._links.values() if link.is_ready}
+        near = [row.datacenter for row in alive if row.name in answering]
+        datacenter = self._datacenter or (near[0] if near else None)
+        here = [row for row in alive if row.datacenter == datacenter]
+        if not here:
+            logger.warning("no member in data center %r; the members known before stay", datacenter)
+            return
+        self._datacenter = datacenter
+        try:
+            view = View.of(
+                Member(NodeId(row.name), row.datacenter, row.zone, row.weight) for row in alive
+            )
+        except RingError as error:
+            logger.warning("members refused, those known before stay: %s", error)
+            return
+        ring = view.ring(here[0].datacenter)
+        targets: dict[NodeId, Link] = {}
+        for row in here:
+            targets[NodeId(row.name)] = self._link_of(row)
+        if not self._settings.route:
+            ready = [link for link in self._links.values() if link.is_ready]
+            first = ready[0] if ready else self._link_to(self._seeds[0])
+            targets = dict.fromkeys(targets, first)
+        keep = {id(link) for link in targets.values()}
+        for address, link in list(self._links.items()):
+            if id(link) not in keep:
+                del self._links[address]
+                link.close()
+        self._rows = tuple(members.members)
+        self._view = members.view
+        self._router.routes = Routes(ring, targets)
+
+    def _link_of(self, row: MemberRow) -> Link:
+        """The link to a member: the one that it already answers on, else a new one."""
+        for link in self._links.values():
+            if link.name == row.name and link.is_ready:
+                return link
+        return self._link_to((row.host, row.port))
+
+    async def _ask_any(self, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
+        """Ask the members in turn until one replies."""
+        for link in sorted(self._links.values(), key=lambda link: link is not self._teller):
+            if link.is_ready:
+                reply = await _call(link, make, kind)
+                if reply is not None:
+                    return reply
+        return None
+
+    def _rule_of(self, rule_id: int) -> Rule | None:
+        return self._rules.by_id(rule_id)
+
+
+async def _call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
+    """Send a question over a link and wait for its reply."""
+    answered = anyio.Event()
+    replies: list[_Reply] = []
+
+    def on_reply(reply: object) -> None:
+        if isinstance(reply, kind):
+            replies.append(reply)
+        answered.set()
+
+    link.call(make, on_reply)
+    await answered.wait()
+    return replies[0] if replies else None

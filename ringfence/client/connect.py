@@ -1,0 +1,169 @@
+"""How a limiter comes to be: over a cluster, or in this process alone."""
+
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from random import SystemRandom
+
+import anyio
+
+from ringfence.client.clock import Clock, SystemClock
+from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.limiter import Limiter
+from ringfence.client.link import LinkSettings
+from ringfence.client.local import LocalDecider
+from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
+from ringfence.errors import AccessDenied, ConfigError
+from ringfence.rules import RuleSet
+from ringfence.transport.tls import NODE_NAME, ClientTls, load_client_tls
+from ringfence.transport.udp_anyio import AnyioUdp
+from ringfence.wire import Hello, Role
+
+__all__ = ["client_hello", "connect", "local", "open_cluster"]
+
+logger = logging.getLogger("ringfence.client")
+
+_JOIN_WITHIN = 5.0
+"""Seconds `connect` waits for a member before it goes on without one."""
+
+
+@asynccontextmanager
+async def connect(
+    url: str | None = None, *, raise_on_outage: bool = False, rules: RuleSet | None = None
+) -> AsyncIterator[Limiter]:
+    """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and on asyncio.
+
+    `url` reads `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; when None, the environment's
+    `RINGFENCE_URL` is taken. `rules` replaces those of the cluster for this client: each check then
+    carries its limit. When no member answers, the limiter is there all the same and lets everything
+    pass until one does; with `raise_on_outage` that raises `PeerUnavailable`, here and in checks.
+    Raises `ConfigError` for a bad address and `AccessDenied` for a token that is not accepted.
+    """
+    if url is None:
+        url = os.environ.get(ENVIRONMENT)
+        if not url:
+            raise ConfigError(
+                "no cluster address: give one to connect(), or set RINGFENCE_URL "
+                "to ringfence://TOKEN@HOST:PORT?ca=FILE"
+            )
+    async with open_cluster(
+        parse_url(url), raise_on_outage=raise_on_outage, rules=rules
+    ) as cluster:
+        yield Limiter(cluster, raise_on_outage=raise_on_outage)
+
+
+@asynccontextmanager
+async def open_cluster(
+    url: ClusterUrl,
+    *,
+    raise_on_outage: bool = False,
+    rules: RuleSet | None = None,
+    route: bool = True,
+) -> AsyncIterator[Cluster]:
+    """Connect as `connect` does; for tools that want to see members and counters too."""
+    tls = _tls_of(url)
+    settings = ClusterSettings(
+        datacenter=url.datacenter,
+        link=LinkSettings() if url.timeout is None else LinkSettings(answer_timeout=url.timeout),
+        route=route,
+    )
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            transport = AnyioUdp(on_bug=_log_bug, client=tls)
+            await tasks.start(transport.run)
+            cluster = Cluster(
+                transport,
+                url.seeds,
+                client_hello(url),
+                settings,
+                SystemClock(),
+                SystemRandom(),
+                None if rules is None else rules.as_carried(),
+            )
+            await tasks.start(cluster.run)
+            error = await cluster.wait_joined(_JOIN_WITHIN)
+            if error is not None and (raise_on_outage or isinstance(error, AccessDenied)):
+                raise error
+            try:
+                yield cluster
+            finally:
+                cluster.close()
+                transport.flush()
+        except Exception as error:  # noqa: BLE001 - raised again outside of the task group
+            failure = error
+        finally:
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+@asynccontextmanager
+async def local(
+    rules: RuleSet | Mapping[str, object] | str | Path,
+    *,
+    max_keys: int = 1_000_000,
+    clock: Clock | None = None,
+) -> AsyncIterator[Limiter]:
+    """The same limiter in one process without any node, for tests and small applications.
+
+    `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
+    mapping, or a `RuleSet`. `clock` lets a test move time by hand.
+    """
+    yield Limiter(LocalDecider(_rules_of(rules), clock or SystemClock(), max_keys))
+
+
+def client_hello(url: ClusterUrl) -> Hello:
+    """What a client says first."""
+    token = url.token
+    return Hello(
+        Role.CLIENT,
+        token.name if token else "anonymous",
+        token.secret if token else b"",
+        secrets.randbits(64),
+    )
+
+
+def _log_bug(error: BaseException) -> None:
+    logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
+
+
+def _rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
+    if isinstance(rules, RuleSet):
+        return rules
+    try:
+        from ringfence.rules import load
+    except ImportError as error:
+        raise ConfigError(
+            "reading rule files needs PyYAML: pip install 'ringfence[node]'"
+        ) from error
+    if isinstance(rules, Mapping):
+        return load.load_mapping(rules).rules
+    return load.load_path(Path(rules)).rules
+
+
+def _tls_of(url: ClusterUrl) -> ClientTls:
+    """Verify against the cluster's CA; only a cluster on this very host may do without."""
+    if url.ca is not None:
+        return load_client_tls(url.ca, datetime.now(UTC), server_name=url.server_name or NODE_NAME)
+    beyond = [host for host, _ in url.seeds if not _is_loopback(host)]
+    if beyond:
+        raise ConfigError(
+            f"cluster address: {beyond[0]} is beyond loopback, so its certificate must be checked; "
+            "add ?ca=FILE with the ca.pem that `ringfence keys new` wrote"
+        )
+    return ClientTls(verify=False)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,66 @@
+"""What a check gets when no member could decide it: the rule's `on_failure`.
+
+A limiter outage must never become an application outage, so the default is to allow. `local`
+counts in this process by the same limit until a member answers again. Clients and forwarding nodes
+share it.
+"""
+
+from collections.abc import Callable
+
+from ringfence.client.batch import Batch
+from ringfence.client.clock import Clock
+from ringfence.limiter import Code, Engine, Limit, Outcome
+from ringfence.rules import OnFailure, Rule
+from ringfence.wire import Op, Source
+
+__all__ = ["FailurePolicy"]
+
+_RETRY_NS = 1_000_000_000
+"""When a check was denied for want of a member: when to try again."""
+
+
+class FailurePolicy:
+    """Decides in place of the members, one row at a time."""
+
+    def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
+        self._rule_of = rule_of
+        self._clock = clock
+        self._max_keys = max_keys
+        self._engine: Engine | None = None
+
+    def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
+        """Decide one row by its rule's `on_failure`; limits that stand in no rule allow."""
+        key = batch.keys[index]
+        rule = self._rule_of(int.from_bytes(key[:8], "big"))
+        limit = _limit_of(batch, index, rule)
+        if limit is None:
+            return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
+        match OnFailure.ALLOW if rule is None else rule.on_failure:
+            case OnFailure.LOCAL:
+                return self._count_here(batch, index, limit), Source.LOCAL
+            case OnFailure.DENY if batch.op is Op.CHECK:
+                return Outcome(Code.DENIED, limit.amount, 0, _RETRY_NS, _RETRY_NS), Source.POLICY
+            case _:
+                return Outcome(Code.ALLOWED, limit.amount, limit.amount), Source.POLICY
+
+    def _count_here(self, batch: Batch, index: int, limit: Limit) -> Outcome:
+        if self._engine is None:
+            self._engine = Engine(max_keys=self._max_keys)
+        key, cost = [batch.keys[index]], [batch.costs[index]]
+        now = self._clock.now()
+        match batch.op:
+            case Op.CHECK:
+                outcomes = self._engine.decide(key, cost, [], [limit], [1], now)
+            case Op.REFUND:
+                ages, leases = batch.ages_ns[index : index + 1], batch.leases[index : index + 1]
+                outcomes = self._engine.refund(key, cost, ages, leases, [limit], [1], now)
+            case Op.RESET:
+                outcomes = self._engine.reset(key, [limit], [1], now)
+        return outcomes.row(0)
+
+
+def _limit_of(batch: Batch, index: int, rule: Rule | None) -> Limit | None:
+    carried = batch.which[index] if batch.which else 0
+    if carried:
+        return batch.limits[carried - 1]
+    return rule.limit if rule is not None else None

@@ -1,0 +1,91 @@
+"""The limiter without any node: the engine in this very process, behind the same interface."""
+
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.clock import Clock
+from ringfence.limiter import Engine, EngineRule
+from ringfence.rules import Rule, RuleSet
+from ringfence.wire import Op, Source
+
+__all__ = ["LocalDecider", "engine_rules"]
+
+
+class LocalDecider:
+    """Decides every row by an engine of its own."""
+
+    def __init__(self, rules: RuleSet, clock: Clock, max_keys: int) -> None:
+        self._rules = rules
+        self._clock = clock
+        self._engine = Engine(max_keys=max_keys)
+        self._engine.set_rules(engine_rules(rules.rules()))
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    def change_rules(self, rules: RuleSet) -> None:
+        """Put other rules in force; counters of rules that stay go on."""
+        self._rules = rules
+        self._engine.set_rules(engine_rules(rules.rules()))
+
+    async def decide(
+        self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
+    ) -> Verdicts:
+        """Decide every row now."""
+        await anyio.lowlevel.checkpoint()
+        return self.decide_now(batch)
+
+    def decide_now(self, batch: Batch) -> Verdicts:
+        """Decide every row, without a task to wait in."""
+        now = self._clock.now()
+        match batch.op:
+            case Op.CHECK:
+                outcomes = self._engine.decide(
+                    batch.keys, batch.costs, batch.groups, batch.limits, batch.which, now
+                )
+            case Op.REFUND:
+                outcomes = self._engine.refund(
+                    batch.keys,
+                    batch.costs,
+                    batch.ages_ns,
+                    batch.leases,
+                    batch.limits,
+                    batch.which,
+                    now,
+                )
+            case Op.RESET:
+                outcomes = self._engine.reset(batch.keys, batch.limits, batch.which, now)
+        return Verdicts(outcomes, [Source.LOCAL] * len(batch))
+
+    async def refresh_rules(self) -> None:
+        """Nobody else has rules to tell."""
+
+    def refund(
+        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
+    ) -> None:
+        """Give back what rows were just charged; the check was at this very instant."""
+        taken = batch.take(rows)
+        leases = [verdicts.outcomes.leases[i] for i in rows]
+        self.decide_now(
+            Batch(
+                Op.REFUND,
+                taken.keys,
+                taken.costs,
+                limits=taken.limits,
+                which=taken.which,
+                leases=leases,
+            )
+        )
+
+
+def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:
+    """What an engine needs of the rules that have a limit."""
+    return {
+        rule.id: EngineRule(rule.limit, vetoes=not (rule.shadow or rule.quota))
+        for rule in rules
+        if rule.limit is not None
+    }

@@ -1,0 +1,304 @@
+"""Which member decides a key, and who is asked when that member cannot be had.
+
+The same code routes for an embedded client and for a node that forwards: owner first, then the
+standby in its place, then the rule's `on_failure`. Groups are all or nothing, also when their keys
+live with different owners: what was charged is given back at once when another member denied.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import anyio
+import anyio.lowlevel
+
+from hashring import NodeId, Ring, shard_of
+from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
+from ringfence.limiter import Code, Outcome
+from ringfence.wire import MAX_KEY, MAX_KEYS, MAX_MESSAGE, Op, Source
+
+__all__ = ["MAX_KEY_BYTES", "Fallback", "Router", "Routes"]
+
+MAX_KEY_BYTES = MAX_MESSAGE // 2
+"""Most bytes of keys in one frame; the other half is room for the other columns."""
+
+_FIRST = range(1)
+_LAST_CHARGED = Code.OVER_SOFT
+"""Codes up to this one say that the check was charged."""
+_DENIALS = (Code.DENIED, Code.NEVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A ring and how to reach its members."""
+
+    ring: Ring
+    targets: Mapping[NodeId, Target]
+
+
+Fallback = Callable[[Batch, int], tuple[Outcome, Source]]
+"""Decides the row of a batch that no member could."""
+
+
+class Router:
+    """Sends each key of a batch to the member that decides it, and gathers the verdicts."""
+
+    def __init__(self, fallback: Fallback) -> None:
+        self._fallback = fallback
+        self.routes: Routes | None = None
+        """None until the members are known: then everything falls back."""
+
+    async def decide(
+        self,
+        batch: Batch,
+        vetoes: Callable[[int], bool],
+        *,
+        hops: int = 0,
+        within: float | None = None,
+    ) -> Verdicts:
+        """Have every row decided, by the owner, its standby or the fallback; never raises.
+
+        `vetoes` tells of a row whether its denial denies the rest of its group. `within` (seconds)
+        cuts the search for a member short: what is undecided by then falls back. A cancelled call
+        charges nothing: what it was charged, or will be by then, is given back.
+        """
+        routes = self.routes
+        asked_at = anyio.current_time()
+        attempts: Sequence[bool] = (False, True)
+        if len(batch) == 1 and within is None and routes is not None:
+            # The lone check, on the path of every request: no splitting, no gathering.
+            waiter = _Waiter(batch, _FIRST)
+            owner = routes.ring.owner_by_shard[shard_of(batch.keys[0])]
+            routes.targets[owner].ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
+            try:
+                verdicts = await waiter.wait()
+            except BaseException:
+                self._abandon(_Gathering(batch, asked_at, [waiter]))
+                raise
+            if verdicts is not None:
+                return verdicts
+            attempts = (True,)
+        gathering = _Gathering(batch, asked_at, [])
+        try:
+            if within is None:
+                await self._gather(gathering, routes, attempts, hops)
+            else:
+                with anyio.move_on_after(within):
+                    await self._gather(gathering, routes, attempts, hops)
+        except BaseException:
+            self._abandon(gathering)
+            raise
+        self._complete(gathering, vetoes)
+        return gathering.verdicts
+
+    def refund(
+        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
+    ) -> None:
+        """Give back what `rows` were just charged, where they were charged; nobody waits for it.
+
+        `asked_at` is the instant of the check on the clock of `anyio.current_time`: the owner gives
+        nothing back to a window that began after it.
+        """
+        age_ns = max(0, round((anyio.current_time() - asked_at) * 1e9))
+        for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
+            charged = [i for i in rows if batch.costs[i] and verdicts.sources[i] == source]
+            if not charged:
+                continue
+            taken = batch.take(charged)
+            refund = Batch(
+                Op.REFUND,
+                taken.keys,
+                taken.costs,
+                limits=taken.limits,
+                which=taken.which,
+                ages_ns=[age_ns] * len(charged),
+                leases=[verdicts.outcomes.leases[i] for i in charged],
+            )
+            if source is Source.LOCAL:
+                for index in range(len(refund)):
+                    self._fallback(refund, index)
+            elif self.routes is not None:
+                stand_in = source is Source.STANDBY
+                every = range(len(refund))
+                for indexes, target in _split(self.routes, refund, every, stand_in=stand_in):
+                    part = refund.take(indexes)
+                    target.ask(part, hops=0, stand_in=stand_in, done=_nothing)
+
+    async def _gather(
+        self, gathering: "_Gathering", routes: Routes | None, attempts: Sequence[bool], hops: int
+    ) -> None:
+        """Ask the owners, then for what they left the standbys."""
+        batch = gathering.batch
+        for stand_in in attempts if routes is not None else ():
+            assert routes is not None
+            parts = _split(routes, batch, gathering.missing, stand_in=stand_in)
+            gathering.is_split = gathering.is_split or len(parts) > 1
+            gathering.waiters = []
+            for indexes, target in parts:
+                part = batch if len(indexes) == len(batch) else batch.take(indexes)
+                waiter = _Waiter(part, indexes)
+                gathering.waiters.append(waiter)
+                target.ask(part, hops=hops, stand_in=stand_in, done=waiter.resolve)
+            for waiter in gathering.waiters:
+                await waiter.wait()
+            gathering.take()
+            if not gathering.missing:
+                return
+        # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
+        # get their turn also when somebody checks in a loop.
+        await anyio.lowlevel.checkpoint()
+
+    def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
+        """Decide what nobody has decided, and undo groups that were denied in another place."""
+        batch, verdicts = gathering.batch, gathering.verdicts
+        gathering.take()
+        for index in gathering.missing:
+            verdicts.put(index, *self._fallback(batch, index))
+        if batch.op is not Op.CHECK:
+            return
+        if batch.groups and (gathering.is_split or gathering.missing):
+            self._settle(gathering, vetoes)
+        if gathering.missing:
+            self._take_back_when_late(gathering)
+
+    def _settle(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
+        """Give back what a group was charged in one place when it was denied in another."""
+        batch, columns = gathering.batch, gathering.verdicts.outcomes
+        codes = columns.codes
+        undone: list[int] = []
+        start = 0
+        for run in batch.groups:
+            rows = range(start, start + run)
+            start += run
+            if any(
+                codes[i] == Code.UNKNOWN_RULE or (codes[i] in _DENIALS and vetoes(i)) for i in rows
+            ):
+                undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
+        self.refund(batch, undone, gathering.verdicts, gathering.asked_at)
+        for index in undone:
+            codes[index] = Code.UNCHARGED
+            columns.remaining[index] += batch.costs[index]
+            columns.delay_ns[index] = columns.leases[index] = 0
+
+    def _abandon(self, gathering: "_Gathering") -> None:
+        """Nobody will learn the verdicts: give back what was charged, now or when it turns out."""
+        batch = gathering.batch
+        if batch.op is not Op.CHECK:
+            return
+        gathering.take()
+        verdicts = gathering.verdicts
+        charged = [i for i in range(len(batch)) if verdicts.outcomes.codes[i] <= _LAST_CHARGED]
+        self.refund(batch, charged, verdicts, gathering.asked_at)
+        gathering.verdicts = empty_verdicts(len(batch))
+        self._take_back_when_late(gathering)
+
+    def _take_back_when_late(self, gathering: "_Gathering") -> None:
+        for waiter in gathering.waiters:
+            if not waiter.is_done:
+                waiter.on_late = partial(self._take_back, gathering, waiter)
+
+    def _take_back(self, gathering: "_Gathering", waiter: "_Waiter", late: Verdicts) -> None:
+        """Give back late charges of checks that did not pass, and leases that nobody holds."""
+        codes, leases = late.outcomes.codes, late.outcomes.leases
+        final = gathering.verdicts.outcomes.codes
+        rows = [
+            row
+            for row, index in enumerate(waiter.indexes)
+            if codes[row] <= _LAST_CHARGED and (final[index] > _LAST_CHARGED or leases[row])
+        ]
+        self.refund(waiter.part, rows, late, gathering.asked_at)
+
+
+class _Waiter:
+    """One outstanding ask; the event is only made when somebody must really wait."""
+
+    __slots__ = ("_event", "indexes", "is_done", "on_late", "part", "verdicts")
+
+    def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
+        self.part = part
+        self.indexes = indexes
+        """Where the rows of `part` stand in the whole batch."""
+        self.verdicts: Verdicts | None = None
+        self.is_done = False
+        self.on_late: Callable[[Verdicts], None] | None = None
+        """Told of verdicts that nobody waits for any more."""
+        self._event: anyio.Event | None = None
+
+    def resolve(self, verdicts: Verdicts | None) -> None:
+        self.verdicts = verdicts
+        self.is_done = True
+        if self._event is not None:
+            self._event.set()
+        if self.on_late is not None and verdicts is not None:
+            self.on_late(verdicts)
+
+    async def wait(self) -> Verdicts | None:
+        if not self.is_done:
+            self._event = anyio.Event()
+            await self._event.wait()
+        return self.verdicts
+
+
+class _Gathering:
+    """The verdicts on one batch as they come in."""
+
+    def __init__(self, batch: Batch, asked_at: float, waiters: list[_Waiter]) -> None:
+        self.batch = batch
+        self.asked_at = asked_at
+        self.waiters = waiters
+        """One for each member that was asked last."""
+        self.verdicts = empty_verdicts(len(batch))
+        self.missing: Sequence[int] = range(len(batch))
+        self.is_split = False
+        """Whether several members decide, so that no one of them saw all of a group."""
+
+    def take(self) -> None:
+        """Fill in what has been answered by now."""
+        answered: set[int] = set()
+        for waiter in self.waiters:
+            if waiter.verdicts is not None:
+                self.verdicts.spread(waiter.indexes, waiter.verdicts)
+                answered.update(waiter.indexes)
+        if answered:
+            self.missing = [index for index in self.missing if index not in answered]
+
+
+def _split(
+    routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
+) -> list[tuple[Sequence[int], Target]]:
+    """Cut rows by the member that decides, each part as large as a frame may be."""
+    owner_of, standby = routes.ring.owner_by_shard, routes.ring.standby
+    by_member: dict[NodeId, list[int]] = {}
+    for index in indexes:
+        shard = shard_of(batch.keys[index])
+        member = standby(shard) if stand_in else owner_of[shard]
+        if member is not None:
+            by_member.setdefault(member, []).append(index)
+    return [
+        (chunk, routes.targets[member])
+        for member, rows in by_member.items()
+        for chunk in _chunks(batch, rows)
+    ]
+
+
+def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
+    """Cut rows into parts that fit into a frame, never inside a group, which fits as a whole."""
+    if len(rows) <= MAX_KEYS and len(rows) * MAX_KEY <= MAX_KEY_BYTES:
+        return [rows]
+    chunks: list[list[int]] = []
+    size = 0
+    for _, run in groupby(rows, key=batch.group_numbers().__getitem__):
+        group = list(run)
+        weight = sum(len(batch.keys[index]) for index in group)
+        if chunks and len(chunks[-1]) + len(group) <= MAX_KEYS and size + weight <= MAX_KEY_BYTES:
+            chunks[-1] += group
+            size += weight
+        else:
+            chunks.append(group)
+            size = weight
+    return chunks
+
+
+def _nothing(verdicts: Verdicts | None) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,150 @@
+"""Where a cluster is and how to prove who we are, in one line of text.
+
+`ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE` names some of the members; the rest is learned from
+whichever answers first.
+"""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ringfence.errors import ConfigError
+from ringfence.transport.interface import Address
+
+__all__ = ["DEFAULT_PORT", "ENVIRONMENT", "ClusterUrl", "Token", "parse_address", "parse_url"]
+
+DEFAULT_PORT = 7101
+ENVIRONMENT = "RINGFENCE_URL"
+"""The environment variable that holds the address when the program gives none."""
+
+_OPTIONS = ("ca", "datacenter", "server_name", "timeout")
+_SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A client's name and secret, written `NAME.SECRET` with the secret in hexadecimal."""
+
+    name: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Token(name={self.name!r}, secret=...)"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """A parsed address of a cluster."""
+
+    seeds: tuple[Address, ...]
+    token: Token | None = None
+    ca: Path | None = None
+    datacenter: str | None = None
+    """The data center whose owners decide; None for that of the member that answers first."""
+    server_name: str | None = None
+    """Name the nodes' certificate must carry, when it is not one of `ringfence keys new`."""
+    timeout: float | None = None
+    """Seconds until a member that does not answer is given up."""
+
+
+def parse_url(text: str) -> ClusterUrl:
+    """Read a cluster's address; raises `ConfigError` that says which part is wrong."""
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise ConfigError(f"cluster address {_hidden(text)!r}: {error}; write {_SHAPE}") from error
+    if parts.scheme != "ringfence":
+        raise ConfigError(
+            f"cluster address {_hidden(text)!r} does not begin with ringfence://; write {_SHAPE}"
+        )
+    if parts.path not in ("", "/") or parts.fragment:
+        raise ConfigError(
+            f"cluster address {_hidden(text)!r} has a path or fragment; write {_SHAPE}"
+        )
+    userinfo, _, hosts = parts.netloc.rpartition("@")
+    if not hosts:
+        raise ConfigError(f"cluster address {_hidden(text)!r} names no host; write {_SHAPE}")
+    options = _options(parts.query)
+    return ClusterUrl(
+        tuple(parse_address(host) for host in hosts.split(",")),
+        parse_token(unquote(userinfo)) if userinfo else None,
+        Path(options["ca"]) if "ca" in options else None,
+        options.get("datacenter"),
+        options.get("server_name"),
+        _timeout(options.get("timeout")),
+    )
+
+
+def parse_token(text: str) -> Token:
+    """Read a token as `ringfence keys new` writes it."""
+    name, dot, secret = text.rpartition(".")
+    try:
+        raw = bytes.fromhex(secret)
+    except ValueError:
+        raw = b""
+    if not (dot and name and 16 <= len(raw) <= 64):
+        raise ConfigError(
+            "the token in the cluster address is not one of ours; use the line in a .token file "
+            "that `ringfence keys new` wrote, which reads NAME.HEXADECIMAL"
+        )
+    return Token(name, raw)
+
+
+def parse_address(text: str) -> Address:
+    """Read `host`, `host:port`, `[ipv6]:port` or a bare IPv6 address."""
+    host, port = text.strip(), str(DEFAULT_PORT)
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        if rest:
+            port = rest.removeprefix(":")
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+    elif host.count(":") > 1 and not _is_ip(host):
+        raise ConfigError(f"address {text!r}: put an IPv6 address in brackets, as in [::1]:7101")
+    if not host:
+        raise ConfigError(f"address {text!r} names no host; write HOST:PORT")
+    if not (port.isdecimal() and 0 <= int(port) <= 65535):
+        raise ConfigError(f"address {text!r}: port {port!r} is not a number from 1 to 65535")
+    return host, int(port)
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"cluster address: unknown option {name!r}; known are {', '.join(_OPTIONS)}"
+            )
+        if not value:
+            raise ConfigError(f"cluster address: option {name!r} has no value")
+    return options
+
+
+def _timeout(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value <= 60:
+        raise ConfigError(
+            f"cluster address: timeout {text!r} is not a number of seconds from 0.001 to 60"
+        )
+    return value
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _hidden(text: str) -> str:
+    """The address without its token, for messages."""
+    head, at, tail = text.rpartition("@")
+    scheme = head.partition("://")[0]
+    return f"{scheme}://...@{tail}" if at else text

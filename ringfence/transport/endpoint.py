@@ -1,0 +1,360 @@
+"""Many QUIC connections behind one UDP port, without the port: datagrams in, datagrams out.
+
+Decides which connection a datagram is for, how many there may be, when each one's timers run and
+what a newcomer must show. Sockets, clocks and waiting belong to the shells; what one connection
+does belongs to `pipe`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from ipaddress import ip_address
+from itertools import count
+from math import inf
+from typing import TypeAlias
+
+from ringfence.transport.closing import Closing, TransportCode, text_of
+from ringfence.transport.door import CID_LENGTH, Admit, Door, Drop, Reply, header_of
+from ringfence.transport.interface import Accept, Address, Connection, Handler
+from ringfence.transport.pipe import Pipe, State
+from ringfence.transport.quic import Datagrams, Quic
+from ringfence.transport.settings import Settings
+from ringfence.transport.tls import (
+    ClientTls,
+    ServerTls,
+    client_configuration,
+    server_configuration,
+)
+from ringfence.wire.errors import ErrorCode
+
+__all__ = ["Endpoint", "OnBug", "OnSealed", "is_numeric"]
+
+OnBug: TypeAlias = Callable[[Exception], None]
+"""Told of exceptions that should not have been raised; must not raise itself."""
+
+OnSealed: TypeAlias = Callable[[bytes, Address], None]
+"""Told of datagrams that are not QUIC, and where they came from."""
+
+
+class Endpoint:
+    """Both sides of QUIC on one port. `now` is in seconds on any clock that never goes back.
+
+    After each call, send what `datagrams_to_send` returns and call `tick` by `next_deadline`.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        on_bug: OnBug,
+        client: ClientTls | None = None,
+        server: ServerTls | None = None,
+        accept: Accept | None = None,
+        on_sealed: OnSealed | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._settings = settings
+        self._on_bug = on_bug
+        self._on_sealed = on_sealed
+        self._accept = accept
+        client = client or ClientTls()
+        self._server_name = client.server_name
+        self._client = client_configuration(client, settings)
+        self._server = (
+            None if server is None or accept is None else server_configuration(server, settings)
+        )
+        self._door = Door(entropy)
+        self.refusals: Counter[str] = Counter()
+        """How often something was not accepted, by cause."""
+        self._bad_initials = 0.0
+        self._bad_initial_at = 0.0
+        self._replies: Datagrams = []
+        self._routes: dict[bytes, Pipe] = {}
+        self._pipes: dict[Pipe, None] = {}
+        self._half_open: dict[Pipe, None] = {}
+        """Incoming handshakes, the oldest first."""
+        self._lingering: dict[Pipe, None] = {}
+        """Closed incoming ones, whose peer may still knock with the same connection id."""
+        self._dirty: dict[Pipe, None] = {}
+        self._timers: list[tuple[float, int, Pipe]] = []
+        self._order = count()
+
+    @property
+    def half_open(self) -> int:
+        """Incoming connections whose handshake is not done."""
+        return len(self._half_open)
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open or becoming so, in both directions."""
+        return len(self._pipes) - len(self._lingering)
+
+    def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
+        """Take one UDP payload, whatever it is; never raises for what it holds."""
+        if not data:
+            self.refusals["empty"] += 1
+        elif not data[0] & 0x40:
+            self._take_sealed(data, addr)
+        elif data[0] & 0x80:
+            self._take_long(data, addr, now)
+        else:
+            pipe = self._routes.get(data[1 : 1 + CID_LENGTH])
+            if pipe is None:
+                self.refusals["unknown_connection"] += 1
+            else:
+                self._deliver(pipe, data, addr, now)
+
+    def connect(self, addr: Address, handler: Handler, now: float) -> Connection:
+        """Begin a connection to a numeric address; `handler` hears of it, never before return."""
+        pipe = self.prepare(addr, handler, now)
+        self.begin(pipe, [addr], now)
+        return pipe
+
+    def prepare(self, addr: Address, handler: Handler, now: float) -> Pipe:
+        """Make a connection to a name that the caller resolves: `begin` or `fail` must follow."""
+        pipe = Pipe(self, addr, handler, self._server_name)
+        pipe.keepalive = self._settings.keepalive
+        pipe.window = self._settings.window
+        pipe.connect_ends = now + self._settings.handshake_timeout
+        pipe.attempt_ends = pipe.connect_ends
+        self._pipes[pipe] = None
+        self.wake(pipe)
+        return pipe
+
+    def begin(self, pipe: Pipe, candidates: Sequence[Address], now: float) -> None:
+        """Start the handshake with the first numeric address; the others are for later."""
+        if pipe.state is State.RESOLVING:
+            pipe.candidates = tuple(candidates)
+            self._attempt(pipe, now)
+
+    def fail(self, pipe: Pipe, closing: Closing) -> None:
+        """Give up a connection that cannot even begin."""
+        pipe.end(closing, tell=False)
+
+    def unreachable(self, addr: Address, quoted: bytes, now: float) -> None:
+        """Take the network's word that nobody listens at `addr`.
+
+        `quoted` is the front of the datagram that came back. It must be one of ours, so that nobody
+        off the path can end a connection; when in doubt nothing happens, and timeouts decide.
+        """
+        for pipe in [p for p in self._pipes if p.path == addr and p.sent(quoted)]:
+            if pipe.state is State.CONNECTING and pipe.candidates:
+                self._attempt(pipe, now)
+            else:
+                reason = f"nobody listens at {text_of(addr)}"
+                pipe.end(Closing(TransportCode.UNREACHABLE, reason), tell=False)
+
+    def tick(self, now: float) -> None:
+        """Do what is due; harmless when early."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            due, _, pipe = heappop(timers)
+            if due != pipe.planned:
+                continue  # A nearer deadline took its place.
+            pipe.planned = inf
+            if pipe.deadline() > now:
+                self.plan(pipe)  # What was due has been done on the way.
+            elif now >= pipe.attempt_ends:
+                self._give_up_attempt(pipe, now)
+            else:
+                pipe.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do, or a little before."""
+        return self._timers[0][0] if self._timers else None
+
+    def datagrams_to_send(self, now: float) -> Datagrams:
+        """Take what is to leave now, from the connections that something has happened to."""
+        datagrams, self._replies = self._replies, []
+        while self._dirty:
+            pipe = next(iter(self._dirty))
+            del self._dirty[pipe]
+            datagrams += pipe.transmit(now)
+            self.plan(pipe)
+        return datagrams
+
+    def close_all(self, now: float, code: int = ErrorCode.DRAINING, reason: str = "") -> None:
+        """Close every connection, as its owner would; `datagrams_to_send` has the goodbyes."""
+        for pipe in list(self._pipes):
+            pipe.close(code, reason or "shutting down")
+
+    # What pipes tell.
+
+    def wake(self, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self._dirty[pipe] = None
+
+    def plan(self, pipe: Pipe) -> None:
+        """See `Owner`. `tick` will look at `pipe` in time."""
+        deadline = pipe.deadline()
+        if pipe.state is State.CLOSED and (deadline == inf or not pipe.is_incoming):
+            self._forget(pipe)
+        elif deadline < pipe.planned:
+            pipe.planned = deadline
+            heappush(self._timers, (deadline, next(self._order), pipe))
+            if len(self._timers) > 64 + 2 * len(self._pipes):
+                self._sweep()
+
+    def route(self, cid: bytes, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self._routes[cid] = pipe
+        pipe.cids.add(cid)
+
+    def unroute(self, cid: bytes) -> None:
+        """See `Owner`."""
+        pipe = self._routes.pop(cid, None)
+        if pipe is not None:
+            pipe.cids.discard(cid)
+
+    def opened(self, pipe: Pipe) -> Handler | None:
+        """See `Owner`."""
+        if not pipe.is_incoming or self._accept is None:
+            return None
+        self._half_open.pop(pipe, None)
+        try:
+            return self._accept(pipe)
+        except Exception as error:  # noqa: BLE001 - as for any handler.
+            self.refused("handler_failed")
+            self.bug(error)
+            return None
+
+    def ended(self, pipe: Pipe) -> None:
+        """See `Owner`."""
+        self._half_open.pop(pipe, None)
+        if pipe.is_incoming and pipe in self._pipes:
+            self._lingering[pipe] = None
+            if len(self._lingering) > self._settings.max_half_open:
+                self._forget(next(iter(self._lingering)))
+        self.wake(pipe)
+
+    def refused(self, cause: str) -> None:
+        """See `Owner`."""
+        self.refusals[cause] += 1
+
+    def bug(self, error: Exception) -> None:
+        """See `Owner`."""
+        self._on_bug(error)
+
+    # Incoming.
+
+    def _take_sealed(self, data: bytes, addr: Address) -> None:
+        if self._on_sealed is None:
+            self.refusals["not_quic"] += 1
+            return
+        try:
+            self._on_sealed(data, addr)
+        except Exception as error:  # noqa: BLE001 - as for any handler.
+            self.bug(error)
+
+    def _take_long(self, data: bytes, addr: Address, now: float) -> None:
+        try:
+            header = header_of(data)
+        except ValueError:
+            self.refusals["malformed_header"] += 1
+            return None
+        pipe = self._routes.get(header.destination_cid)
+        if pipe is not None:
+            return self._deliver(pipe, data, addr, now)
+        if self._server is None:
+            self.refusals["unknown_connection"] += 1
+            return None
+        verdict = self._door.judge(
+            header,
+            len(data),
+            addr,
+            now,
+            must_prove=len(self._half_open) + self._strain(now) >= self._settings.retry_above,
+            is_full=self.connections >= self._settings.max_connections,
+        )
+        match verdict:
+            case Admit(original_cid, retry_cid):
+                self._admit(original_cid, retry_cid, header.destination_cid, addr, now)
+                self._deliver(self._routes[header.destination_cid], data, addr, now)
+            case Reply(datagram, cause):
+                self.refusals[cause] += 1
+                self._replies.append((datagram, addr))
+            case Drop(cause):
+                self.refusals[cause] += 1
+        return None
+
+    def _strain(self, now: float) -> float:
+        """Count recent Initials that could not be read: they cost us time, though no memory."""
+        forgiven = (now - self._bad_initial_at) * self._settings.retry_above
+        return max(0.0, self._bad_initials - forgiven)
+
+    def _admit(
+        self, original: bytes, retry: bytes | None, cid: bytes, addr: Address, now: float
+    ) -> None:
+        assert self._server is not None
+        if len(self._half_open) >= self._settings.max_half_open:
+            self.refusals["half_open_full"] += 1
+            self._drop(next(iter(self._half_open)), "another handshake took its place")
+        pipe = Pipe(self, addr, None, None)
+        pipe.window = self._settings.window
+        pipe.attempt_ends = now + self._settings.handshake_timeout
+        self._pipes[pipe] = None
+        self._half_open[pipe] = None
+        window = self._settings.stranger_window
+        pipe.start(Quic(self._server, window=window, original_cid=original, retry_cid=retry), addr)
+        self.route(cid, pipe)
+
+    def _deliver(self, pipe: Pipe, data: bytes, addr: Address, now: float) -> None:
+        if pipe.quic is None:
+            return
+        pipe.receive(data, addr, now)
+        if pipe.is_incoming and pipe.quic is not None and not pipe.quic.is_begun:
+            self.refusals["bad_initial"] += 1
+            self._bad_initials = self._strain(now) + 1.0
+            self._bad_initial_at = now
+            self._drop(pipe, "not an Initial packet")
+
+    # Outgoing.
+
+    def _attempt(self, pipe: Pipe, now: float) -> None:
+        """Try the next candidate, leaving an equal share of the time to each one after it."""
+        path, *later = pipe.candidates
+        pipe.candidates = later
+        pipe.attempt_ends = now + max(0.0, pipe.connect_ends - now) / (1 + len(later))
+        quic = Quic(self._client, window=self._settings.window)
+        quic.connect(path, now)
+        pipe.start(quic, path)
+
+    def _give_up_attempt(self, pipe: Pipe, now: float) -> None:
+        if pipe.is_incoming:
+            self.refusals["handshake_timeout"] += 1
+            self._drop(pipe, "handshake timed out")
+        elif pipe.candidates:
+            self._attempt(pipe, now)
+        else:
+            reason = f"handshake timed out (no answer from {text_of(pipe.path)})"
+            pipe.end(Closing(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=True)
+
+    # Bookkeeping.
+
+    def _drop(self, pipe: Pipe, reason: str) -> None:
+        pipe.end(Closing(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=False)
+        self._forget(pipe)
+
+    def _forget(self, pipe: Pipe) -> None:
+        for cid in list(pipe.cids):
+            self.unroute(cid)
+        self._pipes.pop(pipe, None)
+        self._half_open.pop(pipe, None)
+        self._lingering.pop(pipe, None)
+        self._dirty.pop(pipe, None)
+        pipe.quic = None
+
+    def _sweep(self) -> None:
+        """Rebuild the heap without what nearer deadlines have left in it."""
+        self._timers = [t for t in self._timers if t[0] == t[2].planned and t[2] in self._pipes]
+        heapify(self._timers)
+
+
+def is_numeric(host: str) -> bool:
+    """Whether `host` is an IP address rather than a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""What a transport offers, whether QUIC or memory: messages over connections, and a little time.
+
+Everything here is synchronous and happens on one task: handlers are called from the transport's
+own loop and must neither wait nor raise. What they send leaves when the loop flushes.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+__all__ = ["Accept", "Address", "Connection", "Handler", "Timer", "Transport"]
+
+Address: TypeAlias = tuple[str, int]
+"""Host (IPv4, IPv6 or name) and UDP port."""
+
+
+class Connection(Protocol):
+    """One ordered, reliable, encrypted pipe of messages to a peer."""
+
+    @property
+    def address(self) -> Address:
+        """Where the peer is."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is done and nobody has closed."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes accepted by `send` that the peer has not acknowledged; the sender bounds them."""
+
+    def send(self, payload: bytes) -> None:
+        """Queue one message of at most `MAX_MESSAGE` bytes; dropped when the connection is closed.
+
+        Leaves at the end of the handler that called it, else at the next `Transport.flush`.
+        """
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        """Close, telling the peer `code` and `reason`; `on_close` is not called for one's own close."""
+
+
+class Handler(Protocol):
+    """What the owner of a connection is told."""
+
+    def on_open(self, connection: Connection) -> None:
+        """The handshake is done."""
+
+    def on_message(self, payload: bytes) -> None:
+        """One whole message came."""
+
+    def on_close(self, code: int, reason: str) -> None:
+        """The peer closed, the handshake failed, or the path went silent. Called at most once."""
+
+
+Accept: TypeAlias = Callable[[Connection], Handler]
+"""Called for each incoming connection before its `on_open`."""
+
+
+class Timer(Protocol):
+    """A call planned by `Transport.call_at`."""
+
+    def cancel(self) -> None:
+        """Do not make the call; harmless when already made."""
+
+
+class Transport(Protocol):
+    """One local address from which connections are made and, with an `Accept`, taken."""
+
+    @property
+    def address(self) -> Address:
+        """The bound address."""
+
+    def now(self) -> float:
+        """Monotonic seconds; only differences mean anything."""
+
+    def connect(self, address: Address, handler: Handler) -> Connection:
+        """Begin a connection; `handler.on_open` or `handler.on_close` follows, never before return."""
+
+    def flush(self) -> None:
+        """Send now what handlers and callers have queued."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Make `call` once all tasks that are ready now have run; then flush."""
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """Make `call` at `when` on the clock of `now`; then flush."""

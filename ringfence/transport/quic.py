@@ -1,0 +1,195 @@
+"""aioquic's connection, with the few things we need that its public interface lacks.
+
+Everything that touches aioquic's private names is here, and each has a test, so that a release
+which moves them is noticed there. Decides flow-control windows, how much may wait out of order and
+when acknowledgements leave; all other QUIC behaviour is aioquic's.
+"""
+
+import logging
+from math import inf, nextafter
+from typing import TypeAlias
+
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]  # Public, by its docs.
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import (
+    CONNECTION_LIMIT_FRAME_CAPACITY,
+    MAX_STREAM_DATA_FRAME_CAPACITY,
+    QuicConnection,
+    QuicConnectionError,
+    QuicConnectionState,
+    QuicReceiveContext,
+)
+from aioquic.quic.events import ConnectionTerminated
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
+from aioquic.quic.packet_builder import QuicPacketBuilder
+from aioquic.quic.recovery import QuicPacketSpace
+from aioquic.quic.stream import QuicStream
+from aioquic.tls import Epoch
+
+from ringfence.transport.interface import Address
+
+__all__ = ["STREAM", "Datagrams", "Quic"]
+
+STREAM = 0
+"""The one stream of a connection, opened by the side that connects."""
+
+MAX_CRYPTO_AHEAD = 16 << 10
+"""Handshake bytes that may wait for earlier ones; aioquic would hold 512 KiB for each stranger."""
+
+_RIDE = 0.0005
+"""Seconds; at this pace of sending, acknowledgements ride on every second datagram or so."""
+
+Datagrams: TypeAlias = list[tuple[bytes, Address]]
+
+# Its warnings repeat what `on_close` says; an application without logging would see them on stderr.
+logging.getLogger("quic").addHandler(logging.NullHandler())
+
+
+class Quic(QuicConnection):
+    """One QUIC connection whose memory does not grow with the bytes it has carried."""
+
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        *,
+        window: int,
+        original_cid: bytes | None = None,
+        retry_cid: bytes | None = None,
+    ) -> None:
+        super().__init__(
+            configuration=configuration,
+            original_destination_connection_id=original_cid,
+            retry_source_connection_id=retry_cid,
+        )
+        self.window = window
+        """Bytes that the peer may have under way; may be raised while the connection lives."""
+        self.closed_here = False
+        """Whether this side ended the connection, on request or because the peer broke a rule."""
+        self.closed_there = False
+        """Whether the peer ended it; with neither, silence did."""
+        self._data_sent_at = -inf
+
+    def close(
+        self, error_code: int = 0, frame_type: int | None = None, reason_phrase: str = ""
+    ) -> None:
+        """As in aioquic, which also calls it for every violation that it finds."""
+        if self._close_event is None:
+            self.closed_here = True
+        super().close(error_code, frame_type, reason_phrase)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the peer has sent at least one packet that could be decrypted."""
+        return self._state is not QuicConnectionState.FIRSTFLIGHT
+
+    @property
+    def closing(self) -> ConnectionTerminated | None:
+        """Why the connection is ending, at once: aioquic's own event waits for the drain period."""
+        return self._close_event
+
+    @property
+    def unacknowledged(self) -> int:
+        """Bytes given to the stream that the peer has not acknowledged."""
+        stream = self._streams.get(STREAM)
+        return 0 if stream is None else len(stream.sender._buffer)
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether all that is left to send, if anything, can wait for the next deadline.
+
+        A cheap way not to build a packet in vain after each datagram that came.
+        """
+        stream = self._streams.get(STREAM)
+        if stream is None or not self._handshake_confirmed:
+            return False
+        ack_at = self._spaces[Epoch.ONE_RTT].ack_at
+        return (
+            stream.sender.buffer_is_empty
+            and (ack_at is None or ack_at > now)
+            and not self._close_pending
+            and not self._handshake_done_pending
+            and self._local_max_data.sent == self._local_max_data.value
+            and stream.max_stream_data_local_sent == stream.max_stream_data_local
+        )
+
+    def urgent_datagrams(self, now: float) -> Datagrams:
+        """As `datagrams_to_send`, with acknowledgements riding on what leaves anyway.
+
+        aioquic lets an acknowledgement wait for 1 ms even when data goes out meanwhile; a check and
+        its answer then cost four datagrams instead of two. Yet one for each of many small datagrams
+        costs more than it saves, so only those leave early that no later data would take along.
+        """
+        if not self._network_paths:
+            return []  # Nothing that came could be read yet: nobody to answer.
+        space = self._spaces[Epoch.ONE_RTT]
+        stream = self._streams.get(STREAM)
+        has_data = stream is not None and not stream.sender.buffer_is_empty
+        if space.ack_at is not None:
+            is_late = space.ack_at - now < _RIDE or now - self._data_sent_at > _RIDE
+            if (has_data and is_late) or space.ack_at <= now:
+                # Just before now: at this very instant aioquic would let pacing hold it back, and
+                # still name the instant as its deadline, for ever on a clock that stands.
+                space.ack_at = nextafter(now, -inf)
+        if has_data:
+            self._data_sent_at = now
+        return self.datagrams_to_send(now)
+
+    def _handle_crypto_frame(
+        self, context: QuicReceiveContext, frame_type: int, buf: Buffer
+    ) -> None:
+        start = buf.tell()
+        end = buf.pull_uint_var() + buf.pull_uint_var()
+        buf.seek(start)
+        if end - self._crypto_streams[context.epoch].receiver.starting_offset() > MAX_CRYPTO_AHEAD:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.CRYPTO_BUFFER_EXCEEDED,
+                frame_type=frame_type,
+                reason_phrase="handshake data too far ahead",
+            )
+        super()._handle_crypto_frame(context, frame_type, buf)
+
+    def _handle_connection_close_frame(
+        self, context: QuicReceiveContext, frame_type: int, buf: Buffer
+    ) -> None:
+        self.closed_there = self.closed_there or self._close_event is None
+        super()._handle_connection_close_frame(context, frame_type, buf)
+
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
+        """Keep MAX_DATA `window` ahead of what was delivered in order.
+
+        aioquic doubles it for ever, and counts what came out of order: a peer that leaves a gap
+        could make us hold any amount. MAX_STREAMS is never raised, since there is one stream.
+        """
+        limit = self._local_max_data
+        stream = self._streams.get(STREAM)
+        delivered = 0 if stream is None else stream.receiver.starting_offset()
+        if limit.value - delivered < self.window // 2:
+            limit.value = delivered + self.window
+        if limit.value != limit.sent:
+            frame = builder.start_frame(
+                limit.frame_type,
+                capacity=CONNECTION_LIMIT_FRAME_CAPACITY,
+                handler=self._on_connection_limit_delivery,
+                handler_args=(limit,),
+            )
+            frame.push_uint_var(limit.value)
+            limit.sent = limit.value
+
+    def _write_stream_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
+    ) -> None:
+        """The same for MAX_STREAM_DATA; a stream we do not know ends the connection anyway."""
+        if stream.stream_id != STREAM:
+            return
+        delivered = stream.receiver.starting_offset()
+        if stream.max_stream_data_local - delivered < self.window // 2:
+            stream.max_stream_data_local = delivered + self.window
+        if stream.max_stream_data_local != stream.max_stream_data_local_sent:
+            frame = builder.start_frame(
+                QuicFrameType.MAX_STREAM_DATA,
+                capacity=MAX_STREAM_DATA_FRAME_CAPACITY,
+                handler=self._on_max_stream_data_delivery,
+                handler_args=(stream,),
+            )
+            frame.push_uint_var(STREAM)
+            frame.push_uint_var(stream.max_stream_data_local)
+            stream.max_stream_data_local_sent = stream.max_stream_data_local

@@ -1,0 +1,53 @@
+"""Calls planned for later, for every transport's `call_at`.
+
+Decides their order and bounds what cancelled ones leave behind; whoever owns the clock runs them.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+__all__ = ["Planned", "Timers"]
+
+
+class Planned:
+    """One call; a `Timer`."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Do not make the call; harmless when already made."""
+        self.call = None
+
+
+class Timers:
+    """The calls in order of time; those for the same instant in order of planning."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Planned]] = []
+        self._order = count()
+
+    def plan(self, when: float, call: Callable[[], None]) -> Planned:
+        """Add a call for `when`."""
+        planned = Planned(call)
+        if len(self._heap) % 256 == 255:
+            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            heapify(self._heap)
+        heappush(self._heap, (when, next(self._order), planned))
+        return planned
+
+    def next_deadline(self) -> float | None:
+        """When the first call is due."""
+        while self._heap and self._heap[0][2].call is None:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take_due(self, now: float) -> list[Planned]:
+        """Remove what is due; cancelling one still helps until its call has been made."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heappop(self._heap)[2])
+        return due

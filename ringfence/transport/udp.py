@@ -1,0 +1,301 @@
+"""The half of the UDP shells that does not wait: one socket, an endpoint, and calls for later.
+
+Decides how datagrams get from the socket to the endpoint and back, and what socket errors mean.
+Waiting, and with it the choice between trio and anyio, is left to `udp_trio` and `udp_anyio`.
+
+A node on a host with several addresses should listen on one of them by name: a socket bound to
+0.0.0.0 or :: answers from whichever address the kernel's routes choose, and a peer that asked
+another one does not believe it.
+"""
+
+import errno
+import socket
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+
+from ringfence.errors import ConfigError, LocalProtocolError
+from ringfence.transport.closing import Closing, TransportCode, text_of
+from ringfence.transport.endpoint import Endpoint, OnBug, OnSealed, is_numeric
+from ringfence.transport.icmp import listen_for_errors, read_errors
+from ringfence.transport.interface import Accept, Address, Connection, Handler, Timer
+from ringfence.transport.pipe import Pipe
+from ringfence.transport.settings import Settings
+from ringfence.transport.timers import Timers
+from ringfence.transport.tls import ClientTls, ServerTls
+
+__all__ = ["AddressInfo", "Udp"]
+
+_BATCH = 64
+"""Datagrams read before other tasks get their turn."""
+
+_LARGEST = 4096
+"""More than any peer sends in one datagram; of a larger one the rest is lost, so it is junk."""
+
+_SOCKET_BUFFER = 4 << 20
+"""Asked of the kernel, which may grant less: bursts wait there while Python is busy."""
+
+AddressInfo = tuple[object, object, object, object, tuple[object, ...]]
+"""One row of `getaddrinfo`."""
+
+
+class Udp(ABC):
+    """A `Transport` over one UDP socket; used from one task's thread only."""
+
+    def __init__(
+        self,
+        bind: Address | None = None,
+        *,
+        on_bug: OnBug,
+        settings: Settings | None = None,
+        client: ClientTls | None = None,
+        server: ServerTls | None = None,
+        accept: Accept | None = None,
+        on_sealed: OnSealed | None = None,
+    ) -> None:
+        """`bind` is the address to listen on; None, for a client, is any port of this host.
+
+        Connections come in only with both `server` and `accept`.
+        """
+        self._bind = bind
+        self._endpoint = Endpoint(
+            settings=settings or Settings(),
+            on_bug=on_bug,
+            client=client,
+            server=server,
+            accept=accept,
+            on_sealed=on_sealed,
+        )
+        self._on_bug = on_bug
+        self._socket: socket.socket | None = None
+        self._is_ipv6 = False
+        self._timers = Timers()
+        self._soon: list[Callable[[], None]] = []
+
+    @property
+    def address(self) -> Address:
+        """The bound address, known once `run` has started."""
+        if self._socket is None:
+            raise LocalProtocolError("the transport is not running")
+        return self._plain(self._socket.getsockname())
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """How often something was not accepted, by cause."""
+        return self._endpoint.refusals
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open or becoming so, in both directions."""
+        return self._endpoint.connections
+
+    @abstractmethod
+    def now(self) -> float:
+        """Monotonic seconds; only differences mean anything."""
+
+    @abstractmethod
+    def _look_up(self, pipe: Pipe) -> None:
+        """Have a task call `_resolve` with what `getaddrinfo` says of the pipe's address."""
+
+    @abstractmethod
+    def _wake_flusher(self) -> None:
+        """Let the task that runs `_run_soon` go on; more than one call is one."""
+
+    @abstractmethod
+    def _wait_no_longer_than(self, deadline: float) -> None:
+        """Let the task that reads the socket wake by `deadline`."""
+
+    def connect(self, address: Address, handler: Handler) -> Connection:
+        """Begin a connection; a name is resolved meanwhile, and its addresses tried in turn."""
+        if self._socket is None:
+            raise LocalProtocolError("the transport is not running")
+        if is_numeric(address[0]):
+            connection = self._endpoint.connect(address, handler, self.now())
+        else:
+            connection = pipe = self._endpoint.prepare(address, handler, self.now())
+            self._look_up(pipe)
+        self.call_soon(_nothing)  # Whoever forgets to flush still gets its datagram out.
+        return connection
+
+    def flush(self) -> None:
+        """Send now what handlers and callers have queued."""
+        sock = self._socket
+        if sock is None:
+            return
+        for datagram, address in self._endpoint.datagrams_to_send(self.now()):
+            self._send(sock, datagram, address)
+        deadline = self._next_deadline()
+        if deadline is not None:
+            self._wait_no_longer_than(deadline)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Make `call` once all tasks that are ready now have run; then flush."""
+        self._soon.append(call)
+        self._wake_flusher()
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        """Make `call` at `when` on the clock of `now`; then flush."""
+        timer = self._timers.plan(when, call)
+        self._wait_no_longer_than(when)
+        return timer
+
+    def _turn(self) -> None:
+        """Take what came, do what is due, send what follows from it."""
+        self._drain()
+        now = self.now()
+        self._endpoint.tick(now)
+        for planned in self._timers.take_due(now):
+            if planned.call is not None:
+                self._make(planned.call)
+        self.flush()
+
+    def _run_soon(self) -> None:
+        calls, self._soon = self._soon, []
+        for call in calls:
+            self._make(call)
+        self.flush()
+
+    def _make(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - one caller's bug must not stop the others.
+            self._on_bug(error)
+
+    def _next_deadline(self) -> float | None:
+        first, second = self._endpoint.next_deadline(), self._timers.next_deadline()
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
+
+    def _resolve(self, pipe: Pipe, rows: Iterable[AddressInfo]) -> None:
+        """Begin the connection that waited for these addresses; none at all is a failure."""
+        addresses = [self._plain(row[4]) for row in rows]
+        usable = [a for a in dict.fromkeys(addresses) if self._is_ipv6 or ":" not in a[0]]
+        # Nodes listen on 127.0.0.1 by default, but many hosts resolve localhost to ::1 first.
+        usable.sort(key=lambda address: address[0] == "::1")
+        if usable:
+            self._endpoint.begin(pipe, usable, self.now())
+        else:
+            reason = f"the name {pipe.address[0]!r} has no address that this host can use"
+            self._endpoint.fail(pipe, Closing(TransportCode.UNREACHABLE, reason))
+        self.flush()
+
+    def _open(self, rows: Iterable[AddressInfo]) -> socket.socket:
+        """Make the socket, bound to the first of `rows` that works, or to any port.
+
+        Raises `ConfigError` naming the address and the mend.
+        """
+        targets = [self._plain(row[4]) for row in rows] or [("::", 0), ("0.0.0.0", 0)]  # noqa: S104
+        failure: OSError | None = None
+        for target in targets:
+            try:
+                sock = _bound(target)
+            except OSError as error:
+                failure = failure or error
+                continue
+            self._is_ipv6 = sock.family == socket.AF_INET6
+            self._socket = sock
+            listen_for_errors(sock)
+            return sock
+        assert failure is not None
+        raise ConfigError(_why_not_bound(self._bind or targets[0], failure)) from failure
+
+    def _close(self) -> None:
+        """Say goodbye to every peer and give the socket up."""
+        self._endpoint.close_all(self.now())
+        self.flush()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _drain(self) -> None:
+        sock = self._socket
+        assert sock is not None
+        receive = self._endpoint.receive_datagram
+        now = self.now()
+        for _ in range(_BATCH):
+            try:
+                datagram, sender = sock.recvfrom(_LARGEST)
+            except BlockingIOError:
+                break
+            except OSError:
+                self._take_errors(sock, now)
+                continue
+            receive(datagram, self._plain(sender) if self._is_ipv6 else sender, now)
+        else:
+            return
+        # An error wakes the reader as a datagram does, and would go on doing so.
+        self._take_errors(sock, now)
+
+    def _take_errors(self, sock: socket.socket, now: float) -> None:
+        for address, quoted in read_errors(sock):
+            if isinstance(address, tuple):
+                self._endpoint.unreachable(self._plain(address), quoted, now)
+
+    def _send(self, sock: socket.socket, datagram: bytes, address: Address) -> None:
+        host, port = address
+        if self._is_ipv6 and ":" not in host:
+            host = f"::ffff:{host}"
+        try:
+            sock.sendto(datagram, (host, port))
+        except BlockingIOError:
+            self.refusals["send_buffer_full"] += 1  # Lost like any other datagram; QUIC repeats it.
+        except ConnectionRefusedError:
+            # The kernel reports an earlier datagram's fate here, and has not sent this one.
+            with suppress(OSError):
+                sock.sendto(datagram, (host, port))
+        except OSError as error:
+            self.refusals["send_failed"] += 1
+            if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EAFNOSUPPORT):
+                lost = partial(self._endpoint.unreachable, address, datagram[:64], self.now())
+                self.call_soon(lost)
+
+    def _plain(self, address: tuple[object, ...]) -> Address:
+        """Write an address of the socket's family as everyone else does."""
+        host, port, *rest = address
+        assert isinstance(host, str)
+        assert isinstance(port, int)
+        if host.startswith("::ffff:"):
+            host = host[7:]
+        elif rest and rest[-1] and "%" not in host:
+            host = f"{host}%{rest[-1]}"
+        return host, port
+
+
+def _nothing() -> None:
+    pass
+
+
+def _bound(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        sock.setblocking(False)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            with suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)
+        sock.bind(address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _why_not_bound(address: Address, error: OSError) -> str:
+    where = text_of(address)
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"cannot listen on {where}: another program has this UDP port (another node?); "
+                "stop it or choose another port"
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"cannot listen on {where}: no interface of this host has that address"
+        case errno.EACCES | errno.EPERM:
+            return f"cannot listen on {where}: not permitted; choose a port from 1024 on"
+        case _:
+            return f"cannot listen on {where}: {error.strerror}"

@@ -1,0 +1,98 @@
+"""QUIC over a UDP socket under trio: what a node runs.
+
+Decides who waits for what: one task reads, one makes the calls of `call_soon`, and a task for each
+host name is resolved. All the rest is in `udp`.
+"""
+
+import socket
+from math import inf
+
+import trio
+from trio.lowlevel import wait_readable
+
+from ringfence.errors import ConfigError
+from ringfence.transport.interface import Address
+from ringfence.transport.pipe import Pipe
+from ringfence.transport.udp import AddressInfo, Udp
+from ringfence.transport.waker import Waker
+
+__all__ = ["TrioUdp"]
+
+
+class TrioUdp(Udp):
+    """A `Transport` for trio; nothing happens before `run`."""
+
+    _nursery: trio.Nursery | None = None
+    _reading: trio.CancelScope | None = None
+    _asked: Waker | None = None
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Carry messages until cancelled, then close every connection.
+
+        Calls `task_status.started(address)` once peers can reach it. Raises `ConfigError` when it
+        cannot listen.
+        """
+        sock = self._open(await self._bind_rows())
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._flush_when_asked)
+                task_status.started(self.address)
+                while True:
+                    deadline = self._next_deadline()
+                    with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
+                        self._reading = scope
+                        await wait_readable(sock)
+                    self._turn()
+        finally:
+            self._nursery = None
+            self._close()
+
+    def now(self) -> float:
+        """trio's clock, so that virtual time works too."""
+        return trio.current_time()
+
+    async def _bind_rows(self) -> list[AddressInfo]:
+        if self._bind is None:
+            return []
+        try:
+            return list(await _getaddrinfo(self._bind, socket.AI_PASSIVE))
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(
+                f"cannot listen on {self._bind[0]!r}: no such host name or address ({error})"
+            ) from error
+
+    async def _flush_when_asked(self) -> None:
+        self._asked = waker = Waker()
+        if self._soon:
+            waker.wake()
+        while True:
+            await waker.wait()
+            self._run_soon()
+
+    def _wake_flusher(self) -> None:
+        if self._asked is not None:
+            self._asked.wake()
+
+    def _wait_no_longer_than(self, deadline: float) -> None:
+        if self._reading is not None and deadline < self._reading.deadline:
+            self._reading.deadline = deadline
+
+    def _look_up(self, pipe: Pipe) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._look_up_and_begin, pipe)
+
+    async def _look_up_and_begin(self, pipe: Pipe) -> None:
+        try:
+            rows = list(await _getaddrinfo(pipe.address, 0))
+        except (OSError, UnicodeError):
+            rows = []
+        self._resolve(pipe, rows)
+
+
+async def _getaddrinfo(address: Address, flags: int) -> list[AddressInfo]:
+    return list(
+        await trio.socket.getaddrinfo(address[0], address[1], type=socket.SOCK_DGRAM, flags=flags)
+    )

@@ -1,0 +1,147 @@
+"""Runs what the pages show: Python, rule files, settings, limits as text; follows local links."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from node.settings import load_settings
+from ringfence.rules import parse_limit
+from ringfence.rules.load import load_path, load_text
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN_AS_VALUES = {"wire-protocol.md"}
+"""Its Python blocks are messages beside their bytes; the tests of the wire decode them."""
+
+_FENCE = re.compile(
+    r"^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.M | re.S
+)
+_LIMITS = re.compile(r"<!-- limits -->\n+((?:\|[^\n]*\n)+)")
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    """Of the first line of its body."""
+    info: str
+    body: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text("utf-8")
+    for found in _FENCE.finditer(text):
+        line = text.count("\n", 0, found.start("body")) + 1
+        yield Block(page, line, found["info"].strip(), found["body"])
+
+
+def every(*infos: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.info in infos]
+
+
+def pages_that_run() -> list[Path]:
+    pages = dict.fromkeys(block.page for block in every("python"))
+    return [page for page in pages if page.name not in SHOWN_AS_VALUES]
+
+
+def rows_of_limits() -> list[tuple[str, str]]:
+    """Give page and text of every limit in the first column of a marked table."""
+    found = []
+    for page in PAGES:
+        for table in _LIMITS.findall(page.read_text("utf-8")):
+            for row in table.splitlines()[2:]:
+                found += [(page.name, text) for text in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    return found
+
+
+@pytest.mark.parametrize("page", pages_that_run(), ids=lambda page: page.name)
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, block in files_of(page).items():
+        (tmp_path / name).write_text(block, "utf-8")
+    namespace: dict[str, object] = {"__name__": "__main__"}
+
+    for block in blocks(page):
+        if block.info == "python":
+            # Blank lines before it make a traceback name the page's own line.
+            code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
+            exec(code, namespace)  # these are our own pages
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The files a page tells its reader to write: blocks whose first line is `# NAME`."""
+    found = {}
+    for block in blocks(page):
+        first = block.body.partition("\n")[0]
+        if block.info == "yaml rules" and re.fullmatch(r"# [\w-]+\.yaml", first):
+            found[first.removeprefix("# ")] = block.body
+    return found
+
+
+@pytest.mark.parametrize("block", every("python no-run"), ids=lambda block: block.name)
+def test_python_that_needs_a_cluster_is_at_least_python(block: Block) -> None:
+    compile(block.body, block.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("block", every("yaml rules"), ids=lambda block: block.name)
+def test_rule_files_load_without_a_warning(block: Block) -> None:
+    loaded = load_text(block.body, block.name)
+
+    assert list(loaded.warnings) == []
+
+
+def test_the_example_rules_load_without_a_warning() -> None:
+    loaded = load_path(ROOT / "examples" / "rules")
+
+    assert list(loaded.warnings) == []
+
+
+@pytest.mark.parametrize("block", every("toml"), ids=lambda block: block.name)
+def test_settings_of_a_node_are_good_settings(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "ringfence.toml"
+    path.write_text(block.body, "utf-8")
+
+    assert load_settings(path, environment={}).members
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_the_three_nodes_by_hand_have_good_settings(name: str) -> None:
+    path = ROOT / "examples" / "three-nodes.toml"
+
+    assert load_settings(path, environment={}, flags={"name": name}).me.name == name
+
+
+@pytest.mark.parametrize(("page", "text"), rows_of_limits())
+def test_limits_written_as_text_can_be_read(page: str, text: str) -> None:
+    parse_limit(text)
+
+
+def test_every_fenced_block_of_python_and_yaml_says_how_it_is_tested() -> None:
+    known = {"python", "python no-run", "yaml rules"}
+
+    odd = [
+        block.name
+        for page in PAGES
+        for block in blocks(page)
+        if block.info.split(" ")[0] in {"python", "py", "yaml", "yml"} and block.info not in known
+    ]
+
+    assert odd == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_local_links_lead_somewhere(page: Path) -> None:
+    targets = _LINK.findall(page.read_text("utf-8"))
+
+    assert [target for target in targets if not (page.parent / target).exists()] == []

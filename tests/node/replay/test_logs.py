@@ -1,0 +1,277 @@
+import gzip
+import hashlib
+import io
+from collections import Counter
+from datetime import UTC, datetime, timedelta, timezone
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.replay.logs import (
+    MAX_HEAD,
+    MAX_LINE,
+    MAX_PROBLEMS,
+    Entry,
+    LogReader,
+    Problem,
+    read_log,
+    sorted_by_time,
+)
+from ringfence.errors import ConfigError
+
+NS = 1_000_000_000
+COMMON = b'203.0.113.7 - - [17/May/2015:10:05:03 +0000] "GET /a?b=c HTTP/1.1" 200 12'
+COMBINED = COMMON + b' "http://example.org/?q=1" "A browser (x; y)"'
+TABBED = b"1431857103\t203.0.113.7\tGET\t/a?b=c\t200"
+PARSED = Entry(1431857103 * NS, "203.0.113.7", "GET", "/a", "200")
+
+
+def reading(*lines: bytes) -> LogReader:
+    """Read these lines as a log that comes from standard input."""
+    return reading_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def reading_bytes(content: bytes) -> LogReader:
+    return read_log(Path("-"), standard_input=io.BufferedReader(io.BytesIO(content)))
+
+
+def request_line(request: bytes) -> Entry:
+    (entry,) = reading(COMMON.replace(b"GET /a?b=c HTTP/1.1", request))
+    return entry
+
+
+@pytest.mark.parametrize("line", [COMMON, COMBINED, TABBED])
+def test_each_format_gives_the_same_entry_without_its_query_string(line: bytes) -> None:
+    assert list(reading(line)) == [PARSED]
+
+
+def test_the_format_is_found_from_the_first_line_that_can_be_read() -> None:
+    assert reading(b"# a comment", COMBINED).format == "access log"
+    assert reading(b"", TABBED).format == "tab-separated trace"
+
+
+def test_a_file_is_read_plain_or_gzipped_whatever_its_name(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain.gz", tmp_path / "packed.log"
+    plain.write_bytes(COMMON)
+    packed.write_bytes(gzip.compress(COMMON))
+
+    assert list(read_log(plain)) == list(read_log(packed)) == [PARSED]
+
+
+def test_standard_input_may_be_gzipped_too() -> None:
+    assert list(reading_bytes(gzip.compress(TABBED + b"\r\n"))) == [PARSED]
+
+
+@pytest.mark.parametrize(
+    ("zone", "shift"),
+    [(b"+0000", 0), (b"-0700", 7 * 3600), (b"+0530", -(5 * 3600 + 1800)), (b"+1400", -14 * 3600)],
+)
+def test_the_offset_of_the_time_zone_counts(zone: bytes, shift: int) -> None:
+    (entry,) = reading(COMMON.replace(b"+0000", zone))
+
+    assert entry.time_ns == PARSED.time_ns + shift * NS
+
+
+@given(
+    st.datetimes(datetime(1970, 1, 3), datetime(2106, 1, 1)),  # noqa: DTZ001 - the zone is drawn
+    st.integers(-12 * 4, 14 * 4).map(lambda quarters: timezone(timedelta(minutes=15 * quarters))),
+)
+def test_a_time_stamp_means_what_the_calendar_says(when: datetime, zone: timezone) -> None:
+    when = when.replace(tzinfo=zone, microsecond=0)
+    stamp = when.strftime("%d/%b/%Y:%H:%M:%S %z").encode()
+
+    (entry,) = reading(COMMON.replace(b"17/May/2015:10:05:03 +0000", stamp))
+
+    assert datetime.fromtimestamp(entry.time_ns / NS, UTC) == when
+
+
+@pytest.mark.parametrize(
+    ("written", "time_ns"),
+    [
+        (b"1442018952.942", 1442018952942000000),
+        (b"1442018952.123456789", 1442018952123456789),
+        (b"1442018952.1234567894", 1442018952123456789),
+        (b"0", 0),
+    ],
+)
+def test_fractions_of_a_second_are_exact(written: bytes, time_ns: int) -> None:
+    (entry,) = reading(TABBED.replace(b"1431857103", written))
+
+    assert entry.time_ns == time_ns
+
+
+def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
+    entries = reading(
+        COMMON.replace(b"203.0.113.7", b"2001:db8::1"),
+        COMMON.replace(b"203.0.113.7 - -", b'host.example.org - "Anna of Example"'),
+    )
+
+    assert [entry.client for entry in entries] == ["2001:db8::1", "host.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "method", "path"),
+    [
+        (b"GET /old", "GET", "/old"),  # HTTP/0.9
+        (b"-", "-", "-"),
+        (b"", "-", "-"),
+        (rb"\x16\x03\x01", "-", "-"),
+        (rb"GET /say/\"hi\" HTTP/1.1", "GET", r"/say/\"hi\""),
+        (rb"GET /\" 404 0 \" HTTP/1.1", "GET", r"/\" 404 0 \""),
+        (b"GET /two words HTTP/2.0", "GET", "/two words"),
+        (b"OPTIONS * HTTP/1.1", "OPTIONS", "*"),
+    ],
+)
+def test_odd_request_lines_are_read(request_: bytes, method: str, path: str) -> None:
+    entry = request_line(request_)
+
+    assert (entry.method, entry.path, entry.status) == (method, path, "200")
+
+
+def test_bytes_that_are_no_utf_8_stay_distinct_and_can_be_encoded_again() -> None:
+    latin, other = request_line(b"GET /caf\xe9 HTTP/1.1"), request_line(b"GET /caf\xe8 HTTP/1.1")
+
+    assert latin.path == r"/caf\xe9"
+    assert latin.path != other.path
+    assert request_line("GET /café HTTP/1.1".encode()).path == "/café"
+
+
+def test_malformed_lines_are_counted_and_the_first_few_named() -> None:
+    log = reading(COMMON, *[b"nonsense"] * 20, COMMON)
+
+    assert len(list(log)) == 2
+    assert (log.lines, log.malformed) == (22, 20)
+    assert len(log.problems) == MAX_PROBLEMS
+    assert log.problems[0].line == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (COMMON.replace(b"17/May", b"31/Feb"), "there is no time 31/Feb/2015:10:05:03 +0000"),
+        (COMMON.replace(b"17/May", b"17/Mai"), "there is no time 17/Mai/2015:10:05:03 +0000"),
+        (COMMON.replace(b"10:05:03", b"24:05:03"), "there is no time 17/May/2015:24:05:03 +0000"),
+        (COMMON.replace(b"2015", b"1815"), "there is no time 17/May/1815:10:05:03 +0000"),
+        (b"", 'expected client, identity, user, [time], "request" and status'),
+        (TABBED, 'expected client, identity, user, [time], "request" and status'),
+        (b"x" * (3 * MAX_LINE), f"longer than {MAX_LINE} bytes"),
+    ],
+)
+def test_a_malformed_line_says_what_is_wrong_with_it(line: bytes, why: str) -> None:
+    log = reading(COMMON, line, COMMON)
+
+    assert len(list(log)) == 2
+    assert log.problems == (Problem(2, why),)
+
+
+def test_a_trace_line_with_too_few_columns_is_malformed() -> None:
+    log = reading(TABBED, b"1431857103\t203.0.113.7\tGET\t/a", b"-1\tc\tGET\t/\t200", TABBED)
+
+    assert len(list(log)) == 2
+    assert [problem.line for problem in log.problems] == [2, 3]
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_whatever_stands_in_a_log_every_line_is_an_entry_or_malformed(noise: list[bytes]) -> None:
+    content = b"\n".join([COMMON, *noise, COMMON])
+
+    log = reading_bytes(content)
+    entries = list(log)
+
+    assert entries[0] == PARSED
+    assert log.lines == content.count(b"\n") + 1 == len(entries) + log.malformed
+
+
+def test_a_truncated_gzip_keeps_what_was_read_and_counts_its_end_as_malformed() -> None:
+    lines = [b"%d\tclient%d\tGET\t/\t200\n" % (at, at * at) for at in range(5000)]
+    whole = gzip.compress(b"".join(lines))
+
+    log = reading_bytes(whole[: len(whole) // 2])
+    entries = list(log)
+
+    assert 1000 < len(entries) < 5000
+    assert [entry.time_ns // NS for entry in entries] == list(range(len(entries)))
+    assert log.malformed == 1
+    assert log.problems == (Problem(len(entries) + 1, "the gzip data breaks off here"),)
+
+
+def test_a_damaged_gzip_keeps_what_was_read_before_the_damage() -> None:
+    whole = gzip.compress(TABBED + b"\n") + b"\x1f\x8bdamage" * 9
+
+    log = reading_bytes(whole)
+
+    assert list(log) == [PARSED]
+    assert log.malformed == 1
+    assert log.problems[0].why.startswith("the gzip data is damaged from here on")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "standard input is empty; give a log with at least one request"),
+        (gzip.compress(b""), "standard input is empty; give a log with at least one request"),
+        (
+            b'{"time": 1}\n' * 200,
+            f"none of its first {MAX_HEAD} lines could be read; give a log in",
+        ),
+        (gzip.compress(COMMON * 50)[:12], r"\(the gzip data breaks off here\); give a log in"),
+    ],
+)
+def test_what_is_no_log_is_refused_with_the_mend(content: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reading_bytes(content)
+
+
+def test_a_missing_file_and_a_directory_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.log: no such file; give the path"):
+        read_log(tmp_path / "nowhere.log")
+    with pytest.raises(ConfigError, match="is a directory; name one log file in it"):
+        read_log(tmp_path)
+
+
+def test_a_reader_holds_no_more_than_it_was_asked_for() -> None:
+    source = io.BufferedReader(io.BytesIO((TABBED + b"\n") * 100_000))
+    log = read_log(Path("-"), standard_input=source)
+
+    next(log)
+
+    assert log.lines == 1
+    assert source.tell() < 100_000
+
+
+@given(st.lists(st.integers(0, 5), max_size=50))
+def test_sorting_by_time_keeps_the_order_within_one_instant(times: list[int]) -> None:
+    entries = [Entry(time, str(place), "GET", "/", "200") for place, time in enumerate(times)]
+
+    ordered = sorted_by_time(iter(entries))
+
+    assert [(entry.time_ns, int(entry.client)) for entry in ordered] == sorted(
+        zip(times, range(len(times)), strict=True)
+    )
+
+
+def test_the_bundled_log_is_read_whole_and_equals_its_published_trace() -> None:
+    with as_file(files("node.demo") / "semicomplete-2015-05.log.gz") as path:
+        log = read_log(path)
+        entries = list(log)
+
+    assert (log.lines, log.malformed, log.format) == (10_000, 0, "access log")
+    assert len({entry.client for entry in entries}) == 1_753
+    assert Counter(entry.method for entry in entries) == {
+        "GET": 9_952,
+        "HEAD": 42,
+        "POST": 5,
+        "OPTIONS": 1,
+    }
+    # The digest is that of the same trace as another program cut it: paths of at most 160
+    # characters, lines of `seconds client method path status` with tabs between, sorted as bytes.
+    rows = sorted(
+        f"{e.time_ns // NS}\t{e.client}\t{e.method}\t{e.path[:160]}\t{e.status}\n" for e in entries
+    )
+    assert hashlib.sha256("".join(rows).encode()).hexdigest() == DIGEST_OF_TRACE
+
+
+DIGEST_OF_TRACE = "812cd628384841e5778051ba4c1771258729c47f918f523891af7b5eeeac1552"

@@ -1,0 +1,69 @@
+from node.counters import Counters
+from ringfence.client.batch import Verdicts
+from ringfence.limiter import Code, Outcomes
+from ringfence.wire import Op, Source
+
+
+def verdicts(*codes: Code) -> Verdicts:
+    count = len(codes)
+    zeros = [0] * count
+    return Verdicts(
+        Outcomes([*codes], zeros, zeros, zeros, zeros, zeros, zeros), [Source.OWNER] * count
+    )
+
+
+def after(*steps: tuple[Op, Verdicts, bool]) -> dict[str, int]:
+    counters = Counters()
+    for op, decided, stand_in in steps:
+        counters.decided(op, decided, stand_in=stand_in)
+    return {name: count for name, count in counters.as_dict().items() if count}
+
+
+def test_a_node_that_did_nothing_has_counted_nothing() -> None:
+    assert after() == {}
+
+
+def test_checks_are_counted_by_what_became_of_them() -> None:
+    codes = (
+        *(Code.ALLOWED, Code.ALLOWED, Code.OVER_SOFT, Code.DENIED, Code.NEVER),
+        *(Code.UNCHARGED, Code.UNKNOWN_RULE),
+    )
+
+    assert after((Op.CHECK, verdicts(*codes), False)) == {
+        "checks": 7,
+        "allowed": 3,
+        "over_soft": 1,
+        "denied": 2,
+        "uncharged": 1,
+        "unknown_rule": 1,
+    }
+
+
+def test_an_all_clear_batch_counts_the_same_as_its_checks_alone() -> None:
+    one = (Op.CHECK, verdicts(Code.ALLOWED), False)
+
+    assert after((Op.CHECK, verdicts(Code.ALLOWED, Code.ALLOWED), False)) == after(one, one)
+
+
+def test_what_was_decided_in_place_of_an_owner_is_counted_as_well() -> None:
+    assert after((Op.CHECK, verdicts(Code.ALLOWED, Code.DENIED), True)) == {
+        "checks": 2,
+        "allowed": 1,
+        "denied": 1,
+        "stood_in": 2,
+    }
+
+
+def test_refunds_and_resets_are_no_checks() -> None:
+    assert after(
+        (Op.REFUND, verdicts(Code.ALLOWED, Code.ALLOWED), False),
+        (Op.RESET, verdicts(Code.ALLOWED), True),
+    ) == {"refunds": 2, "resets": 1}
+
+
+def test_names_are_sorted() -> None:
+    counters = Counters()
+    counters.add("b")
+    counters.add("a", 2)
+
+    assert list(counters.as_dict().items()) == [("a", 2), ("b", 1)]

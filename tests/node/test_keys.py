@@ -1,0 +1,168 @@
+import stat
+import tomllib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from node.access import KeyDir, Scope, load_access
+from node.keys import write_keys
+from ringfence.client.url import parse_token
+from ringfence.errors import ConfigError
+from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls
+from ringfence.wire import Hello, Role, matches
+
+TOKENS = ("app:check", "operator:check,reset,observe")
+
+
+def made(
+    directory: Path,
+    names: Sequence[str] = (),
+    addresses: Sequence[str] = (),
+    tokens: Sequence[str] = TOKENS,
+    days: int = 30,
+) -> KeyDir:
+    write_keys(directory, names, addresses, tokens, days)
+    return KeyDir(directory)
+
+
+def certificate_of(keys: KeyDir) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(keys.certificate.read_bytes())
+
+
+def alternatives(keys: KeyDir) -> x509.SubjectAlternativeName:
+    extensions = certificate_of(keys).extensions
+    return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def test_every_file_and_the_directory_are_for_their_owner_alone(tmp_path: Path) -> None:
+    keys = made(tmp_path / "deep" / "keys")
+
+    assert stat.S_IMODE(keys.path.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()}
+    assert modes == dict.fromkeys(
+        [
+            "ca.pem",
+            "ca.key",
+            "node.pem",
+            "node.key",
+            "cluster.key",
+            "tokens.toml",
+            "app.token",
+            "operator.token",
+        ],
+        0o600,
+    )
+
+
+def test_nodes_and_clients_can_use_what_was_written(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    now = datetime.now(UTC)
+
+    load_server_tls(keys.certificate, keys.key, now)
+    load_client_tls(keys.ca, now)
+    token = parse_token(keys.token("app").read_text("ascii").strip())
+    access = load_access(keys)
+
+    assert token.name == "app"
+    assert access.scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) == {Scope.CHECK}
+
+
+def test_the_certificate_covers_names_and_addresses_and_the_days_given(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", ["a.example.org"], ["10.0.0.1", "::1"], days=30)
+
+    covered = alternatives(keys)
+    assert covered.get_values_for_type(x509.DNSName) == [NODE_NAME, "a.example.org"]
+    assert [str(ip) for ip in covered.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "::1"]
+    left = certificate_of(keys).not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=29) < left <= timedelta(days=30)
+
+
+def test_only_digests_of_the_tokens_stand_in_the_nodes_file(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+
+    records = tomllib.loads(keys.tokens.read_text("utf-8"))["tokens"]
+
+    for name, scopes in (("app", ["check"]), ("operator", ["check", "reset", "observe"])):
+        secret = parse_token(keys.token(name).read_text("ascii").strip()).secret
+        assert matches(secret, bytes.fromhex(records[name]["digest"]))
+        assert records[name]["scopes"] == scopes
+        assert secret.hex() not in keys.tokens.read_text("utf-8")
+
+
+def test_two_clusters_share_no_secret(tmp_path: Path) -> None:
+    one, other = made(tmp_path / "one"), made(tmp_path / "other")
+
+    for path in one.path.iterdir():
+        assert path.read_bytes() != (other.path / path.name).read_bytes()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    before = {path: path.read_bytes() for path in keys.path.iterdir()}
+
+    with pytest.raises(ConfigError, match="exists; name a directory without keys"):
+        made(tmp_path / "keys")
+
+    assert {path: path.read_bytes() for path in keys.path.iterdir()} == before
+
+
+def test_one_file_in_the_way_keeps_all_others_from_being_written(tmp_path: Path) -> None:
+    (tmp_path / "operator.token").write_text("precious", "ascii")
+
+    with pytest.raises(ConfigError, match=r"operator\.token exists"):
+        made(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["operator.token"]
+    assert (tmp_path / "operator.token").read_text("ascii") == "precious"
+
+
+def test_a_dangling_link_in_the_way_is_not_written_through(tmp_path: Path) -> None:
+    directory, elsewhere = tmp_path / "keys", tmp_path / "elsewhere"
+    directory.mkdir()
+    (directory / "node.key").symlink_to(elsewhere)
+
+    with pytest.raises(ConfigError, match=r"node\.key"):
+        made(directory)
+
+    assert not elsewhere.exists()
+    assert [path.name for path in directory.iterdir()] == ["node.key"]
+
+
+@pytest.mark.parametrize(
+    ("names", "addresses", "tokens", "said"),
+    [
+        ([], ["a.example.org"], TOKENS, r"--address 'a\.example\.org' is not an IP.*--name"),
+        ([], ["10.0.0.1:7101"], TOKENS, "is not an IP address"),
+        (["a..example.org"], [], TOKENS, r"a\.\.example\.org.* is not a host name"),
+        ([""], [], TOKENS, "is not a host name"),
+        (["10.0.0.1"], [], TOKENS, "--name '10.0.0.1' is an IP address; .*--address"),
+        (["a b"], [], TOKENS, "'a b' is not a host name"),
+        (["a.example.org:7101"], [], TOKENS, "is not a host name"),
+        ([], [], ["app"], "--token 'app' is not NAME:SCOPE,SCOPE"),
+        ([], [], [":check"], "--token ':check' is not NAME:SCOPE"),
+        ([], [], ["../app:check"], "is not NAME:SCOPE"),
+        ([], [], ["caf\u00e9:check"], "is not NAME:SCOPE"),
+        ([], [], ["a" * 65 + ":check"], "is not NAME:SCOPE"),
+        ([], [], ["app:chekc"], "'chekc'.* scopes are check, reset, observe"),
+        ([], [], ["app:"], "scopes are check, reset, observe"),
+        ([], [], ["app:check", "app:reset"], "two tokens are called 'app'"),
+        ([], [], [], "no token"),
+    ],
+)
+def test_wrong_wishes_are_named_and_nothing_is_written(
+    tmp_path: Path, names: list[str], addresses: list[str], tokens: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(tmp_path / "keys", names, addresses, tokens)
+
+    assert not (tmp_path / "keys").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "ascii")
+
+    with pytest.raises(ConfigError, match=r"file/keys: cannot be made"):
+        made(tmp_path / "file" / "keys")

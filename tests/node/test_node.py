@@ -1,0 +1,724 @@
+"""Several nodes and real embedded clients on a network in memory, on virtual time."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from hashring import Ring, shard_of
+from node.access import Access
+from node.node import Node
+from node.settings import MemberSettings, NodeSettings
+from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.link import LinkSettings
+from ringfence.limiter import Limit
+from ringfence.rules import RuleSet, adhoc_rule, encode_key
+from ringfence.rules.load import load_text
+from ringfence.transport.interface import Address
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import Hello, Role, Source
+from tests.vectors.algorithms import VECTORS, Vector
+
+NAMES = ("a", "b", "c")
+RULES = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100, algorithm: fixed_window}
+  - key: strict
+    rate_limit: {unit: minute, requests_per_unit: 5, on_failure: deny}
+  - key: alone
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: fixed_window, on_failure: local}
+  - key: one
+    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: fixed_window}
+"""
+
+
+class HandClock:
+    """The time that nodes count by: it stands until it is set."""
+
+    def __init__(self) -> None:
+        self.time = 0
+
+    def now(self) -> int:
+        return self.time
+
+
+def address_of(name: str) -> Address:
+    return name, 7101
+
+
+def members(*names: str) -> list[MemberSettings]:
+    return [MemberSettings(name=name, address=f"{name}:7101") for name in names]
+
+
+def owner_of(key: bytes, names: Sequence[str] = NAMES) -> str:
+    return Ring.of(member.as_member() for member in members(*names)).owner(shard_of(key))
+
+
+def owned(rules: RuleSet, key: str, owner: str, number: int = 0) -> dict[str, str]:
+    """A descriptor whose counter `owner` decides for."""
+    found = [
+        {key: f"{owner}{i}"}
+        for i in range(200)
+        if owner_of(_counter(rules, {key: f"{owner}{i}"})) == owner
+    ]
+    return found[number]
+
+
+def _counter(rules: RuleSet, descriptor: Mapping[str, str]) -> bytes:
+    from ringfence.rules import Descriptor
+
+    [match] = rules.match("api", [Descriptor(tuple(descriptor.items()))])
+    assert match is not None
+    return match.key
+
+
+@dataclass
+class World:
+    nursery: trio.Nursery
+    network: MemoryNetwork
+    clock: HandClock
+    rules: RuleSet
+    nodes: dict[str, Node] = field(default_factory=dict)
+    lives: dict[str, trio.CancelScope] = field(default_factory=dict)
+    bugs: list[Exception] = field(default_factory=list)
+    clients: int = 0
+
+    async def start(
+        self, name: str, *, sees: Sequence[str] = NAMES, rules: RuleSet | None = None
+    ) -> Node:
+        """Start a node that lists the members `sees`."""
+        node = Node(
+            NodeSettings(members=members(*sees), name=name, drain_timeout=5.0),
+            Access(is_open=True),
+            rules or self.rules,
+            clock=self.clock,
+            random=Random(name),
+        )
+        transport = self.network.transport(
+            address_of(name), on_bug=self.bugs.append, accept=node.accept
+        )
+
+        async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(node.run, transport)
+                await nursery.start(transport.run)
+                task_status.started(nursery.cancel_scope)
+
+        self.lives[name] = await self.nursery.start(live)
+        self.nodes[name] = node
+        return node
+
+    async def crash(self, name: str) -> None:
+        """End a node as a power failure would."""
+        self.network.crash(address_of(name))
+        self.lives.pop(name).cancel()
+        self.nodes.pop(name)
+        await trio.sleep(0)
+
+    async def stop(self, name: str) -> None:
+        """Drain a node, then end it."""
+        await self.nodes.pop(name).drain()
+        self.lives.pop(name).cancel()
+
+    @asynccontextmanager
+    async def client(
+        self,
+        *seeds: str,
+        only: bool = False,
+        rules: RuleSet | None = None,
+        timeout: float = 0.5,
+        raise_on_outage: bool = False,
+    ) -> AsyncIterator[Limiter]:
+        """An embedded client that has joined; with `only` it asks its seed for everything."""
+        self.clients += 1
+        number = self.clients
+        transport = self.network.transport((f"client{number}", 1), on_bug=self.bugs.append)
+        cluster = Cluster(
+            transport,
+            [address_of(seed) for seed in seeds or NAMES],
+            Hello(Role.CLIENT, "app", b"", number),
+            ClusterSettings(link=LinkSettings(answer_timeout=timeout), route=not only),
+            self.clock,
+            Random(number),
+            None if rules is None else rules.as_carried(),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.run)
+            await nursery.start(cluster.run)
+            await cluster.wait_joined(5.0)
+            yield Limiter(cluster, raise_on_outage=raise_on_outage)
+            cluster.close()
+            transport.flush()
+            nursery.cancel_scope.cancel()
+
+    def count(self, name: str, counter: str) -> int:
+        return self.nodes[name].stats(1).counters.get(counter, 0)
+
+    def total(self, counter: str) -> int:
+        return sum(self.count(name, counter) for name in self.nodes)
+
+
+@asynccontextmanager
+async def world(*names: str, rules: str = RULES) -> AsyncIterator[World]:
+    """Nodes that all list each other, and nothing wrong yet."""
+    async with trio.open_nursery() as nursery:
+        made = World(nursery, MemoryNetwork(Random(1)), HandClock(), load_text(rules).rules)
+        for name in names or NAMES:
+            await made.start(name, sees=names or NAMES)
+        yield made
+        nursery.cancel_scope.cancel()
+    assert made.bugs == []
+
+
+def of(decisions: Sequence[Decision]) -> list[bool]:
+    return [decision.allowed for decision in decisions]
+
+
+# One budget
+
+
+async def test_a_budget_is_one_whichever_node_is_asked(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        decisions = []
+        for seed in (*NAMES, *NAMES):
+            async with w.client(seed, only=True) as limiter:
+                decisions.append(await limiter.check("api", {"client": "x"}))
+
+        assert of(decisions) == [True] * 5 + [False]
+        assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0, 0]
+        assert {decision.source for decision in decisions} == {Source.OWNER}
+
+
+async def test_what_a_node_does_not_own_is_forwarded_once_and_counted(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        for _ in range(3):
+            await limiter.check("api", owned(w.rules, "client", "b"))
+        await limiter.check("api", owned(w.rules, "client", "a"))
+
+        assert [w.count(name, "forwarded") for name in NAMES] == [3, 0, 0]
+        assert [w.count(name, "checks") for name in NAMES] == [1, 3, 0]
+
+
+async def test_a_client_asks_the_owner_itself(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        for number in range(50):
+            await limiter.check("api", {"client": str(number)})
+
+        assert w.total("forwarded") == 0
+        assert w.total("checks") == 50
+        assert all(w.count(name, "checks") > 5 for name in NAMES)
+
+
+async def test_a_request_that_meets_no_rule_never_leaves_the_process(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        decision = await limiter.check("api", {"colour": "red"})
+
+        assert decision.allowed
+        assert decision.source is Source.NO_RULE
+        assert w.total("checks") == 0
+
+
+async def test_peek_refund_and_reset_reach_the_owner_through_any_node(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client, 3)
+
+        left = [
+            (await limiter.peek("api", client)).remaining,
+            (await limiter.refund("api", client, 2)).remaining,
+            (await limiter.reset("api", client)).remaining,
+        ]
+
+        assert left == [2, 4, 5]
+        assert w.count("b", "refunds") == w.count("b", "resets") == 1
+
+
+async def test_limits_that_come_with_the_check_are_shared_too(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as one, w.client("b", only=True) as two:
+        decisions = [
+            await limiter.check_limit("3/minute fixed_window", "user", "42")
+            for limiter in (one, two, one, two)
+        ]
+
+        assert of(decisions) == [True, True, True, False]
+
+
+# Races
+
+
+async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> int:
+    """Let all ask for the same key at once; how many were admitted."""
+    admitted = 0
+
+    async def ask(limiter: Limiter) -> None:
+        nonlocal admitted
+        admitted += (await limiter.check("api", descriptor)).allowed
+
+    async with trio.open_nursery() as nursery:
+        for limiter in limiters:
+            nursery.start_soon(ask, limiter)
+    return admitted
+
+
+@pytest.mark.parametrize("only", [False, True], ids=["asking the owner", "through other nodes"])
+async def test_of_two_clients_racing_for_the_last_unit_exactly_one_wins(
+    autojump_clock: MockClock, only: bool
+) -> None:
+    rounds = 300
+    async with world() as w, w.client("a", only=only) as one, w.client("b", only=only) as two:
+        won = [await race([one, two], {"one": str(number)}) for number in range(rounds)]
+
+        assert won == [1] * rounds
+        assert (w.total("forwarded") > rounds) is only
+
+
+async def test_of_a_hundred_concurrent_checks_of_one_key_exactly_its_limit_passes(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as one, w.client("c") as two:
+        assert await race([one, two] * 50, {"client": "x"}) == 5
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    jitter=st.floats(0, 0.05),
+    asks=st.lists(
+        st.tuples(
+            st.integers(0, 3),  # which client
+            st.integers(0, 2),  # which key
+            st.integers(0, 4),  # cost
+            st.floats(0, 0.1),  # when
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_whatever_the_interleaving_no_window_admits_more_than_its_limit_nor_less_than_asked(
+    seed: int, jitter: float, asks: list[tuple[int, int, int, float]]
+) -> None:
+    spent = [0, 0, 0]
+    refused: list[list[int]] = [[], [], []]
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            network = MemoryNetwork(Random(seed), jitter=jitter)
+            w = World(nursery, network, HandClock(), load_text(RULES).rules)
+            for name in NAMES:
+                await w.start(name)
+            async with (
+                w.client("a") as one,
+                w.client("a", only=True) as two,
+                w.client("b", only=True) as three,
+                w.client("c", only=True) as four,
+            ):
+                limiters = (one, two, three, four)
+
+                async def ask(who: int, key: int, cost: int, at: float) -> None:
+                    await trio.sleep(at)
+                    decision = await limiters[who].check("api", {"client": str(key)}, cost)
+                    assert decision.source is Source.OWNER
+                    if decision.allowed:
+                        spent[key] += cost
+                    else:
+                        refused[key].append(cost)
+
+                async with trio.open_nursery() as checks:
+                    for who, key, cost, at in asks:
+                        checks.start_soon(ask, who, key, cost, at)
+            nursery.cancel_scope.cancel()
+        assert w.bugs == []
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+    for units, costs in zip(spent, refused, strict=True):
+        assert units <= 5
+        assert all(max(cost, 1) > 5 - units for cost in costs)  # None was refused needlessly.
+
+
+# All or nothing
+
+
+async def test_several_descriptors_are_charged_together_or_not_at_all_across_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        both = [owned(w.rules, "client", "a"), owned(w.rules, "tenant", "b")]
+        for only in (False, True):
+            async with w.client("c", only=only) as limiter:
+                await limiter.reset("api", both)
+
+                decisions = [await limiter.check("api", both) for _ in range(7)]
+                await trio.sleep(0.1)  # until the refunds have arrived
+
+                assert of(decisions) == [True] * 5 + [False] * 2
+                assert (await limiter.peek("api", both[1])).remaining == 95
+
+
+async def test_a_group_through_a_node_that_owns_none_of_it_leaves_no_charge_behind(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("c", only=True) as limiter:
+        full = owned(w.rules, "client", "a")
+        await limiter.check("api", full, 5)
+        others = [owned(w.rules, "tenant", name, 3) for name in NAMES]
+
+        decision = await limiter.check("api", [*others, full], 1)
+        await trio.sleep(0.1)
+
+        assert not decision.allowed
+        peeks = [await limiter.peek("api", other) for other in others]
+        assert [peek.remaining for peek in peeks] == [100] * 3
+
+
+# Failures
+
+
+async def test_when_an_owner_dies_its_standby_decides_and_says_so(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+
+        await w.crash("b")
+        decisions = [await limiter.check("api", client) for _ in range(6)]
+
+        assert {decision.source for decision in decisions} == {Source.STANDBY}
+        assert of(decisions) == [True] * 5 + [False]
+        assert w.total("stood_in") == 6
+
+
+async def test_a_node_that_forwards_asks_the_standby_as_well(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        await w.crash("b")
+        decisions = [
+            await limiter.check("api", owned(w.rules, "client", "b", number))
+            for number in range(20)
+        ]
+
+        assert {decision.source for decision in decisions} == {Source.STANDBY}
+        assert w.count("a", "stood_in") > 0
+        assert w.count("c", "stood_in") > 0
+
+
+async def test_a_silent_owner_costs_the_first_check_its_patience_and_later_ones_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        await w.crash("b")
+
+        taken = []
+        for _ in range(12):
+            begun = trio.current_time()
+            assert (await limiter.check("api", client, 0)).source is Source.STANDBY
+            taken.append(trio.current_time() - begun)
+
+        assert max(taken) < 1.1  # the patience with the owner, and that of a handshake
+        assert max(taken[-5:]) < 0.01
+
+
+async def test_an_owner_that_comes_back_decides_again(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await w.crash("b")
+        assert (await limiter.check("api", client)).source is Source.STANDBY
+
+        await w.start("b")
+        await trio.sleep(10)
+
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_a_node_that_forwards_finds_an_owner_that_came_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await w.crash("b")
+        assert (await limiter.check("api", client)).source is Source.STANDBY
+
+        await w.start("b")
+        await trio.sleep(10)
+
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_with_all_nodes_gone_each_rule_says_what_happens(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        for name in NAMES:
+            await w.crash(name)
+
+        allowed = [await limiter.check("api", {"client": "x"}) for _ in range(7)]
+        denied = [await limiter.check("api", {"strict": "x"}) for _ in range(7)]
+        alone = [await limiter.check("api", {"alone": "x"}) for _ in range(4)]
+
+        assert of(allowed) == [True] * 7
+        assert of(denied) == [False] * 7
+        assert of(alone) == [True, True, False, False]
+        assert {d.source for d in allowed + denied} == {Source.POLICY}
+        assert {d.source for d in alone} == {Source.LOCAL}
+
+
+async def test_a_node_cut_off_from_all_others_answers_by_the_rules_as_well(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        rules = w.rules
+        await w.crash("b")
+        await w.crash("c")
+
+        # Keys that neither it nor, as their standby, a dead node's would-be heir can decide.
+        sources = {
+            (await limiter.check("api", owned(rules, key, owner, number))).source
+            for key in ("client", "strict", "alone")
+            for owner in ("b", "c")
+            for number in range(5)
+        }
+
+        assert sources == {Source.STANDBY, Source.POLICY, Source.LOCAL}
+        assert w.count("a", "undecided") > 0
+
+
+async def test_a_peer_that_is_silent_does_not_make_a_check_late(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True, timeout=0.3) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        for name in ("b", "c"):
+            w.network.cut(address_of("a"), address_of(name))
+
+        begun = trio.current_time()
+        await limiter.check("api", client)
+
+        assert trio.current_time() - begun < 0.65
+
+
+async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        theirs, ours = owned(w.rules, "client", "b"), owned(w.rules, "client", "c")
+        await race([limiter], theirs)
+        w.network.cut(address_of("a"), address_of("b"))
+        took: dict[str, float] = {}
+
+        async def ask(what: str, descriptor: Mapping[str, str], after: float) -> None:
+            await trio.sleep(after)
+            begun = trio.current_time()
+            await limiter.check("api", descriptor)
+            took[what] = trio.current_time() - begun
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "theirs", theirs, 0.0)
+            nursery.start_soon(ask, "ours", ours, 0.01)
+
+        assert took["ours"] < 0.05
+        assert took["theirs"] > 0.2
+
+
+# Leaving
+
+
+async def test_a_node_that_drains_sends_everybody_elsewhere_and_loses_no_answer(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        sources: list[Source] = []
+
+        async def ask(number: int) -> None:
+            await trio.sleep(number / 1000)
+            begun = trio.current_time()
+            decision = await limiter.check("api", {"tenant": str(number)})
+            sources.append(decision.source)
+            assert trio.current_time() - begun < 0.1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                nursery.start_soon(ask, number)
+            await trio.sleep(0.15)
+            begun = trio.current_time()
+            await w.stop("b")
+            took = trio.current_time() - begun
+
+        assert len(sources) == 300
+        assert set(sources) == {Source.OWNER, Source.STANDBY}
+        assert took < 0.1
+
+
+async def test_a_node_that_drains_answers_what_it_has_forwarded(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True, timeout=2.0) as limiter:
+        w.network.set_delay(address_of("a"), address_of("b"), 0.1)
+        decisions: list[Decision] = []
+
+        async def ask() -> None:
+            decisions.append(await limiter.check("api", owned(w.rules, "client", "b")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(0.01)
+            await w.stop("a")
+
+        assert decisions[0].source in (Source.OWNER, Source.STANDBY)
+
+
+async def test_draining_is_bounded_even_when_a_client_stays(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        await limiter.check("api", {"client": "x"})
+        w.network.cut(("client1", 1), address_of("b"))
+
+        with trio.fail_after(5.1):
+            await w.stop("b")
+
+
+async def test_a_node_that_drains_takes_no_newcomers(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        w.network.cut(("client1", 1), address_of("b"))  # It keeps the node draining.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(w.nodes["b"].drain)
+            await trio.sleep(0.1)
+            async with w.client("b", "a") as newcomer:
+                decision = await newcomer.check("api", owned(w.rules, "client", "b"))
+
+            assert decision.source is Source.STANDBY
+            assert w.count("b", "refused_draining") > 0
+        assert limiter.rules.domains
+
+
+# Rules
+
+
+async def test_new_rules_reach_clients_with_their_next_checks(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a") as limiter:
+        for _ in range(2):
+            await limiter.check("api", {"client": "x"})
+        tighter = load_text(RULES.replace("requests_per_unit: 5", "requests_per_unit: 3")).rules
+        added = load_text(RULES + "  - key: new\n    rate_limit: {unit: day, requests_per_unit: 1}\n")
+
+        for node in w.nodes.values():
+            node.change_rules(RuleSet(tighter.contents, version=1))
+        third, fourth = [await limiter.check("api", {"client": "x"}) for _ in range(2)]
+        for node in w.nodes.values():
+            node.change_rules(RuleSet(added.rules.contents, version=2))
+        await limiter.check("api", {"client": "y"})
+        await trio.sleep(1)
+        new = [await limiter.check("api", {"new": "x"}) for _ in range(2)]
+
+        assert of([third, fourth]) == [True, False]  # What was spent stays spent.
+        assert of(new) == [True, False]
+        assert limiter.rules.version == 2
+
+
+async def test_a_node_that_forwards_knows_the_new_rules_too(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("a", only=True) as limiter:
+        for node in w.nodes.values():
+            node.change_rules(RuleSet((), version=1))
+
+        decision = await limiter.check("api", owned(w.rules, "client", "b"))
+
+        assert decision.allowed
+        assert w.count("b", "unknown_rule") > 0
+
+
+async def test_a_rule_that_the_owner_does_not_have_yet_is_enforced_all_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        w.nodes["a"].change_rules(RuleSet(w.rules.contents, version=1))
+        for name in ("b", "c"):
+            w.nodes[name].change_rules(RuleSet())
+        async with w.client("a") as limiter:
+            client = owned(w.rules, "client", "b")
+
+            decisions = [await limiter.check("api", client) for _ in range(6)]
+
+            assert of(decisions) == [True] * 5 + [False]
+
+
+# Differing lists
+
+
+async def test_nodes_that_list_different_members_never_send_a_check_in_circles(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("x") as w:
+        await w.start("a", sees=("a", "b"))
+        await w.start("b", sees=("b", "c"))
+        await w.start("c", sees=("c", "a"))
+        async with w.client("a", only=True) as limiter:
+            for number in range(30):
+                with trio.fail_after(2):
+                    assert await limiter.check("api", {"client": str(number)})
+
+            assert w.count("a", "forwarded") <= 60
+            assert w.count("b", "forwarded") == w.count("c", "forwarded") == 0
+            assert w.count("b", "refused_not_owner") > 0
+
+
+# Exactness, through the wire
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+async def test_a_cluster_answers_every_worked_example_through_its_client(
+    autojump_clock: MockClock, vector: Vector
+) -> None:
+    async with world("a", "b") as w, w.client("a", only=True) as limiter:
+        key = key_owned_by("b", vector.limit)
+
+        for number, step in enumerate(vector.steps):
+            w.clock.time = step.at_ns
+            decision = await limiter.check_limit(vector.limit, key, cost=step.cost)
+
+            told = {
+                "admitted": decision.allowed,
+                "permanent": decision.is_permanent,
+                "over_soft": decision.over_soft,
+                "remaining": decision.remaining,
+                "retry_after": decision.retry_after or 0.0,
+                "reset_after": decision.reset_after,
+                "delay": decision.delay,
+            }
+            expected = {
+                "admitted": step.is_admitted,
+                "permanent": step.is_permanent,
+                "over_soft": step.is_over_soft,
+                "remaining": step.remaining,
+                "retry_after": in_seconds(step.retry_after_ns),
+                "reset_after": in_seconds(step.reset_after_ns),
+                "delay": in_seconds(step.delay_ns),
+            }
+            said = {name: value for name, value in expected.items() if value is not None}
+            assert {name: told[name] for name in said} == said, f"step {number}"
+        assert w.count("b", "checks") == len(vector.steps)
+
+
+def key_owned_by(owner: str, limit: Limit) -> str:
+    rule = adhoc_rule(limit)
+    return next(
+        str(i)
+        for i in range(1000)
+        if owner_of(encode_key(rule.id, (str(i),)), ("a", "b")) == owner
+    )
+
+
+def in_seconds(duration_ns: int | None) -> float | None:
+    return None if duration_ns is None else duration_ns / 1e9

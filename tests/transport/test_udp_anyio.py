@@ -1,0 +1,216 @@
+"""The anyio shell over real sockets on loopback, under trio and under asyncio."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+
+from ringfence.errors import ConfigError
+from ringfence.transport.authority import issue, new_authority, self_signed
+from ringfence.transport.closing import TransportCode
+from ringfence.transport.interface import Address, Connection
+from ringfence.transport.tls import ClientTls, ServerTls
+from ringfence.transport.udp_anyio import AnyioUdp
+from ringfence.wire.errors import ErrorCode
+
+BACKENDS = ["trio", "asyncio"]
+
+NODE = """
+import sys
+from datetime import UTC, datetime
+import trio
+from ringfence.transport.authority import self_signed
+from ringfence.transport.udp_trio import TrioUdp
+
+class Silent:
+    def on_open(self, connection): pass
+    def on_message(self, payload): pass
+    def on_close(self, code, reason): pass
+
+async def main():
+    node = TrioUdp(("127.0.0.1", 0), on_bug=print, server=self_signed(datetime.now(UTC)),
+                   accept=lambda connection: Silent())
+    async with trio.open_nursery() as nursery:
+        _, port = await nursery.start(node.run)
+        print(port, flush=True)
+
+trio.run(main)
+"""
+
+
+class Log:
+    """A handler whose news can be waited for."""
+
+    def __init__(self, *, echoes: bool = False) -> None:
+        self.echoes = echoes
+        self.connection: Connection | None = None
+        self.messages: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.news = anyio.Event()
+
+    def on_open(self, connection: Connection) -> None:
+        self.connection = connection
+        self._tell()
+
+    def on_message(self, payload: bytes) -> None:
+        self.messages.append(payload)
+        if self.echoes:
+            assert self.connection is not None
+            self.connection.send(payload)
+        self._tell()
+
+    def on_close(self, code: int, reason: str) -> None:
+        self.closed = code, reason
+        self._tell()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = anyio.Event()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(10):
+            while not condition():
+                await self.news.wait()
+
+
+def report(error: Exception) -> None:
+    raise error
+
+
+def node(tls: ServerTls | None = None) -> AnyioUdp:
+    return AnyioUdp(
+        ("127.0.0.1", 0),
+        on_bug=report,
+        server=tls or self_signed(datetime.now(UTC)),
+        accept=lambda _: Log(echoes=True),
+    )
+
+
+def app(tls: ClientTls | None = None) -> AnyioUdp:
+    return AnyioUdp(on_bug=report, client=tls or ClientTls(verify=False))
+
+
+@asynccontextmanager
+async def running(*transports: AnyioUdp) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        for transport in transports:
+            await tasks.start(transport.run)
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def run(backend: str, main: Callable[[], Awaitable[None]]) -> None:
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_messages_go_there_and_back_over_a_verified_connection(backend: str) -> None:
+    now = datetime.now(UTC)
+    ca, ca_key = new_authority(now, 2)
+    tls = ServerTls(*issue(ca, ca_key, [], [], now, 1))
+
+    async def main() -> None:
+        server, client = node(tls), app(ClientTls(ca))
+        async with running(server, client):
+            log = Log()
+            connection = client.connect(server.address, log)
+            payloads = [b"x", bytes(50_000), b"last"]
+            for payload in payloads:
+                connection.send(payload)
+            await log.wait_until(lambda: len(log.messages) == 3)
+            assert log.messages == payloads
+
+    run(backend, main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_name_is_resolved_and_goodbyes_arrive(backend: str) -> None:
+    async def main() -> None:
+        client, log = app(), Log()
+        async with running(client):
+            server = node()
+            async with running(server):
+                client.connect(("localhost", server.address[1]), log).send(b"hello")
+                await log.wait_until(lambda: log.messages == [b"hello"])
+            await log.wait_until(lambda: log.closed is not None)
+            assert log.closed == (ErrorCode.DRAINING, "shutting down")
+
+    run(backend, main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_name_that_does_not_exist_is_told_as_such(backend: str) -> None:
+    async def main() -> None:
+        client, log = app(), Log()
+        async with running(client):
+            client.connect(("no-such-host.invalid", 7600), log)
+            await log.wait_until(lambda: log.closed is not None)
+            assert log.closed is not None
+            assert log.closed[0] == TransportCode.UNREACHABLE
+
+    run(backend, main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_timers_and_soon_calls_are_made(backend: str) -> None:
+    made: list[str] = []
+
+    async def main() -> None:
+        client, done = app(), anyio.Event()
+        async with running(client):
+            now = client.now()
+            client.call_at(now + 0.02, done.set)
+            client.call_at(now + 0.01, lambda: made.append("later"))
+            client.call_at(now + 0.01, lambda: made.append("never")).cancel()
+            client.call_soon(lambda: made.append("soon"))
+            with anyio.fail_after(5):
+                await done.wait()
+
+    run(backend, main)
+    assert made == ["soon", "later"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_address_that_cannot_be_bound_is_refused_in_words(backend: str) -> None:
+    async def bind(address: Address) -> None:
+        await AnyioUdp(address, on_bug=report).run()
+
+    with pytest.raises(ConfigError, match="no interface of this host has that address"):
+        anyio.run(bind, ("203.0.113.1", 0), backend=backend)
+    with pytest.raises(ConfigError, match="no such host name or address"):
+        anyio.run(bind, ("no-such-host.invalid", 0), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_killed_node_is_noticed_at_the_next_message(backend: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", NODE], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = "127.0.0.1", int(process.stdout.readline())
+
+    async def main() -> None:
+        client, log = app(), Log()
+        async with running(client):
+            connection = client.connect(address, log)
+            await log.wait_until(lambda: log.connection is not None)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+            connection.send(b"anybody?")
+            client.flush()
+            with anyio.fail_after(3):
+                await log.wait_until(lambda: log.closed is not None)
+
+            reason = f"nobody listens at 127.0.0.1:{address[1]}"
+            assert log.closed == (TransportCode.UNREACHABLE, reason)
+
+    try:
+        run(backend, main)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,234 @@
+"""The trio shell over real sockets on loopback."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+import trio
+
+from ringfence.errors import ConfigError, LocalProtocolError
+from ringfence.transport.authority import self_signed
+from ringfence.transport.closing import TransportCode
+from ringfence.transport.interface import Address, Connection
+from ringfence.transport.tls import ClientTls
+from ringfence.transport.udp_trio import TrioUdp
+from ringfence.wire.errors import ErrorCode
+
+
+@dataclass(eq=False)
+class Log:
+    """A handler whose news can be waited for."""
+
+    echoes: bool = False
+    connection: Connection | None = None
+    messages: list[bytes] = field(default_factory=list)
+    closed: tuple[int, str] | None = None
+    news: trio.Event = field(default_factory=trio.Event)
+
+    def on_open(self, connection: Connection) -> None:
+        self.connection = connection
+        self._tell()
+
+    def on_message(self, payload: bytes) -> None:
+        self.messages.append(payload)
+        if self.echoes:
+            assert self.connection is not None
+            self.connection.send(payload)
+        self._tell()
+
+    def on_close(self, code: int, reason: str) -> None:
+        self.closed = code, reason
+        self._tell()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = trio.Event()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(10):
+            while not condition():
+                await self.news.wait()
+
+
+def report(error: Exception) -> None:
+    raise error
+
+
+def node(bind: Address = ("127.0.0.1", 0), accepted: list[Log] | None = None) -> TrioUdp:
+    def accept(_: Connection) -> Log:
+        log = Log(echoes=True)
+        if accepted is not None:
+            accepted.append(log)
+        return log
+
+    return TrioUdp(bind, on_bug=report, server=self_signed(datetime.now(UTC)), accept=accept)
+
+
+def app(bind: Address | None = None) -> TrioUdp:
+    return TrioUdp(bind, on_bug=report, client=ClientTls(verify=False))
+
+
+@asynccontextmanager
+async def running(*transports: TrioUdp) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        for transport in transports:
+            await nursery.start(transport.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("bind", [None, ("127.0.0.1", 0)])
+async def test_messages_go_there_and_back(bind: Address | None) -> None:
+    server, client = node(), app(bind)
+    async with running(server, client):
+        log = Log()
+        connection = client.connect(server.address, log)
+        payloads = [b"x", bytes(100_000), b"last"]
+        for payload in payloads:
+            connection.send(payload)
+        client.flush()
+
+        await log.wait_until(lambda: len(log.messages) == 3)
+
+        assert log.messages == payloads
+        assert connection.is_open
+        assert (server.connections, client.connections) == (1, 1)
+
+
+async def test_a_host_name_is_resolved_and_each_of_its_addresses_tried() -> None:
+    server, client = node(), app()
+    async with running(server, client):
+        log = Log()
+        connection = client.connect(("localhost", server.address[1]), log)
+        connection.send(b"hello")
+
+        await log.wait_until(lambda: log.messages == [b"hello"])
+
+        assert connection.address == ("localhost", server.address[1])
+
+
+async def test_a_name_that_does_not_exist_is_told_as_such() -> None:
+    client = app()
+    async with running(client):
+        log = Log()
+        client.connect(("no-such-host.invalid", 7600), log)
+
+        await log.wait_until(lambda: log.closed is not None)
+
+        reason = "the name 'no-such-host.invalid' has no address that this host can use"
+        assert log.closed == (TransportCode.UNREACHABLE, reason)
+
+
+async def test_an_address_where_nobody_listens_is_told_at_once() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = unused.getsockname()
+    client = app()
+    async with running(client):
+        log = Log()
+        client.connect(address, log)
+
+        with trio.fail_after(3):
+            await log.wait_until(lambda: log.closed is not None)
+
+        reason = f"nobody listens at 127.0.0.1:{address[1]}"
+        assert log.closed == (TransportCode.UNREACHABLE, reason)
+
+
+async def test_a_transport_that_stops_says_goodbye() -> None:
+    server, client = node(), app()
+    async with running(client):
+        log = Log()
+        async with running(server):
+            client.connect(server.address, log).send(b"hello")
+            await log.wait_until(lambda: log.messages == [b"hello"])
+
+        await log.wait_until(lambda: log.closed is not None)
+
+        assert log.closed == (ErrorCode.DRAINING, "shutting down")
+
+
+async def test_junk_on_the_socket_is_counted_and_harms_nobody() -> None:
+    server, client = node(), app()
+    async with running(server, client):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for junk in (b"", b"\x00", b"\x40", b"\xff" * 1400, bytes(9000)):
+                stranger.sendto(junk, server.address)
+            log = Log()
+            client.connect(server.address, log).send(b"hello")
+            await log.wait_until(lambda: log.messages == [b"hello"])
+
+        assert server.refusals.total() == 5
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("127.0.0.1", "another program has this UDP port"),
+        ("203.0.113.1", "no interface of this host has that address"),
+        ("no-such-host.invalid", "no such host name or address"),
+    ],
+)
+async def test_an_address_that_cannot_be_bound_is_refused_in_words(host: str, message: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+
+        with pytest.raises(ConfigError, match=message):
+            await node((host, taken.getsockname()[1])).run()
+
+
+async def test_nothing_can_be_done_with_a_transport_that_does_not_run() -> None:
+    with pytest.raises(LocalProtocolError):
+        app().connect(("127.0.0.1", 1), Log())
+
+
+async def test_call_soon_waits_for_the_tasks_that_are_ready() -> None:
+    client = app()
+    order: list[str] = []
+
+    async def work(name: str) -> None:
+        client.call_soon(partial(order.append, f"soon after {name}"))
+        order.append(name)
+
+    async with running(client), trio.open_nursery() as nursery:
+        for i in range(5):
+            nursery.start_soon(work, str(i))
+        while len(order) < 10:
+            await trio.lowlevel.checkpoint()
+
+    assert sorted(order[:5]) == ["0", "1", "2", "3", "4"]
+    assert order[5:] == [f"soon after {name}" for name in order[:5]]
+
+
+async def test_call_at_keeps_its_order_and_a_cancelled_call_is_not_made() -> None:
+    client = app()
+    made: list[str] = []
+    done = trio.Event()
+    async with running(client):
+        now = client.now()
+        client.call_at(now + 0.02, done.set)
+        client.call_at(now + 0.01, partial(made.append, "second"))
+        client.call_at(now + 0.005, partial(made.append, "first"))
+        client.call_at(now + 0.007, partial(made.append, "never")).cancel()
+
+        with trio.fail_after(5):
+            await done.wait()
+
+    assert made == ["first", "second"]
+
+
+async def test_a_bug_in_a_planned_call_is_reported_and_stops_nothing() -> None:
+    bugs: list[Exception] = []
+    client = TrioUdp(on_bug=bugs.append)
+    done = trio.Event()
+    async with running(client):
+        client.call_soon(lambda: 1 // 0)
+        client.call_soon(done.set)
+        with trio.fail_after(5):
+            await done.wait()
+
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
