@@ -17,7 +17,7 @@ from ringfence.errors import (
     RingfenceError,
 )
 from ringfence.limiter import Algorithm, Calendar, Limit
-from ringfence.rules import Descriptor, Rule, RuleSet, parse_limit
+from ringfence.rules import Descriptor, Rule, RuleSet, group_address, parse_limit
 from ringfence.wire import Source
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Algorithm",
     "Calendar",
     "parse_limit",
+    "group_address",
     "Rule",
     "RuleSet",
     "RingfenceError",

@@ -4,6 +4,7 @@ Light: what clients need. Reading YAML is `ringfence.rules.load`, the table of `
 check` is `ringfence.rules.report`; both are for nodes and tools and imported by their own names.
 """
 
+from ringfence.rules.addresses import group_address
 from ringfence.rules.keys import adhoc_rule, encode_key, rule_id
 from ringfence.rules.model import Descriptor, Match, OnFailure, Rule
 from ringfence.rules.plain import Plain
@@ -23,6 +24,7 @@ __all__ = [
     "adhoc_rule",
     "encode_key",
     "format_limit",
+    "group_address",
     "parse_limit",
     "rule_id",
 ]

@@ -1,0 +1,53 @@
+from ipaddress import IPv6Address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.rules import group_address
+
+
+@given(
+    network=st.integers(0, 2**64 - 1).filter(lambda high: high != 0),
+    first=st.integers(0, 2**64 - 1),
+    second=st.integers(0, 2**64 - 1),
+)
+def test_all_addresses_of_one_ipv6_subscriber_are_one_client(network, first, second):
+    one, other = (str(IPv6Address(network << 64 | host)) for host in (first, second))
+
+    assert group_address(one) == group_address(other)
+    assert IPv6Address(one) in ip_network(group_address(one))
+
+
+@given(first=st.ip_addresses(v=4), second=st.ip_addresses(v=4))
+def test_every_ipv4_address_is_a_client_of_its_own(first, second):
+    same = group_address(str(first)) == group_address(str(second))
+
+    assert same == (first == second)
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("2001:db8::17", "2001:db8::/64"),
+        ("2001:db8:0:1::17", "2001:db8:0:1::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("203.0.113.7", "203.0.113.7"),
+        ("alice", "alice"),
+        ("", ""),
+    ],
+)
+def test_what_an_address_is_counted_as(address, client):
+    assert group_address(address) == client
+
+
+def test_a_longer_prefix_tells_more_clients_apart():
+    assert group_address("2001:db8::17", 128) == "2001:db8::17/128"
+    assert group_address("2001:db8::17", 48) == "2001:db8::/48"
+
+
+@pytest.mark.parametrize("prefix", [0, -1, 129])
+def test_a_prefix_that_cannot_be_is_refused(prefix):
+    with pytest.raises(ValueError, match="from 1 to 128"):
+        group_address("2001:db8::17", prefix)
