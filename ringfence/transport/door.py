@@ -26,11 +26,16 @@ from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.retry import QuicRetryTokenHandler
 
 from ringfence.transport.interface import Address
+from ringfence.transport.quic import reset_token
 
 __all__ = ["CID_LENGTH", "VERSIONS", "Admit", "Door", "Drop", "Reply", "Verdict", "header_of"]
 
 CID_LENGTH = 8
 """Bytes of our own connection ids, and the fewest a newcomer may choose (RFC 9000, section 7.2)."""
+
+_RESET = 42
+_SMALLEST_RESET = 21
+"""Sizes of a stateless reset, which should look like any short packet."""
 
 VERSIONS: list[int] = [QuicProtocolVersion.VERSION_1]
 """QUIC versions we speak; keys are derived for each at every Initial, so fewer is cheaper."""
@@ -68,10 +73,11 @@ def header_of(datagram: bytes) -> QuicHeader:
 
 
 class Door:
-    """Stateless but for the key of its Retry tokens, which no other endpoint shares."""
+    """Stateless but for its keys: of Retry tokens, its own, and of resets, which outlives it."""
 
-    def __init__(self, entropy: Callable[[int], bytes]) -> None:
+    def __init__(self, entropy: Callable[[int], bytes], reset_key: bytes) -> None:
         self._entropy = entropy
+        self._reset_key = reset_key
         self._tokens = QuicRetryTokenHandler()
 
     def judge(  # noqa: PLR0911 - a list of verdicts.
@@ -107,6 +113,19 @@ class Door:
         if must_prove:
             return Reply(self._retry(header, sender, now), "retry")
         return Admit(header.destination_cid, None)
+
+    def reset(self, datagram: bytes) -> bytes | None:
+        """Tell the sender of a datagram for a connection we do not know that it is over.
+
+        Its peer was we, before a restart. The answer is always smaller than `datagram`, so two
+        endpoints cannot keep each other busy.
+        """
+        size = min(len(datagram) - 1, _RESET)
+        if size < _SMALLEST_RESET:
+            return None
+        noise = self._entropy(size - 16)
+        token = reset_token(self._reset_key, datagram[1 : 1 + CID_LENGTH])
+        return bytes([0x40 | noise[0] & 0x3F]) + noise[1:] + token
 
     def _retry(self, header: QuicHeader, sender: Address, now: float) -> bytes:
         assert header.version is not None

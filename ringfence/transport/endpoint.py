@@ -5,6 +5,7 @@ what a newcomer must show. Sockets, clocks and waiting belong to the shells; wha
 does belongs to `pipe`.
 """
 
+import hmac
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from ringfence.transport.tls import (
 )
 from ringfence.wire.errors import ErrorCode
 
-__all__ = ["Endpoint", "OnBug", "OnSealed", "is_numeric"]
+__all__ = ["Endpoint", "OnBug", "OnSealed", "numeric"]
 
 OnBug: TypeAlias = Callable[[Exception], None]
 """Told of exceptions that should not have been raised; must not raise itself."""
@@ -64,13 +65,18 @@ class Endpoint:
         self._server = (
             None if server is None or accept is None else server_configuration(server, settings)
         )
-        self._door = Door(entropy)
+        # Derived from the node's key, so that it is the same one after a restart.
+        secret = entropy(32) if server is None else server.key_pem
+        self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
+        self._door = Door(entropy, self._reset_key)
         self.refusals: Counter[str] = Counter()
         """How often something was not accepted, by cause."""
         self._bad_initials = 0.0
         self._bad_initial_at = 0.0
         self._replies: Datagrams = []
         self._routes: dict[bytes, Pipe] = {}
+        self._resets: dict[bytes, Pipe] = {}
+        """Connections of our own by what their peer, restarted, would end them with."""
         self._pipes: dict[Pipe, None] = {}
         self._half_open: dict[Pipe, None] = {}
         """Incoming handshakes, the oldest first."""
@@ -101,7 +107,7 @@ class Endpoint:
         else:
             pipe = self._routes.get(data[1 : 1 + CID_LENGTH])
             if pipe is None:
-                self.refusals["unknown_connection"] += 1
+                self._take_stray(data, addr)
             else:
                 self._deliver(pipe, data, addr, now)
 
@@ -209,7 +215,11 @@ class Endpoint:
 
     def opened(self, pipe: Pipe) -> Handler | None:
         """See `Owner`."""
-        if not pipe.is_incoming or self._accept is None:
+        if not pipe.is_incoming:
+            if pipe.quic is not None and pipe.quic.peer_reset_token:
+                self._resets[pipe.quic.peer_reset_token] = pipe
+            return None
+        if self._accept is None:
             return None
         self._half_open.pop(pipe, None)
         try:
@@ -237,6 +247,17 @@ class Endpoint:
         self._on_bug(error)
 
     # Incoming.
+
+    def _take_stray(self, data: bytes, addr: Address) -> None:
+        pipe = self._resets.get(data[-16:])
+        if pipe is not None and pipe.path == addr:
+            reason = f"{text_of(addr)} has restarted and no longer knows this connection"
+            return pipe.end(Closing(TransportCode.UNREACHABLE, reason), tell=False)
+        self.refusals["unknown_connection"] += 1
+        answer = None if self._server is None else self._door.reset(data)
+        if answer is not None:
+            self._replies.append((answer, addr))
+        return None
 
     def _take_sealed(self, data: bytes, addr: Address) -> None:
         if self._on_sealed is None:
@@ -296,7 +317,14 @@ class Endpoint:
         self._pipes[pipe] = None
         self._half_open[pipe] = None
         window = self._settings.stranger_window
-        pipe.start(Quic(self._server, window=window, original_cid=original, retry_cid=retry), addr)
+        quic = Quic(
+            self._server,
+            window=window,
+            original_cid=original,
+            retry_cid=retry,
+            reset_key=self._reset_key,
+        )
+        pipe.start(quic, addr)
         self.route(cid, pipe)
 
     def _deliver(self, pipe: Pipe, data: bytes, addr: Address, now: float) -> None:
@@ -343,6 +371,8 @@ class Endpoint:
         self._half_open.pop(pipe, None)
         self._lingering.pop(pipe, None)
         self._dirty.pop(pipe, None)
+        if pipe.quic is not None:
+            self._resets.pop(pipe.quic.peer_reset_token, None)
         pipe.quic = None
 
     def _sweep(self) -> None:
@@ -351,10 +381,9 @@ class Endpoint:
         heapify(self._timers)
 
 
-def is_numeric(host: str) -> bool:
-    """Whether `host` is an IP address rather than a name."""
+def numeric(host: str) -> str | None:
+    """Write an IP address as sockets do, or return None for a name."""
     try:
-        ip_address(host)
+        return str(ip_address(host))
     except ValueError:
-        return False
-    return True
+        return None

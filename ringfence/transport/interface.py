@@ -4,7 +4,7 @@ Everything here is synchronous and happens on one task: handlers are called from
 own loop and must neither wait nor raise. What they send leaves when the loop flushes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 __all__ = ["Accept", "Address", "Connection", "Handler", "Timer", "Transport"]
@@ -35,7 +35,7 @@ class Connection(Protocol):
         """
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close, telling the peer `code` and `reason`; `on_close` is not called for one's own close."""
+        """Close, telling the peer `code` and `reason`. One's own close does not call `on_close`."""
 
 
 class Handler(Protocol):
@@ -69,11 +69,15 @@ class Transport(Protocol):
     def address(self) -> Address:
         """The bound address."""
 
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How often something was not accepted, by cause."""
+
     def now(self) -> float:
         """Monotonic seconds; only differences mean anything."""
 
     def connect(self, address: Address, handler: Handler) -> Connection:
-        """Begin a connection; `handler.on_open` or `handler.on_close` follows, never before return."""
+        """Begin a connection; `on_open` or `on_close` of the handler follows, never before return."""
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""

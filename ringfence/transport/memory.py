@@ -6,7 +6,7 @@ instant. There are no packets and no certificates inside: `endpoint` has those.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from random import Random
@@ -162,6 +162,11 @@ class MemoryTransport:
     def address(self) -> Address:
         """The address it was made for."""
         return self._address
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """None: there are no packets that could be wrong."""
+        return {}
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED

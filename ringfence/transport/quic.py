@@ -5,6 +5,7 @@ which moves them is noticed there. Decides flow-control windows, how much may wa
 when acknowledgements leave; all other QUIC behaviour is aioquic's.
 """
 
+import hmac
 import logging
 from math import inf, nextafter
 from typing import TypeAlias
@@ -28,7 +29,7 @@ from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
 
-__all__ = ["STREAM", "Datagrams", "Quic"]
+__all__ = ["STREAM", "Datagrams", "Quic", "reset_token"]
 
 STREAM = 0
 """The one stream of a connection, opened by the side that connects."""
@@ -45,6 +46,11 @@ Datagrams: TypeAlias = list[tuple[bytes, Address]]
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
+def reset_token(key: bytes, cid: bytes) -> bytes:
+    """Compute what proves that its sender is the endpoint that issued `cid` (RFC 9000, 10.3.2)."""
+    return hmac.digest(key, cid, "sha256")[:16]
+
+
 class Quic(QuicConnection):
     """One QUIC connection whose memory does not grow with the bytes it has carried."""
 
@@ -55,12 +61,16 @@ class Quic(QuicConnection):
         window: int,
         original_cid: bytes | None = None,
         retry_cid: bytes | None = None,
+        reset_key: bytes = b"",
     ) -> None:
+        """With a `reset_key`, the side that listens can end this connection after it restarted."""
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_cid,
             retry_source_connection_id=retry_cid,
         )
+        self._reset_key = reset_key
+        self._set_reset_tokens()
         self.window = window
         """Bytes that the peer may have under way; may be raised while the connection lives."""
         self.closed_here = False
@@ -81,6 +91,11 @@ class Quic(QuicConnection):
     def is_begun(self) -> bool:
         """Whether the peer has sent at least one packet that could be decrypted."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
+
+    @property
+    def peer_reset_token(self) -> bytes:
+        """What the peer would end the connection with if it forgot it; empty when unknown."""
+        return self._peer_cid.stateless_reset_token
 
     @property
     def closing(self) -> ConnectionTerminated | None:
@@ -132,6 +147,15 @@ class Quic(QuicConnection):
         if has_data:
             self._data_sent_at = now
         return self.datagrams_to_send(now)
+
+    def _set_reset_tokens(self) -> None:
+        if self._reset_key:
+            for issued in self._host_cids:
+                issued.stateless_reset_token = reset_token(self._reset_key, issued.cid)
+
+    def _replenish_connection_ids(self) -> None:
+        super()._replenish_connection_ids()
+        self._set_reset_tokens()
 
     def _handle_crypto_frame(
         self, context: QuicReceiveContext, frame_type: int, buf: Buffer

@@ -18,7 +18,7 @@ from functools import partial
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.closing import Closing, TransportCode, text_of
-from ringfence.transport.endpoint import Endpoint, OnBug, OnSealed, is_numeric
+from ringfence.transport.endpoint import Endpoint, OnBug, OnSealed, numeric
 from ringfence.transport.icmp import listen_for_errors, read_errors
 from ringfence.transport.interface import Accept, Address, Connection, Handler, Timer
 from ringfence.transport.pipe import Pipe
@@ -111,13 +111,14 @@ class Udp(ABC):
         """Begin a connection; a name is resolved meanwhile, and its addresses tried in turn."""
         if self._socket is None:
             raise LocalProtocolError("the transport is not running")
-        if is_numeric(address[0]):
-            connection = self._endpoint.connect(address, handler, self.now())
-        else:
-            connection = pipe = self._endpoint.prepare(address, handler, self.now())
+        pipe = self._endpoint.prepare(address, handler, self.now())
+        host = numeric(address[0])
+        if host is None:
             self._look_up(pipe)
+        else:
+            self._endpoint.begin(pipe, [(host, address[1])], self.now())
         self.call_soon(_nothing)  # Whoever forgets to flush still gets its datagram out.
-        return connection
+        return pipe
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""

@@ -14,7 +14,7 @@ from aioquic.quic.connection import QuicConnection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringfence.transport.authority import issue, new_authority
+from ringfence.transport.authority import issue, new_authority, self_signed
 from ringfence.transport.closing import TransportCode
 from ringfence.transport.endpoint import Endpoint
 from ringfence.transport.interface import Address, Connection
@@ -326,6 +326,40 @@ def test_a_peer_that_goes_silent_is_given_up_after_the_idle_timeout(wire: Wire) 
     assert wire.accepted[0].closed is not None
     assert wire.accepted[0].closed[0] == ErrorCode.IDLE
     assert not pipe.is_open
+
+
+def test_a_node_that_restarts_ends_the_connections_it_has_forgotten(wire: Wire) -> None:
+    pipe, log = open_pair(wire)
+    pipe.send(b"before")
+    wire.run(0.1)
+    wire.node()  # In the place of the old one, with the same certificate and key.
+
+    pipe.send(b"after")
+    wire.run(0.1)
+
+    reason = "10.0.0.1:7600 has restarted and no longer knows this connection"
+    assert log.closed == (TransportCode.UNREACHABLE, reason)
+    assert wire.endpoints[APP]._resets == {}
+
+
+def test_only_the_holder_of_the_key_can_say_that_it_restarted(wire: Wire) -> None:
+    pipe, _ = open_pair(wire)
+    wire.run(1)
+    wire.node(tls=self_signed(NOW))
+
+    pipe.send(b"after")
+    wire.run(0.1)
+
+    assert pipe.is_open
+
+
+def test_resets_cannot_make_two_endpoints_talk_for_ever(wire: Wire) -> None:
+    wire.node(), wire.node(OTHER_NODE)
+
+    wire.inject(b"\x40" + bytes(1000), OTHER_NODE)
+    wire.run(10)
+
+    assert len(wire.carried) < 30
 
 
 def test_nobody_answering_is_told_as_such(wire: Wire) -> None:
