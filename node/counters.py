@@ -8,12 +8,15 @@ from ringfence.wire import Op
 
 __all__ = ["Counters"]
 
+_ALWAYS = ("allowed", "checks", "denied", "forwarded", "stood_in", "undecided")
+"""Counters that are there from the start, so that nobody must ask whether they are."""
+
 
 class Counters:
     """Monotone counters since the node began."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
 
     def add(self, name: str, count: int = 1) -> None:
         """Raise one counter."""

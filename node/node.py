@@ -6,6 +6,7 @@ production passes the host's, a simulation its own.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -229,9 +230,13 @@ class Node:
 
     def stats(self, seq: int) -> Stats:
         """Counters, and what stands now: keys, evictions, owned shards, connections."""
+        assert self._transport is not None
+        counters = Counter(self.counters.as_dict())
+        for cause, count in self._transport.refusals.items():
+            counters[f"refused_{cause}"] += count
         return Stats(
             seq,
-            self.counters.as_dict()
+            dict(counters)
             | {
                 "connections": len(self._sessions),
                 "evicted": self._engine.evicted,

@@ -1,7 +1,9 @@
 """A node as a process: keys, rules, socket, signals."""
 
+import gc
 import logging
 import signal
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
@@ -53,6 +55,7 @@ async def serve(
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run, transport)
             await nursery.start(transport.run)
+            _calm_the_collector()
             logger.info(
                 "node %s listens on %s:%d, %d rules, %s",
                 settings.name,
@@ -70,15 +73,29 @@ async def serve(
                 with suppress(trio.WouldBlock):  # One that waits is as good as two.
                     ask_reload.send_nowait(None)
             logger.info("node %s drains", settings.name)
+            nursery.start_soon(_ignore, signals)
             await node.drain()
             nursery.cancel_scope.cancel()
     logger.info("node %s has stopped", settings.name)
 
 
+def _calm_the_collector() -> None:
+    """Leave what has been loaded alone, and look for cycles rarely: checks hardly make any."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+async def _ignore(signals: AsyncIterator[int]) -> None:
+    """Take further signals while draining, which is bounded anyway; unread ones would kill us."""
+    async for _ in signals:
+        pass
+
+
 async def _follow(
     rulebook: Rulebook, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
 ) -> None:
-    """Put rules in force when they have changed, looking every `interval` seconds, or are asked for.
+    """Put rules in force that have changed or are asked for; look every `interval` seconds.
 
     They are read in a thread: large files take seconds, and checks go on meanwhile.
     """

@@ -2,12 +2,12 @@
 
 import click
 import trio
-from rich.console import Console
 from rich.table import Table
 
 from node.cli.common import (
     as_json,
     cluster_option,
+    console,
     decision_row,
     json_option,
     need_cluster,
@@ -56,6 +56,8 @@ def check(
 
     KEY=VALUE words form one descriptor, in order. With --limit, DOMAIN and the words are the key.
     """
+    if limit is not None and others:
+        raise ConfigError("--limit counts by one key: it has no use for --descriptor")
     descriptors = [
         parse_descriptor(entries),
         *(parse_descriptor(tuple(other.split(","))) for other in others),
@@ -63,7 +65,7 @@ def check(
     decision = trio.run(
         _check, need_cluster(cluster), domain, descriptors, cost, verb or "check", limit
     )
-    _show(decision, json_, cost)
+    _show(decision, json_, cost, _DONE.get(verb or "check", ""))
 
 
 @click.command()
@@ -90,7 +92,7 @@ def members(cluster: str | None, json_: bool) -> None:
             row.state if counters is not None else "unreachable",
             *("-" if counters is None else str(counters.get(name, 0)) for name in columns),
         )
-    Console().print(table)
+    console().print(table)
 
 
 def _member_row(row: MemberRow, counters: dict[str, int] | None) -> dict[str, object]:
@@ -139,12 +141,22 @@ async def _check(
 
 async def _members(url: ClusterUrl) -> list[tuple[MemberRow, dict[str, int] | None]]:
     async with open_cluster(url, raise_on_outage=True) as cluster:
-        return await cluster.all_stats()
+        rows = await cluster.all_stats()
+        refusal = cluster.outage()
+        if refusal is not None:
+            raise refusal  # They are within reach, but the token may not look.
+        return rows
 
 
-def _show(decision: Decision, json_: bool, cost: int) -> None:
+_DONE = {"refund": "refunded", "reset": "reset"}
+"""Verbs that are always done: what is left afterwards denies nobody."""
+
+
+def _show(decision: Decision, json_: bool, cost: int, done: str) -> None:
     if json_:
         as_json(decision_row(decision))
+    elif done and decision.rule is not None:
+        click.echo(f"{done}: {decision.remaining} of {_limit(decision)} left")
     elif decision.source is Source.NO_RULE:
         click.echo("allowed: no rule applies to this request")
     elif decision.allowed:
@@ -157,7 +169,7 @@ def _show(decision: Decision, json_: bool, cost: int) -> None:
         )
     else:
         click.echo(f"denied by {_limit(decision)}: retry after {decision.retry_after:.3f} s")
-    if not decision.allowed:
+    if not (decision.allowed or done):
         raise SystemExit(1)
 
 

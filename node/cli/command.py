@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 import click
 
@@ -48,21 +49,28 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("ringfence: interrupted", err=True)
-        sys.exit(130)
+        _interrupted()
     except BrokenPipeError:
         sys.stderr.close()  # The reader has seen enough; Python would complain about it at exit.
         sys.exit(0)
     except RingfenceError as error:
         _fail(error)
     except BaseExceptionGroup as group:
-        causes = [leaf for leaf in _leaves(group) if isinstance(leaf, RingfenceError)]
+        leaves = _leaves(group)
+        causes = [leaf for leaf in leaves if isinstance(leaf, RingfenceError)]
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+            _interrupted()
         if not causes:
             raise
         _fail(causes[0])
 
 
-def _fail(error: RingfenceError) -> None:
+def _interrupted() -> NoReturn:
+    click.echo("ringfence: interrupted", err=True)
+    sys.exit(130)
+
+
+def _fail(error: RingfenceError) -> NoReturn:
     click.echo(f"ringfence: {error}", err=True)
     sys.exit(EXIT_UNREACHABLE if isinstance(error, PeerUnavailable) else EXIT_WRONG_INPUT)
 

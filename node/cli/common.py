@@ -2,10 +2,14 @@
 
 import json
 import logging
+import os
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import click
+from rich.console import Console
 
 from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
@@ -15,12 +19,17 @@ from ringfence.rules import Descriptor
 __all__ = [
     "as_json",
     "cluster_option",
+    "console",
     "decision_row",
     "json_option",
     "log_to_stderr",
     "need_cluster",
     "parse_descriptor",
+    "printable",
 ]
+
+_WIDE = 160
+"""Columns of a table that goes into a file or a pipe."""
 
 cluster_option = click.option(
     "--cluster",
@@ -44,6 +53,23 @@ def need_cluster(text: str | None) -> ClusterUrl:
 def as_json(value: object) -> None:
     """Print one JSON object on a line of its own."""
     click.echo(json.dumps(value, separators=(", ", ": ")))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Make a console that prints text as it is: what rules and logs hold is no markup."""
+    narrow = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(
+        stderr=stderr,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        width=None if narrow else _WIDE,
+    )
+
+
+def printable(text: str) -> str:
+    """Make a stranger's text harmless for a terminal."""
+    return "".join([each if each.isprintable() else "?" for each in text])
 
 
 def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
@@ -75,16 +101,35 @@ def decision_row(decision: Decision) -> dict[str, object]:
     }
 
 
-def log_to_stderr(level: str) -> None:
-    """Write one line of key=value words per event to standard error."""
+class _Line(logging.Formatter):
+    """One event as one line, whatever its text holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        words = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": json.dumps(record.getMessage(), ensure_ascii=False),
+        }
+        if record.exc_info:
+            words["exc"] = json.dumps(self.formatException(record.exc_info), ensure_ascii=False)
+        return " ".join(f"{key}={word}" for key, word in words.items())
+
+
+@contextmanager
+def log_to_stderr(level: str) -> Iterator[None]:
+    """While the block runs, write one line of key=value words per event to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter(
-        'time=%(asctime)s.%(msecs)03dZ level=%(levelname)s logger=%(name)s msg="%(message)s"',
-        "%Y-%m-%dT%H:%M:%S",
-    )
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
+    handler.setFormatter(_Line())
     root = logging.getLogger("ringfence")
+    before = root.level, root.propagate
     root.addHandler(handler)
     root.setLevel(level.upper())
     root.propagate = False
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        root.propagate = before[1]

@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from node.cli.common import as_json, json_option, log_to_stderr
+from node.cli.common import as_json, console, json_option, log_to_stderr
 from node.cli.replaying import throttled_table
 from node.demo.show import Demo, DemoResult, run_demo
 from ringfence.wire import MemberRow
@@ -27,21 +27,26 @@ __all__ = ["demo"]
 @json_option
 def demo(speed: float, json_: bool) -> None:
     """Start three nodes, replay a real log through them, kill one midway, and judge the outcome."""
-    log_to_stderr("error")
-    console = Console()
-    seen = Demo()
-    if json_ or not console.is_terminal:
-        result = trio.run(run_demo, speed, seen, lambda: None)
-    else:
-        with Live(console=console, refresh_per_second=4) as live:
-            result = trio.run(run_demo, speed, seen, lambda: live.update(_picture(seen)))
-            live.update(_picture(seen))
+    screen = console()
+    with log_to_stderr("error"):
+        result = _watched(speed, None if json_ or not screen.is_terminal else screen)
     if json_:
         as_json(_row(result))
     else:
-        _summarise(console, result)
+        _summarise(screen, result)
     if result.over_admitted or result.tally.errors:
         raise SystemExit(1)
+
+
+def _watched(speed: float, screen: Console | None) -> DemoResult:
+    """Run the demo, with a live picture where there is a screen."""
+    seen = Demo()
+    if screen is None:
+        return trio.run(run_demo, speed, seen, lambda: None)
+    with Live(console=screen, refresh_per_second=4) as live:
+        result = trio.run(run_demo, speed, seen, lambda: live.update(_picture(seen)))
+        live.update(_picture(seen))
+    return result
 
 
 def _picture(seen: Demo) -> Group:
@@ -70,25 +75,22 @@ def _nodes_table(rows: list[tuple[MemberRow, dict[str, int] | None]], killed: st
     return table
 
 
-def _summarise(console: Console, result: DemoResult) -> None:
+def _summarise(screen: Console, result: DemoResult) -> None:
     tally = result.tally
-    console.print()
-    console.print(throttled_table(tally))
-    console.print()
-    console.print(
+    screen.print()
+    screen.print(throttled_table(tally))
+    screen.print()
+    screen.print(
         f"{result.lines} lines, {tally.checks} checks: {tally.allowed} allowed, "
-        f"{tally.denied} denied, {tally.errors} undecided.",
-        highlight=False,
+        f"{tally.denied} denied, {tally.errors} undecided."
     )
-    console.print(
+    screen.print(
         f"Node {result.killed} was killed half way; its keys went on with their standby nodes "
-        f"({result.by_source.get('standby', 0)} decisions).",
-        highlight=False,
+        f"({result.by_source.get('standby', 0)} decisions)."
     )
-    console.print(
+    screen.print(
         f"An independent exact count over the {result.judged_keys} keys whose owner lived finds "
-        f"{result.over_admitted} requests admitted beyond the limit.",
-        highlight=False,
+        f"{result.over_admitted} requests admitted beyond the limit."
     )
 
 

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 import trio
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from node.cli.common import as_json, cluster_option, json_option, need_cluster
+from node.cli.common import (
+    as_json,
+    cluster_option,
+    console,
+    json_option,
+    need_cluster,
+    printable,
+)
 from node.replay.logs import Entry, LogReader, read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.online import replay_online
@@ -94,14 +100,14 @@ def replay(
     url = None if local else need_cluster(cluster)
     reader = read_log(log)
     entries = sorted_by_time(reader)  # Lines of one log are logged when answered, not when asked.
-    console = Console(stderr=True)
+    screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        console=console,
-        disable=json_ or not console.is_terminal,
+        console=screen,
+        disable=json_ or not screen.is_terminal,
     ) as progress:
         bar = progress.add_task("replaying", total=len(entries))
 
@@ -110,23 +116,16 @@ def replay(
 
         if url is None:
             assert loaded is not None
-            by_log_clock = clock == "log"
-
-            async def run() -> Tally:
-                return await replay_offline(
-                    entries,
-                    shape,
-                    loaded,
-                    by_log_clock=by_log_clock,
-                    max_keys=max_keys,
-                    on_progress=on_progress,
-                )
+            tally = replay_offline(
+                entries,
+                shape,
+                loaded,
+                by_log_clock=clock == "log",
+                max_keys=max_keys,
+                on_progress=on_progress,
+            )
         else:
-
-            async def run() -> Tally:
-                return await _through(url, loaded, entries, shape, speed or math.inf, on_progress)
-
-        tally = trio.run(run)
+            tally = trio.run(_through, url, loaded, entries, shape, speed or math.inf, on_progress)
     _show(reader, tally, json_)
 
 
@@ -165,15 +164,14 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
             }
         )
         return
-    console = Console()
+    screen = console()
     for problem in reader.problems:
-        console.print(f"line {problem.line}: {problem.why}", style="yellow", highlight=False)
-    console.print(
+        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+    screen.print(
         f"{reader.lines} lines ({reader.malformed} malformed), {tally.checks} checks: "
-        f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided",
-        highlight=False,
+        f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided"
     )
-    console.print(throttled_table(tally))
+    screen.print(throttled_table(tally))
 
 
 def throttled_table(tally: Tally) -> Table:
@@ -183,5 +181,5 @@ def throttled_table(tally: Tally) -> Table:
     for heading in ("denied", "of checks"):
         table.add_column(heading, justify="right")
     for client, denied, checked in tally.most_throttled(_SHOWN):
-        table.add_row(client, str(denied), str(checked))
+        table.add_row(printable(client), str(denied), str(checked))
     return table

@@ -1,16 +1,16 @@
 """`ringfence rules check`: read rule files and show what they mean."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from node.cli.common import as_json, json_option
+from node.cli.common import as_json, console, json_option, printable
 from ringfence.limiter import Algorithm
 from ringfence.rules.load import Defaults, load_files, load_path
-from ringfence.rules.report import describe
+from ringfence.rules.report import ReportRow, describe
 
 __all__ = ["rules"]
 
@@ -44,20 +44,28 @@ def check(files: tuple[Path, ...], merge: bool, default_algorithm: str, json_: b
         warnings = [str(warning) for warning in loaded.warnings]
         as_json({"count": count, "rules": [asdict(row) for row in rows], "warnings": warnings})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("rule", "limit", "algorithm", "identity", "bytes per key", "at most"):
-        table.add_column(heading, overflow="fold")
+    screen = console()
     for row in rows:
-        table.add_row(
-            "  " * row.depth + row.label,
-            row.limit,
-            row.algorithm,
-            row.identity,
-            "" if row.bytes_per_key is None else str(row.bytes_per_key),
-            row.bound,
-        )
-    console = Console()
-    console.print(table)
-    for warning in loaded.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False)
-    console.print(f"{count} rules are good", highlight=False)
+        for line in _lines(row):
+            screen.print(line, soft_wrap=True)
+    screen.print(f"{count} rules are good")
+
+
+def _lines(row: ReportRow) -> Iterator[Text]:
+    """One place of the tree: what it is called, and, of a rule, what is to be known about it."""
+    indent = "  " * row.depth
+    head = Text(f"{indent}{printable(row.label)}")
+    if row.limit:
+        head.append(f"  {row.limit}", "bold")
+    if row.name:
+        head.append(f"  ({printable(row.name)})")
+    yield head
+    if row.identity:
+        known = [f"identity {row.identity}", row.algorithm]
+        if row.bytes_per_key is not None:
+            known.append(f"{row.bytes_per_key} bytes per key")
+        yield Text(f"{indent}    {', '.join(filter(None, [*known, *row.flags]))}", "dim")
+    if row.worst is not None:
+        yield Text(f"{indent}    at most {row.worst} in any one period. {row.bound}", "dim")
+    for warning in row.warnings:
+        yield Text(f"{indent}    warning: {printable(warning)}", "yellow")

@@ -38,6 +38,6 @@ def node(
     """Run a node until SIGTERM; SIGHUP reads the rules again."""
     from node.serve import serve
 
-    log_to_stderr(log_level)
     flags = {"name": name, "listen": listen, "rules": rules, "keys": keys}
-    trio.run(serve, load_settings(config, flags=flags))
+    with log_to_stderr(log_level):
+        trio.run(serve, load_settings(config, flags=flags))

@@ -1,5 +1,7 @@
 """Three node processes on loopback with keys of their own, for as long as the demo runs."""
 
+import json
+import os
 import signal
 import socket
 import subprocess
@@ -61,19 +63,15 @@ def running_cluster(rules: Path, names: Sequence[str] = NAMES) -> Iterator[DemoC
             for name in names:
                 with logs[name].open("wb") as log:
                     processes[name] = subprocess.Popen(  # noqa: S603 - our own module
+                        # -P: a folder called `node` where the user happens to stand is not ours.
                         [
-                            sys.executable,
-                            "-m",
-                            "node.entry",
-                            "node",
-                            "--config",
-                            str(config),
-                            "--name",
-                            name,
+                            *(sys.executable, "-P", "-m", "node.entry", "node"),
+                            *("--config", str(config), "--name", name),
                         ],
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
+                        env=_environment(),
                     )
             token = keys.token(_TOKEN).read_text("ascii").strip()
             seeds = ",".join(f"{_HOST}:{port}" for port in ports)
@@ -87,7 +85,14 @@ def _settings(rules: Path, keys: Path, ports: Mapping[str, int]) -> str:
         f'\n[[members]]\nname = "{name}"\naddress = "{_HOST}:{port}"\n'
         for name, port in ports.items()
     )
-    return f'rules = "{rules}"\nkeys = "{keys}"\n{members}'
+    return f"rules = {json.dumps(str(rules))}\nkeys = {json.dumps(str(keys))}\n{members}"
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without settings for other nodes; the code is found as here."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGFENCE_")}
+    home = str(Path(__file__).parents[2])
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))}
 
 
 def _free_ports(count: int) -> list[int]:

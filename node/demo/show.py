@@ -179,7 +179,7 @@ def _busiest(rows: list[tuple[MemberRow, dict[str, int] | None]]) -> str:
     return max(rows, key=lambda row: (row[1] or {}).get("owned_shards", 0))[0].name
 
 
-def _key_of(cluster: Cluster, descriptors: list[Descriptor]) -> bytes:
+def _key_of(cluster: Cluster, descriptors: tuple[Descriptor, ...]) -> bytes:
     match = cluster.rules.match(DOMAIN, descriptors)[0]
     assert match is not None
     return match.key

@@ -9,6 +9,7 @@ from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape, Tally
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.wire import Source
 
 __all__ = ["replay_online"]
 
@@ -41,7 +42,7 @@ async def replay_online(
             decision = await limiter.check(DOMAIN, shape.of(entry))
         finally:
             slots.release()
-        tally.add(entry, decision)
+        tally.add(entry, decision, is_undecided=_is_undecided(decision))
         on_decision(entry, decision, sent, trio.current_time())
         if tally.checks % 100 == 0:
             on_progress(tally.checks)
@@ -54,3 +55,7 @@ async def replay_online(
             nursery.start_soon(check, entry)
     on_progress(tally.checks)
     return tally
+
+
+def _is_undecided(decision: Decision) -> bool:
+    return any([status.source in (Source.LOCAL, Source.POLICY) for status in decision.statuses])

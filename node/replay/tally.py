@@ -8,7 +8,6 @@ from node.replay.logs import Entry
 from ringfence.client.decision import Decision
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
-from ringfence.wire import Source
 
 __all__ = ["DOMAIN", "Shape", "Tally", "need_domain"]
 
@@ -36,12 +35,14 @@ class Shape:
                     )
         return cls(shape)
 
-    def of(self, entry: Entry) -> list[Descriptor]:
+    def of(self, entry: Entry) -> tuple[Descriptor, ...]:
         """Describe one line."""
-        return [
-            Descriptor(tuple([(name, getattr(entry, name)) for name in names]))
-            for names in self.descriptors
-        ]
+        return tuple(
+            [
+                Descriptor(tuple([(name, getattr(entry, name)) for name in names]))
+                for names in self.descriptors
+            ]
+        )
 
 
 @dataclass(slots=True)
@@ -52,16 +53,15 @@ class Tally:
     allowed: int = 0
     denied: int = 0
     errors: int = 0
-    """Checks that no member decided: the rule's `on_failure` did."""
+    """Checks that no member decided, at least for one of their counters: `on_failure` did."""
     denied_by_client: Counter[str] = field(default_factory=Counter)
     checked_by_client: Counter[str] = field(default_factory=Counter)
 
-    def add(self, entry: Entry, decision: Decision) -> None:
+    def add(self, entry: Entry, decision: Decision, *, is_undecided: bool = False) -> None:
         """Count one decision."""
         self.checks += 1
         self.checked_by_client[entry.client] += 1
-        if decision.source is Source.POLICY:
-            self.errors += 1
+        self.errors += is_undecided
         if decision.allowed:
             self.allowed += 1
         else:

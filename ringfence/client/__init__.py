@@ -2,6 +2,7 @@
 
 from ringfence.client.connect import connect, local
 from ringfence.client.decision import Decision, Status
-from ringfence.client.limiter import Descriptors, Limiter
+from ringfence.client.descriptors import Descriptors
+from ringfence.client.limiter import Limiter
 
 __all__ = ["Decision", "Descriptors", "Limiter", "Status", "connect", "local"]

@@ -1,34 +1,35 @@
 """The same limiter for code that blocks: threads, Flask, Celery.
 
 One background thread runs the event loop and its connections; every call crosses over to it and
-waits. After a fork the child makes a connection of its own with its first call.
+waits. After a fork the child starts a thread and a connection of its own with its first call.
 """
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    ExitStack,
-    contextmanager,
-)
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
+from ringfence.client.clock import Clock
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.connect import local as local_async
 from ringfence.client.decision import Decision
-from ringfence.client.limiter import Descriptors, Limiter
+from ringfence.client.descriptors import Descriptors
+from ringfence.client.limiter import Limiter
 from ringfence.limiter import Limit
 from ringfence.rules import RuleSet
 
 __all__ = ["BlockingLimiter", "connect", "local"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
+logger = logging.getLogger("ringfence.client")
 
 
 class BlockingLimiter:
@@ -40,10 +41,8 @@ class BlockingLimiter:
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._pid = 0
-        self._stack: ExitStack | None = None
-        self._portal: BlockingPortal | None = None
-        self._limiter: Limiter | None = None
+        self._background: _Background | None = None
+        os.register_at_fork(after_in_child=partial(_start_anew, weakref.ref(self)))
 
     def __enter__(self) -> "BlockingLimiter":
         self._open()
@@ -60,10 +59,9 @@ class BlockingLimiter:
     def close(self) -> None:
         """Close the connections and end the background thread."""
         with self._lock:
-            stack, self._stack, self._portal, self._limiter = self._stack, None, None, None
-            owner, self._pid = self._pid, 0
-        if stack is not None and owner == os.getpid():
-            stack.close()
+            background, self._background = self._background, None
+        if background is not None:
+            background.stop()
 
     @property
     def rules(self) -> RuleSet:
@@ -149,26 +147,65 @@ class BlockingLimiter:
         portal, limiter = self._open()
         return portal.call(limiter.reset_limit, limit, *key)
 
-    def _open(self) -> tuple[BlockingPortal, Limiter]:
-        portal, limiter = self._portal, self._limiter
-        if portal is not None and limiter is not None and self._pid == os.getpid():
-            return portal, limiter
-        with self._lock:
-            if self._portal is None or self._limiter is None or self._pid != os.getpid():
-                # A forked child has no background thread: what it inherited is left alone.
-                stack = ExitStack()
-                with stack:
-                    self._portal = stack.enter_context(start_blocking_portal("trio"))
-                    self._limiter = stack.enter_context(_wrapped(self._portal, self._make))
-                    self._stack = stack.pop_all()
-                self._pid = os.getpid()
-            return self._portal, self._limiter
+    def _open(self) -> "tuple[BlockingPortal, Limiter]":
+        background = self._background
+        if background is None or not background.is_alive:
+            with self._lock:
+                if self._background is None or not self._background.is_alive:
+                    self._background = _Background(self._make)
+                background = self._background
+        return background.portal, background.limiter
+
+    def _forget(self) -> None:
+        """A forked child has neither the thread nor, perhaps, whoever held the lock."""
+        self._lock = threading.Lock()
+        self._background = None
 
 
-def _wrapped(
-    portal: BlockingPortal, make: Callable[[], AbstractAsyncContextManager[Limiter]]
-) -> AbstractContextManager[Limiter]:
-    return portal.wrap_async_context_manager(make())
+class _Background:
+    """A thread with an event loop and a limiter in it.
+
+    Not anyio's `start_blocking_portal`: its generator, inherited by a forked child, waits there for
+    a thread that does not exist as soon as the garbage collector finds it.
+    """
+
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
+        self._make = make
+        self._ready: Future[tuple[BlockingPortal, Limiter]] = Future()
+        self._thread = threading.Thread(target=self._run, name="ringfence", daemon=True)
+        self._thread.start()
+        self.portal, self.limiter = self._ready.result()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let calls in progress end, close the connections and end the thread."""
+        with suppress(RuntimeError):  # It has stopped already.
+            self.portal.call(self.portal.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve, backend="trio")
+        except BaseException as error:  # Told to whoever waits, else logged.
+            if self._ready.done():
+                logger.error("the limiter's thread has ended", exc_info=error)
+            else:
+                self._ready.set_exception(error)
+
+    async def _serve(self) -> None:
+        async with self._make() as limiter, BlockingPortal() as portal:
+            self._ready.set_result((portal, limiter))
+            await portal.sleep_until_stopped()
+
+
+def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:
+    inherited = limiter()
+    if inherited is not None:
+        inherited._forget()
 
 
 def connect(
@@ -178,6 +215,11 @@ def connect(
     return BlockingLimiter(lambda: connect_async(url, raise_on_outage=raise_on_outage, rules=rules))
 
 
-def local(rules: RuleSet | str, *, max_keys: int = 1_000_000) -> BlockingLimiter:
+def local(
+    rules: RuleSet | Mapping[str, object] | str | Path,
+    *,
+    max_keys: int = 1_000_000,
+    clock: Clock | None = None,
+) -> BlockingLimiter:
     """The blocking form of `ringfence.local`."""
-    return BlockingLimiter(lambda: local_async(rules, max_keys=max_keys))
+    return BlockingLimiter(lambda: local_async(rules, max_keys=max_keys, clock=clock))

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import SystemRandom
 
 import anyio
+from trio.lowlevel import in_trio_run
 
 from ringfence.client.clock import Clock, SystemClock
 from ringfence.client.cluster import Cluster, ClusterSettings
@@ -22,6 +23,7 @@ from ringfence.errors import AccessDenied, ConfigError
 from ringfence.rules import RuleSet
 from ringfence.transport.tls import NODE_NAME, ClientTls, load_client_tls
 from ringfence.transport.udp_anyio import AnyioUdp
+from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
 __all__ = ["client_hello", "connect", "local", "open_cluster"]
@@ -75,7 +77,9 @@ async def open_cluster(
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         try:
-            transport = AnyioUdp(on_bug=_log_bug, client=tls)
+            # trio's own shell saves a lone check what anyio's detours cost.
+            shell = TrioUdp if in_trio_run() else AnyioUdp
+            transport = shell(on_bug=_log_bug, client=tls)
             await tasks.start(transport.run)
             cluster = Cluster(
                 transport,
@@ -95,7 +99,9 @@ async def open_cluster(
             finally:
                 cluster.close()
                 transport.flush()
-        except Exception as error:  # noqa: BLE001 - raised again outside of the task group
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again outside of the task group
             failure = error
         finally:
             tasks.cancel_scope.cancel()
@@ -136,14 +142,16 @@ def _log_bug(error: BaseException) -> None:
 def _rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
     if isinstance(rules, RuleSet):
         return rules
+    if isinstance(rules, Mapping):
+        from ringfence.rules.mapping import load_mapping
+
+        return load_mapping(rules).rules
     try:
         from ringfence.rules import load
     except ImportError as error:
         raise ConfigError(
             "reading rule files needs PyYAML: pip install 'ringfence[node]'"
         ) from error
-    if isinstance(rules, Mapping):
-        return load.load_mapping(rules).rules
     return load.load_path(Path(rules)).rules
 
 

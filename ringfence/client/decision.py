@@ -1,19 +1,29 @@
 """The answer an application gets: a `Decision` per request, a `Status` per counter behind it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.limiter import Code
-from ringfence.rules import Match, Rule
+from ringfence.rules import Rule
 from ringfence.wire import Source
 
-__all__ = ["Decision", "Status", "decide", "status_of", "NO_RULE"]
+__all__ = ["NO_RULE", "Decision", "Status", "decide", "is_denied", "status_of", "unlimited"]
+
+_OVER_SOFT = Code.OVER_SOFT.value
+_DENIED = Code.DENIED.value
+_NEVER = Code.NEVER.value
+_UNKNOWN = Code.UNKNOWN_RULE.value
+_SOURCES = tuple(Source)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Status:
-    """What one counter said. Durations in seconds."""
+    """What one counter said. Durations in seconds.
+
+    Not frozen, nor is `Decision`: one of each is made per check, and freezing them costs more than
+    all the rest of it. Nobody changes one.
+    """
 
     allowed: bool
     """Whether this counter lets the request pass; a shadow rule always does."""
@@ -39,7 +49,7 @@ class Status:
     """The owner does not know the rule; it was allowed uncounted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
     """The answer to one request; true when allowed. Durations in seconds.
 
@@ -76,74 +86,97 @@ class Decision:
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
 
-def status_of(match: Match, verdicts: Verdicts, index: int) -> Status:
+def unlimited(rule: Rule) -> Status:
+    """What a rule without a limit says."""
+    return Status(True, rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
+
+
+def status_of(rule: Rule, verdicts: Verdicts, index: int) -> Status:
     """Read one row of the columns as the application sees it."""
     columns = verdicts.outcomes
     code = columns.codes[index]
-    source = Source(verdicts.sources[index])
-    rule = match.rule
-    denied = code in (Code.DENIED, Code.NEVER)
-    shadowed = denied and rule.shadow
-    retry: float | None = 0.0
-    if denied and not shadowed:
-        retry = None if code == Code.NEVER else columns.retry_after_ns[index] / 1e9
+    is_denied = code == _DENIED or code == _NEVER  # noqa: PLR1714 - half the time of a tuple
+    is_shadowed = is_denied and rule.shadow
+    is_known = code != _UNKNOWN
+    retry_after: float | None = 0.0
+    if is_denied and not is_shadowed:
+        retry_after = None if code == _NEVER else columns.retry_after_ns[index] / 1e9
     return Status(
-        not denied or shadowed,
+        not is_denied or is_shadowed,
         rule,
-        columns.limits[index],
-        columns.remaining[index],
-        retry,
+        columns.limits[index] if is_known else None,
+        columns.remaining[index] if is_known else None,
+        retry_after,
         columns.reset_after_ns[index] / 1e9,
         columns.delay_ns[index] / 1e9,
-        source,
-        code == Code.OVER_SOFT,
-        shadowed,
-        code == Code.UNKNOWN_RULE,
+        _SOURCES[verdicts.sources[index]],
+        code == _OVER_SOFT,
+        is_shadowed,
+        not is_known,
     )
 
 
 def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
-    """Make one answer of the statuses of a request."""
+    """Make one answer of the statuses of a request; of none, that no rule applies."""
     if len(statuses) == 1:
         told = statuses[0]
-        allowed = told.allowed
+        allowed, delay = told.allowed, told.delay
+        over_soft, over_shadow = told.over_soft, told.over_shadow
     else:
         allowed = not is_denied(statuses)
-        told = _tightest(statuses, allowed)
+        told = _tightest(statuses) if allowed else _slowest(statuses)
+        delay = max([status.delay for status in statuses], default=0.0)
+        over_soft = any([status.over_soft for status in statuses])
+        over_shadow = any([status.over_shadow for status in statuses])
     return Decision(
         allowed,
         told.limit,
         told.remaining,
         0.0 if allowed else told.retry_after,
         told.reset_after,
-        max([status.delay for status in statuses], default=0.0) if allowed else 0.0,
+        delay if allowed else 0.0,
         told.source,
         told.rule,
-        any([status.over_soft for status in statuses]),
-        any([status.over_shadow for status in statuses]),
-        tuple(statuses),
-        leases,
+        over_soft,
+        over_shadow,
+        tuple(statuses) or (NO_RULE,),
+        leases if allowed else None,
     )
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:
     """Denied by any plain rule, or by every quota rule of the request."""
-    quotas = [status for status in statuses if status.rule is not None and status.rule.quota]
-    others_deny = any(
-        not status.allowed and not (status.rule is not None and status.rule.quota)
-        for status in statuses
-    )
-    return others_deny or (bool(quotas) and all(not status.allowed for status in quotas))
+    return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
 
 
-def _tightest(statuses: Sequence[Status], allowed: bool) -> Status:
-    if not allowed:
-        return max(
-            (status for status in statuses if not status.allowed),
-            key=lambda status: _or_infinite(status.retry_after),
-        )
-    least: Callable[[Status], float] = lambda status: _or_infinite(status.remaining)  # noqa: E731
-    return min(statuses, key=least, default=NO_RULE)
+def _plain(statuses: Sequence[Status]) -> list[Status]:
+    return [status for status in statuses if status.rule is None or not status.rule.quota]
+
+
+def _quotas(statuses: Sequence[Status]) -> list[Status]:
+    return [status for status in statuses if status.rule is not None and status.rule.quota]
+
+
+def _is_quota_spent(statuses: Sequence[Status]) -> bool:
+    quotas = _quotas(statuses)
+    return bool(quotas) and not any([status.allowed for status in quotas])
+
+
+def _tightest(statuses: Sequence[Status]) -> Status:
+    """The status to show of an allowed request."""
+    return min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
+
+
+def _slowest(statuses: Sequence[Status]) -> Status:
+    """The status to show of a denied request: of quota rules it is enough that one passes."""
+    reasons = [status for status in _plain(statuses) if not status.allowed]
+    if _is_quota_spent(statuses):
+        reasons.append(min(_quotas(statuses), key=_wait_of))
+    return max(reasons, key=_wait_of)
+
+
+def _wait_of(status: Status) -> float:
+    return _or_infinite(status.retry_after)
 
 
 def _or_infinite(value: float | None) -> float:

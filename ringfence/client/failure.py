@@ -6,9 +6,11 @@ share it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ringfence.client.batch import Batch
 from ringfence.client.clock import Clock
+from ringfence.client.local import decide_by
 from ringfence.limiter import Code, Engine, Limit, Outcome
 from ringfence.rules import OnFailure, Rule
 from ringfence.wire import Op, Source
@@ -46,17 +48,9 @@ class FailurePolicy:
     def _count_here(self, batch: Batch, index: int, limit: Limit) -> Outcome:
         if self._engine is None:
             self._engine = Engine(max_keys=self._max_keys)
-        key, cost = [batch.keys[index]], [batch.costs[index]]
-        now = self._clock.now()
-        match batch.op:
-            case Op.CHECK:
-                outcomes = self._engine.decide(key, cost, [], [limit], [1], now)
-            case Op.REFUND:
-                ages, leases = batch.ages_ns[index : index + 1], batch.leases[index : index + 1]
-                outcomes = self._engine.refund(key, cost, ages, leases, [limit], [1], now)
-            case Op.RESET:
-                outcomes = self._engine.reset(key, [limit], [1], now)
-        return outcomes.row(0)
+        row = batch.take([index])
+        alone = replace(row, groups=[], limits=[limit], which=[1])
+        return decide_by(self._engine, alone, self._clock.now()).row(0)
 
 
 def _limit_of(batch: Batch, index: int, rule: Rule | None) -> Limit | None:

@@ -4,30 +4,28 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import Protocol
 
 import anyio
 
 from ringfence.client.batch import Batch, Verdicts
-from ringfence.client.decision import NO_RULE, Decision, Status, decide, is_denied, status_of
-from ringfence.errors import ConfigError, PeerUnavailable
-from ringfence.limiter import Code, Limit
-from ringfence.rules import Descriptor, Match, RuleSet, adhoc_rule, encode_key, parse_limit
-from ringfence.wire import MAX_KEYS, Op, Source
+from ringfence.client.decision import Decision, decide
+from ringfence.client.descriptors import Descriptors, checked_cost, described, require_text
+from ringfence.client.question import Question, charged
+from ringfence.client.turns import Turns
+from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.limiter import Algorithm, Code, Limit, Outcomes
+from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
+from ringfence.wire import Op, Source
 
-__all__ = ["Decider", "Descriptors", "Limiter"]
+__all__ = ["Decider", "Limiter"]
 
-Descriptors: TypeAlias = (
-    Mapping[str, str]
-    | Descriptor
-    | Sequence[Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]]
-)
-"""One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
-
-_MAX_COST = 2**53 - 1
-_PARSED_LIMITS = 1024
+_ADHOC_RULES = 1024
+_UNDO_WITHIN = 1.0
+"""Seconds that a cancelled call may take to give back what it holds."""
 
 
 class Decider(Protocol):
@@ -50,19 +48,24 @@ class Decider(Protocol):
     ) -> None:
         """Give back what rows were just charged, without waiting."""
 
+    def outage(self) -> RingfenceError | None:
+        """Why no member decides, when one of them has said so."""
+
 
 class Limiter:
     """Checks requests against the rules; made by `ringfence.connect` and `ringfence.local`.
 
     Safe to share among the tasks of one event loop. Being over a limit is a `Decision`; these
     methods raise `ConfigError` for arguments that make no sense and, only when made with
-    `raise_on_outage=True`, `PeerUnavailable` when no member decided.
+    `raise_on_outage=True`, `PeerUnavailable` when no member decided, or `AccessDenied` when they
+    refused to. A cancelled check spends nothing.
     """
 
     def __init__(self, decider: Decider, *, raise_on_outage: bool = False) -> None:
         self._decider = decider
         self._raise_on_outage = raise_on_outage
-        self._parsed: dict[str, Limit] = {}
+        self._adhoc: dict[str | Limit, Rule] = {}
+        self._turns = Turns()
 
     @property
     def rules(self) -> RuleSet:
@@ -81,8 +84,8 @@ class Limiter:
 
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
-        described = _described(descriptors)
-        return (await self._ask(Op.CHECK, domain, [described], [_checked(cost)], timeout))[0]
+        requests = [described(descriptors)]
+        return (await self._ask(Op.CHECK, domain, requests, [checked_cost(cost)], timeout))[0]
 
     async def check_many(
         self,
@@ -99,9 +102,12 @@ class Limiter:
                 f"{len(requests)} requests but {len(column)} costs; "
                 "give one cost for all, or one per request"
             )
-        described = [_described(descriptors) for descriptors in requests]
         return await self._ask(
-            Op.CHECK, domain, described, [_checked(cost) for cost in column], timeout
+            Op.CHECK,
+            domain,
+            [described(descriptors) for descriptors in requests],
+            [checked_cost(cost) for cost in column],
+            timeout,
         )
 
     async def peek(self, domain: str, descriptors: Descriptors) -> Decision:
@@ -114,12 +120,12 @@ class Limiter:
         The decision is that of a peek afterwards.
         """
         return (
-            await self._ask(Op.REFUND, domain, [_described(descriptors)], [_checked(cost)], None)
+            await self._ask(Op.REFUND, domain, [described(descriptors)], [checked_cost(cost)], None)
         )[0]
 
     async def reset(self, domain: str, descriptors: Descriptors) -> Decision:
         """Forget every counter that `descriptors` meet."""
-        return (await self._ask(Op.RESET, domain, [_described(descriptors)], [0], None))[0]
+        return (await self._ask(Op.RESET, domain, [described(descriptors)], [0], None))[0]
 
     async def acquire(
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float
@@ -134,10 +140,12 @@ class Limiter:
             decision = await self.check(domain, descriptors, cost)
             left = give_up - anyio.current_time()
             if decision.allowed:
+                if decision.delay == 0.0:
+                    return decision
                 if decision.delay > left:
-                    await self.refund(domain, descriptors, cost)
-                    return _too_long(decision)
-                await anyio.sleep(decision.delay)
+                    await self._undo(domain, descriptors, cost, decision)
+                    return _too_late(decision)
+                await self._wait_for_turn(domain, descriptors, cost, decision)
                 return decision
             if decision.retry_after is None or decision.retry_after > left:
                 return decision
@@ -160,7 +168,7 @@ class Limiter:
         try:
             yield decision
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+            with anyio.move_on_after(_UNDO_WITHIN, shield=True):
                 await self.release(decision)
 
     async def check_limit(
@@ -174,37 +182,34 @@ class Limiter:
 
         Counters are shared by all who name the same key and kind of limit; cost 0 peeks.
         """
-        return await self._ask_limit(Op.CHECK, limit, key, _checked(cost), timeout)
+        return await self._ask_limit(Op.CHECK, limit, key, cost, timeout)
 
     async def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """Give `cost` back to the counter of an ad-hoc limit."""
-        return await self._ask_limit(Op.REFUND, limit, key, _checked(cost), None)
+        return await self._ask_limit(Op.REFUND, limit, key, cost, None)
 
     async def reset_limit(self, limit: str | Limit, *key: str) -> Decision:
         """Forget the counter of an ad-hoc limit."""
         return await self._ask_limit(Op.RESET, limit, key, 0, None)
 
-    # -- from descriptors to columns and back --------------------------------------------------
+    # -- asking --------------------------------------------------------------------------------
 
     async def _ask_limit(
         self, op: Op, limit: str | Limit, key: tuple[str, ...], cost: int, within: float | None
     ) -> Decision:
-        if not key:
-            raise ConfigError("an ad-hoc limit needs a key, as in check_limit('5/s', 'user:42')")
-        if isinstance(limit, str):
-            limit = self._parse(limit)
-        rule = adhoc_rule(limit)
-        match = Match(rule, encode_key(rule.id, key), f"adhoc.{rule.name or limit.algorithm}", None)
-        return (await self._decide(op, [[match]], [cost], within))[0]
-
-    def _parse(self, text: str) -> Limit:
-        limit = self._parsed.get(text)
-        if limit is None:
-            limit = parse_limit(text)
-            if len(self._parsed) >= _PARSED_LIMITS:
-                self._parsed.clear()
-            self._parsed[text] = limit
-        return limit
+        rule = self._adhoc.get(limit)
+        if rule is None:
+            rule = adhoc_rule(parse_limit(limit) if isinstance(limit, str) else limit)
+            if len(self._adhoc) >= _ADHOC_RULES:
+                self._adhoc.clear()
+            self._adhoc[limit] = rule
+        if not key or not all([isinstance(part, str) for part in key]):
+            raise ConfigError(
+                "an ad-hoc limit needs a key made of text, as in check_limit('5/s', 'user:42')"
+            )
+        match = Match(rule, encode_key(rule.id, key), "adhoc")
+        decisions, _ = await self._decide(op, [[match]], [checked_cost(cost)], within)
+        return decisions[0]
 
     async def _ask(
         self,
@@ -214,21 +219,33 @@ class Limiter:
         costs: list[int],
         within: float | None,
     ) -> list[Decision]:
-        rules = self._decider.rules
-        matches = [rules.match(domain, request) for request in requests]
-        decisions = await self._decide(op, matches, costs, within)
-        unknown = [i for i, decision in enumerate(decisions) if _is_unknown(decision)]
-        if unknown:
+        matches = [self._match(domain, request) for request in requests]
+        decisions, has_unknown = await self._decide(op, matches, costs, within)
+        if has_unknown:
+            unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
             # The owner has other rules than we do: newer ones, or its file is not there yet.
             await self._decider.refresh_rules()
-            rules = self._decider.rules
             again = [
-                [_carried(match) for match in rules.match(domain, requests[i])] for i in unknown
+                _again(self._match(domain, requests[place]), decisions[place], op)
+                for place in unknown
             ]
-            fresh = await self._decide(op, again, [costs[i] for i in unknown], within)
+            fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
             for place, decision in zip(unknown, fresh, strict=True):
-                decisions[place] = decision
+                if op is Op.REFUND:
+                    decisions[place] = _joined(decisions[place], decision)
+                else:
+                    decisions[place] = decision
         return decisions
+
+    def _match(self, domain: str, request: tuple[Descriptor, ...]) -> tuple[Match | None, ...]:
+        try:
+            found = self._decider.rules.match(domain, request)
+        except (AttributeError, TypeError):
+            require_text(request)
+            raise
+        if any([match is None for match in found]):
+            require_text(request)
+        return found
 
     async def _decide(
         self,
@@ -236,157 +253,92 @@ class Limiter:
         requests: Sequence[Sequence[Match | None]],
         costs: list[int],
         within: float | None,
-    ) -> list[Decision]:
-        """Lay all counters into one batch, have it decided, and cut the answer by request."""
-        batch = Batch(op, [], [])
-        matches: list[Match] = []
-        rows_of: list[range] = []
-        for request, cost in zip(requests, costs, strict=True):
-            start = len(matches)
-            for match in request:
-                if match is not None and match.rule.limit is not None:
-                    matches.append(match)
-                    batch.keys.append(match.key)
-                    batch.costs.append(cost if match.cost is None or not cost else match.cost)
-            rows = range(start, len(matches))
-            rows_of.append(rows)
-            if len(rows) > MAX_KEYS:
-                raise ConfigError(
-                    f"a request meets {len(rows)} counters; at most {MAX_KEYS} can be"
-                )
-        if not matches:
-            return [decide([NO_RULE for _ in request] or [NO_RULE]) for request in requests]
-        if len(matches) > len(rows_of) or any([len(rows) > 1 for rows in rows_of]):
-            batch.groups.extend(len(rows) for rows in rows_of if rows)
-        if any([match.rule.carried for match in matches]):
-            _carry_limits(batch, matches)
+    ) -> tuple[list[Decision], bool]:
+        """Have all counters of some requests decided at once, and answer each request.
 
-        def vetoes(index: int) -> bool:
-            rule = matches[index].rule
-            return not (rule.shadow or rule.quota)
-
-        asked_at = anyio.current_time()
-        verdicts = await self._decider.decide(batch, vetoes, within)
+        Tells too whether an owner did not know some rule.
+        """
+        question = Question(op, requests, costs)
+        batch = question.batch
+        if not batch.keys:
+            await self._turns.take()
+            return question.read(Verdicts(Outcomes(), [])), False
+        asked_at = anyio.current_time() if len(batch) > 1 else 0.0
+        verdicts = await self._decider.decide(batch, question.vetoes, within)
         if self._raise_on_outage and Source.POLICY in verdicts.sources:
-            raise PeerUnavailable(
-                f"no member of the cluster decided a check of {matches[0].metric} in time"
+            if op is Op.CHECK:
+                every = charged(verdicts, range(len(batch)))
+                self._decider.refund(batch, every, verdicts, asked_at)
+            raise self._decider.outage() or PeerUnavailable(
+                f"no member of the cluster decided {len(batch)} check(s) in time"
             )
-        return [
-            self._read(batch, request, rows, matches, verdicts, asked_at)
-            for request, rows in zip(requests, rows_of, strict=True)
+        decisions = question.read(verdicts)
+        if op is Op.CHECK and len(batch) > 1:
+            undue = question.undue(decisions, verdicts)
+            if undue:
+                self._decider.refund(batch, undue, verdicts, asked_at)
+        return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
+
+    async def _wait_for_turn(
+        self, domain: str, descriptors: Descriptors, cost: int, decision: Decision
+    ) -> None:
+        try:
+            await anyio.sleep(decision.delay)
+        except BaseException:
+            with anyio.move_on_after(_UNDO_WITHIN, shield=True):
+                await self._undo(domain, descriptors, cost, decision)
+            raise
+
+    async def _undo(
+        self, domain: str, descriptors: Descriptors, cost: int, decision: Decision
+    ) -> None:
+        """Give back all that an allowed check was charged."""
+        await self.release(decision)
+        matches = self._match(domain, described(descriptors))
+        spent = [
+            match if status.allowed and not status.over_shadow and not _holds(match) else None
+            for match, status in zip(matches, decision.statuses, strict=True)
         ]
-
-    def _read(
-        self,
-        batch: Batch,
-        request: Sequence[Match | None],
-        rows: range,
-        matches: list[Match],
-        verdicts: Verdicts,
-        asked_at: float,
-    ) -> Decision:
-        statuses: list[Status] = []
-        row = rows.start
-        for match in request:
-            if match is None:
-                statuses.append(NO_RULE)
-            elif match.rule.limit is None:
-                statuses.append(Status(True, match.rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE))
-            else:
-                statuses.append(status_of(matches[row], verdicts, row))
-                row += 1
-        if not statuses:
-            statuses.append(NO_RULE)
-        codes = verdicts.outcomes.codes
-        if len(rows) > 1 and batch.op is Op.CHECK and is_denied(statuses):
-            # Shadow and quota counters deny nobody alone, so their owners charged them.
-            charged = [i for i in rows if codes[i] <= Code.OVER_SOFT]
-            self._decider.refund(batch, charged, verdicts, asked_at)
-        leases = None
-        if any(verdicts.outcomes.leases[i] for i in rows):
-            leases = _release_of(batch, rows, verdicts)
-        return decide(statuses, leases)
-
-
-def _described(descriptors: Descriptors) -> tuple[Descriptor, ...]:
-    if isinstance(descriptors, Mapping):
-        return (Descriptor(tuple(descriptors.items())),)
-    if isinstance(descriptors, Descriptor):
-        return (descriptors,)
-    if isinstance(descriptors, str):
-        raise ConfigError(
-            f"descriptors {descriptors!r} is text; give a mapping such as "
-            "{'client': '203.0.113.7'}, or a list of mappings"
-        )
-    described = []
-    for one in descriptors:
-        if isinstance(one, Descriptor):
-            described.append(one)
-        elif isinstance(one, Mapping):
-            described.append(Descriptor(tuple(one.items())))
-        else:
-            described.append(Descriptor(tuple((key, value) for key, value in one)))
-    return tuple(described)
-
-
-def _checked(cost: int) -> int:
-    if not 0 <= cost <= _MAX_COST:
-        raise ConfigError(f"cost {cost} is out of range; give a whole number from 0 to 2**53 - 1")
-    return cost
-
-
-def _carry_limits(batch: Batch, matches: Sequence[Match]) -> None:
-    places: dict[Limit, int] = {}
-    for match in matches:
-        limit = match.rule.limit
-        if not match.rule.carried or limit is None:
-            batch.which.append(0)
-            continue
-        if limit not in places:
-            batch.limits.append(limit)
-            places[limit] = len(batch.limits)
-        batch.which.append(places[limit])
-
-
-def _carried(match: Match | None) -> Match | None:
-    """Let the limit travel with the check, for an owner that does not have the rule yet."""
-    if match is None or match.rule.carried:
-        return match
-    return Match(match.rule.as_carried(), match.key, match.metric, match.cost)
+        await self._decide(Op.REFUND, [spent], [cost], None)
 
 
 def _is_unknown(decision: Decision) -> bool:
-    return any(status.is_unknown for status in decision.statuses)
+    return any([status.is_unknown for status in decision.statuses])
 
 
-def _release_of(batch: Batch, rows: Sequence[int], verdicts: Verdicts) -> Batch:
-    held = [i for i in rows if verdicts.outcomes.leases[i]]
-    taken = batch.take(held)
-    return Batch(
-        Op.REFUND,
-        taken.keys,
-        taken.costs,
-        limits=taken.limits,
-        which=taken.which,
-        leases=[verdicts.outcomes.leases[i] for i in held],
+def _again(found: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:
+    """What to ask once more, with limits that travel along for owners that do not have the rules.
+
+    A check with an unknown rule charged nothing, so all of it is asked again; of a refund only what
+    was unknown, since the rest was given back.
+    """
+    return [
+        Match(match.rule.as_carried(), match.key, match.metric, match.cost)
+        if match is not None and (op is not Op.REFUND or status.is_unknown)
+        else None
+        for match, status in zip(found, before.statuses, strict=True)
+    ]
+
+
+def _joined(before: Decision, after: Decision) -> Decision:
+    """Put what was unknown before in its place."""
+    return decide(
+        [
+            new if old.is_unknown else old
+            for old, new in zip(before.statuses, after.statuses, strict=True)
+        ]
     )
 
 
-def _too_long(decision: Decision) -> Decision:
+def _holds(match: Match | None) -> bool:
+    """Whether what was charged is a place to be released, instead of units to be refunded."""
+    limit = match.rule.limit if match is not None else None
+    return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
+
+
+def _too_late(decision: Decision) -> Decision:
     """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    return Decision(
-        False,
-        decision.limit,
-        decision.remaining,
-        decision.delay,
-        decision.reset_after,
-        0.0,
-        decision.source,
-        decision.rule,
-        decision.over_soft,
-        decision.over_shadow,
-        decision.statuses,
-    )
+    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
 
 
 def _never_vetoes(index: int) -> bool:

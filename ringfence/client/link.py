@@ -49,6 +49,9 @@ __all__ = ["Link", "LinkListener", "LinkSettings"]
 
 logger = logging.getLogger("ringfence.client")
 
+_MAX_FRAME = MAX_MESSAGE // 2
+"""Bytes that asks are joined up to, as guessed from above."""
+
 Reply: TypeAlias = Members | Rules | Stats | Pong
 
 
@@ -223,20 +226,23 @@ class Link:
             seq = self._take_seq()
             self._send(seq, _Frame(encode(make(seq)), asked_at, on_reply=on_reply))
         while self._outbox and len(self._frames) < self._settings.max_frames:
-            first = self._outbox.popleft()
-            together = [first]
-            rows = len(first.batch)
-            size = _weight(first.batch)
-            while (
-                self._outbox
-                and _same_kind(self._outbox[0], first)
-                and rows + len(self._outbox[0].batch) <= MAX_KEYS
-                and size + _weight(self._outbox[0].batch) <= MAX_MESSAGE // 2
-            ):
-                rows += len(self._outbox[0].batch)
-                size += _weight(self._outbox[0].batch)
-                together.append(self._outbox.popleft())
+            together = [self._outbox.popleft()]
+            if self._outbox:
+                self._take_along(together)
             self._send_frame(together)
+
+    def _take_along(self, together: list[_Waiting]) -> None:
+        """Take from the outbox what fits into one frame with its first ask."""
+        first = together[0]
+        rows = len(first.batch)
+        size = _weight(first.batch)
+        while self._outbox and _same_kind(self._outbox[0], first):
+            batch = self._outbox[0].batch
+            rows += len(batch)
+            size += _weight(batch)
+            if rows > MAX_KEYS or size > _MAX_FRAME:
+                return
+            together.append(self._outbox.popleft())
 
     def _send_frame(self, together: list[_Waiting]) -> None:
         first = together[0]

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-import anyio
-
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
-from ringfence.limiter import Engine, EngineRule
+from ringfence.client.turns import Turns
+from ringfence.errors import RingfenceError
+from ringfence.limiter import Engine, EngineRule, Outcomes
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Op, Source
 
-__all__ = ["LocalDecider", "engine_rules"]
+__all__ = ["LocalDecider", "decide_by", "engine_rules"]
 
 
 class LocalDecider:
@@ -21,6 +21,7 @@ class LocalDecider:
         self._clock = clock
         self._engine = Engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
+        self._turns = Turns()
 
     @property
     def rules(self) -> RuleSet:
@@ -36,33 +37,21 @@ class LocalDecider:
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row now."""
-        await anyio.lowlevel.checkpoint()
+        await self._turns.take()
         return self.decide_now(batch)
 
     def decide_now(self, batch: Batch) -> Verdicts:
         """Decide every row, without a task to wait in."""
-        now = self._clock.now()
-        match batch.op:
-            case Op.CHECK:
-                outcomes = self._engine.decide(
-                    batch.keys, batch.costs, batch.groups, batch.limits, batch.which, now
-                )
-            case Op.REFUND:
-                outcomes = self._engine.refund(
-                    batch.keys,
-                    batch.costs,
-                    batch.ages_ns,
-                    batch.leases,
-                    batch.limits,
-                    batch.which,
-                    now,
-                )
-            case Op.RESET:
-                outcomes = self._engine.reset(batch.keys, batch.limits, batch.which, now)
-        return Verdicts(outcomes, [Source.LOCAL] * len(batch))
+        return Verdicts(
+            decide_by(self._engine, batch, self._clock.now()), [Source.LOCAL] * len(batch)
+        )
 
     async def refresh_rules(self) -> None:
         """Nobody else has rules to tell."""
+
+    def outage(self) -> RingfenceError | None:
+        """This process is always within reach."""
+        return None
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
@@ -80,6 +69,18 @@ class LocalDecider:
                 leases=leases,
             )
         )
+
+
+def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
+    """Have an engine do what a batch asks for."""
+    keys, limits, which = batch.keys, batch.limits, batch.which
+    match batch.op:
+        case Op.CHECK:
+            return engine.decide(keys, batch.costs, batch.groups, limits, which, now)
+        case Op.REFUND:
+            return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
+        case Op.RESET:
+            return engine.reset(keys, limits, which, now)
 
 
 def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:

@@ -15,13 +15,11 @@ import anyio.lowlevel
 
 from hashring import NodeId, Ring, shard_of
 from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
+from ringfence.client.signal import Signal
 from ringfence.limiter import Code, Outcome
-from ringfence.wire import MAX_KEY, MAX_KEYS, MAX_MESSAGE, Op, Source
+from ringfence.wire import MAX_KEYS, Op, Source
 
-__all__ = ["MAX_KEY_BYTES", "Fallback", "Router", "Routes"]
-
-MAX_KEY_BYTES = MAX_MESSAGE // 2
-"""Most bytes of keys in one frame; the other half is room for the other columns."""
+__all__ = ["Fallback", "Router", "Routes"]
 
 _FIRST = range(1)
 _LAST_CHARGED = Code.OVER_SOFT
@@ -211,9 +209,9 @@ class Router:
 
 
 class _Waiter:
-    """One outstanding ask; the event is only made when somebody must really wait."""
+    """One outstanding ask."""
 
-    __slots__ = ("_event", "indexes", "is_done", "on_late", "part", "verdicts")
+    __slots__ = ("_answered", "indexes", "is_done", "on_late", "part", "verdicts")
 
     def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
         self.part = part
@@ -223,20 +221,17 @@ class _Waiter:
         self.is_done = False
         self.on_late: Callable[[Verdicts], None] | None = None
         """Told of verdicts that nobody waits for any more."""
-        self._event: anyio.Event | None = None
+        self._answered = Signal()
 
     def resolve(self, verdicts: Verdicts | None) -> None:
         self.verdicts = verdicts
         self.is_done = True
-        if self._event is not None:
-            self._event.set()
+        self._answered.set()
         if self.on_late is not None and verdicts is not None:
             self.on_late(verdicts)
 
     async def wait(self) -> Verdicts | None:
-        if not self.is_done:
-            self._event = anyio.Event()
-            await self._event.wait()
+        await self._answered.wait()
         return self.verdicts
 
 
@@ -283,20 +278,15 @@ def _split(
 
 
 def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
-    """Cut rows into parts that fit into a frame, never inside a group, which fits as a whole."""
-    if len(rows) <= MAX_KEYS and len(rows) * MAX_KEY <= MAX_KEY_BYTES:
+    """Cut rows into parts of at most `MAX_KEYS`, never inside a group, which is no longer."""
+    if len(rows) <= MAX_KEYS:
         return [rows]
-    chunks: list[list[int]] = []
-    size = 0
+    chunks: list[list[int]] = [[]]
     for _, run in groupby(rows, key=batch.group_numbers().__getitem__):
         group = list(run)
-        weight = sum(len(batch.keys[index]) for index in group)
-        if chunks and len(chunks[-1]) + len(group) <= MAX_KEYS and size + weight <= MAX_KEY_BYTES:
-            chunks[-1] += group
-            size += weight
-        else:
-            chunks.append(group)
-            size = weight
+        if len(chunks[-1]) + len(group) > MAX_KEYS:
+            chunks.append([])
+        chunks[-1] += group
     return chunks
 
 

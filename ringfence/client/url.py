@@ -7,10 +7,11 @@ whichever answers first.
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
+from ringfence.wire import MAX_CREDENTIAL, MAX_TEXT
 
 __all__ = ["DEFAULT_PORT", "ENVIRONMENT", "ClusterUrl", "Token", "parse_address", "parse_url"]
 
@@ -50,24 +51,22 @@ class ClusterUrl:
 
 def parse_url(text: str) -> ClusterUrl:
     """Read a cluster's address; raises `ConfigError` that says which part is wrong."""
-    try:
-        parts = urlsplit(text)
-    except ValueError as error:
-        raise ConfigError(f"cluster address {_hidden(text)!r}: {error}; write {_SHAPE}") from error
-    if parts.scheme != "ringfence":
+    text = text.strip()
+    scheme, slashes, rest = text.partition("://")
+    if not slashes or scheme.lower() != "ringfence":
         raise ConfigError(
             f"cluster address {_hidden(text)!r} does not begin with ringfence://; write {_SHAPE}"
         )
-    if parts.path not in ("", "/") or parts.fragment:
-        raise ConfigError(
-            f"cluster address {_hidden(text)!r} has a path or fragment; write {_SHAPE}"
-        )
-    userinfo, _, hosts = parts.netloc.rpartition("@")
+    place, _, query = rest.partition("?")
+    place, _, path = place.partition("/")
+    if path:
+        raise ConfigError(f"cluster address {_hidden(text)!r} has a path; write {_SHAPE}")
+    userinfo, _, hosts = place.rpartition("@")
     if not hosts:
         raise ConfigError(f"cluster address {_hidden(text)!r} names no host; write {_SHAPE}")
-    options = _options(parts.query)
+    options = _options(query)
     return ClusterUrl(
-        tuple(parse_address(host) for host in hosts.split(",")),
+        tuple(_seed(host) for host in hosts.split(",")),
         parse_token(unquote(userinfo)) if userinfo else None,
         Path(options["ca"]) if "ca" in options else None,
         options.get("datacenter"),
@@ -83,7 +82,7 @@ def parse_token(text: str) -> Token:
         raw = bytes.fromhex(secret)
     except ValueError:
         raw = b""
-    if not (dot and name and 16 <= len(raw) <= 64):
+    if not (dot and 1 <= len(name) <= MAX_TEXT and 16 <= len(raw) <= MAX_CREDENTIAL):
         raise ConfigError(
             "the token in the cluster address is not one of ours; use the line in a .token file "
             "that `ringfence keys new` wrote, which reads NAME.HEXADECIMAL"
@@ -97,7 +96,7 @@ def parse_address(text: str) -> Address:
     if host.startswith("["):
         host, _, rest = host[1:].partition("]")
         if rest:
-            port = rest.removeprefix(":")
+            port = rest[1:] if rest.startswith(":") else f"{rest} without a colon"
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
     elif host.count(":") > 1 and not _is_ip(host):
@@ -105,8 +104,15 @@ def parse_address(text: str) -> Address:
     if not host:
         raise ConfigError(f"address {text!r} names no host; write HOST:PORT")
     if not (port.isdecimal() and 0 <= int(port) <= 65535):
-        raise ConfigError(f"address {text!r}: port {port!r} is not a number from 1 to 65535")
+        raise ConfigError(f"address {text!r}: port {port!r} is not a number from 0 to 65535")
     return host, int(port)
+
+
+def _seed(text: str) -> Address:
+    host, port = parse_address(text)
+    if port == 0:
+        raise ConfigError(f"address {text!r}: nobody listens on port 0")
+    return host, port
 
 
 def _options(query: str) -> dict[str, str]:

@@ -119,6 +119,8 @@ class Engine:
         means that every check stands alone.
         Raises `ValueError` when the lengths contradict each other or a cost is negative.
         """
+        if len(keys) == 1 and not which:
+            return self._decide_one(keys, costs, now)
         if groups and (sum(groups) != len(keys) or min(groups) < 1):
             raise ValueError(f"groups: {list(groups)} do not add up to {len(keys)} keys")
         rows: list[Verdict] = []
@@ -140,6 +142,15 @@ class Engine:
                     amounts += [member.amount] * (last - first)
         self._keep_bounded(len(keys), now)
         return columns(rows, amounts)
+
+    def _decide_one(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> Outcomes:
+        """Decide a lone check by its rule's own limit: the most frequent frame of all."""
+        kept = self._rules.get(keys[0][:_ID_BYTES])
+        if kept is None:
+            return columns([_UNKNOWN], [0])
+        outcomes = kept.table.check_many(keys, costs, now)
+        self._keep_bounded(1, now)
+        return outcomes
 
     def refund(
         self,

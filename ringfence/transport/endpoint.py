@@ -159,8 +159,11 @@ class Endpoint:
             if due != pipe.planned:
                 continue  # A nearer deadline took its place.
             pipe.planned = inf
-            if pipe.deadline() > now:
-                self.plan(pipe)  # What was due has been done on the way.
+            if pipe in self._dirty and pipe.state is State.CLOSED:
+                continue  # Its goodbye has not left; `datagrams_to_send` will plan what follows.
+            deadline = pipe.deadline()
+            if deadline > now:
+                self._plan_for(pipe, deadline)  # What was due has been done on the way.
             elif now >= pipe.attempt_ends:
                 self._give_up_attempt(pipe, now)
             else:
@@ -196,11 +199,8 @@ class Endpoint:
         deadline = pipe.deadline()
         if pipe.state is State.CLOSED and (deadline == inf or not pipe.is_incoming):
             self._forget(pipe)
-        elif deadline < pipe.planned:
-            pipe.planned = deadline
-            heappush(self._timers, (deadline, next(self._order), pipe))
-            if len(self._timers) > 64 + 2 * len(self._pipes):
-                self._sweep()
+        else:
+            self._plan_for(pipe, deadline)
 
     def route(self, cid: bytes, pipe: Pipe) -> None:
         """See `Owner`."""
@@ -336,6 +336,13 @@ class Endpoint:
             self._bad_initials = self._strain(now) + 1.0
             self._bad_initial_at = now
             self._drop(pipe, "not an Initial packet")
+
+    def _plan_for(self, pipe: Pipe, deadline: float) -> None:
+        if deadline < pipe.planned:
+            pipe.planned = deadline
+            heappush(self._timers, (deadline, next(self._order), pipe))
+            if len(self._timers) > 64 + 2 * len(self._pipes):
+                self._sweep()
 
     # Outgoing.
 

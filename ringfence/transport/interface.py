@@ -77,7 +77,7 @@ class Transport(Protocol):
         """Monotonic seconds; only differences mean anything."""
 
     def connect(self, address: Address, handler: Handler) -> Connection:
-        """Begin a connection; `on_open` or `on_close` of the handler follows, never before return."""
+        """Begin a connection; the handler is told of its fate later, never before this returns."""
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""

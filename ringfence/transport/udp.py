@@ -216,19 +216,18 @@ class Udp(ABC):
         assert sock is not None
         receive = self._endpoint.receive_datagram
         now = self.now()
-        for _ in range(_BATCH):
+        for count in range(_BATCH):
             try:
                 datagram, sender = sock.recvfrom(_LARGEST)
             except BlockingIOError:
-                break
+                if not count:
+                    # Woken for nothing: an error wakes the reader too, and would go on doing so.
+                    self._take_errors(sock, now)
+                return
             except OSError:
                 self._take_errors(sock, now)
                 continue
             receive(datagram, self._plain(sender) if self._is_ipv6 else sender, now)
-        else:
-            return
-        # An error wakes the reader as a datagram does, and would go on doing so.
-        self._take_errors(sock, now)
 
     def _take_errors(self, sock: socket.socket, now: float) -> None:
         for address, quoted in read_errors(sock):

@@ -4,10 +4,13 @@ Decides who waits for what: one task reads, one makes the calls of `call_soon`, 
 host name is resolved. All the rest is in `udp`.
 """
 
+import asyncio
 import socket
+from collections.abc import Callable
 from math import inf
 
 import anyio
+import trio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ringfence.errors import ConfigError
@@ -25,6 +28,7 @@ class AnyioUdp(Udp):
     _asked: anyio.Event | None = None
     """What `call_soon` sets; a new one for each round of calls."""
     _reading: anyio.CancelScope | None = None
+    _clock: Callable[[], float] = staticmethod(anyio.current_time)
 
     async def run(self, *, task_status: TaskStatus[Address] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry messages until cancelled, then close every connection.
@@ -32,6 +36,7 @@ class AnyioUdp(Udp):
         Calls `task_status.started(address)` once messages can leave. Raises `ConfigError` when it
         cannot bind its address.
         """
+        self._clock = _clock_of_this_loop()
         sock = self._open(await self._bind_rows())
         try:
             async with anyio.create_task_group() as tasks:
@@ -50,7 +55,7 @@ class AnyioUdp(Udp):
 
     def now(self) -> float:
         """The event loop's clock."""
-        return anyio.current_time()
+        return self._clock()
 
     async def _bind_rows(self) -> list[AddressInfo]:
         if self._bind is None:
@@ -89,6 +94,13 @@ class AnyioUdp(Udp):
         except (OSError, UnicodeError):
             rows = []
         self._resolve(pipe, rows)
+
+
+def _clock_of_this_loop() -> Callable[[], float]:
+    """What `anyio.current_time` reads, without finding out each time under which loop it runs."""
+    if trio.lowlevel.in_trio_run():
+        return trio.current_time
+    return asyncio.get_running_loop().time
 
 
 async def _getaddrinfo(address: Address, flags: int) -> list[AddressInfo]:

@@ -19,8 +19,9 @@ def after(*steps: tuple[Op, Verdicts, bool]) -> dict[str, int]:
     return {name: count for name, count in counters.as_dict().items() if count}
 
 
-def test_a_node_that_did_nothing_has_counted_nothing() -> None:
+def test_a_node_that_did_nothing_has_counted_nothing_and_says_so() -> None:
     assert after() == {}
+    assert Counters().as_dict()["checks"] == 0
 
 
 def test_checks_are_counted_by_what_became_of_them() -> None:
@@ -63,7 +64,9 @@ def test_refunds_and_resets_are_no_checks() -> None:
 
 def test_names_are_sorted() -> None:
     counters = Counters()
-    counters.add("b")
+    counters.add("z")
     counters.add("a", 2)
 
-    assert list(counters.as_dict().items()) == [("a", 2), ("b", 1)]
+    names = list(counters.as_dict())
+    assert names == sorted(names)
+    assert (counters.as_dict()["a"], counters.as_dict()["z"]) == (2, 1)

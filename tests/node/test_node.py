@@ -1,8 +1,10 @@
 """Several nodes and real embedded clients on a network in memory, on virtual time."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from random import Random
 
 import pytest
@@ -20,7 +22,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.limiter import Limit
-from ringfence.rules import RuleSet, adhoc_rule, encode_key
+from ringfence.rules import Descriptor, RuleSet, adhoc_rule, encode_key
 from ringfence.rules.load import load_text
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork
@@ -45,10 +47,10 @@ descriptors:
 
 
 class HandClock:
-    """The time that nodes count by: it stands until it is set."""
+    """The time that nodes count by: it stands until it is set, first amid a minute."""
 
     def __init__(self) -> None:
-        self.time = 0
+        self.time = 30 * 10**9
 
     def now(self) -> int:
         return self.time
@@ -62,24 +64,23 @@ def members(*names: str) -> list[MemberSettings]:
     return [MemberSettings(name=name, address=f"{name}:7101") for name in names]
 
 
-def owner_of(key: bytes, names: Sequence[str] = NAMES) -> str:
-    return Ring.of(member.as_member() for member in members(*names)).owner(shard_of(key))
+@cache
+def ring_of(names: Sequence[str]) -> Ring:
+    return Ring.of(member.as_member() for member in members(*names))
 
 
 def owned(rules: RuleSet, key: str, owner: str, number: int = 0) -> dict[str, str]:
-    """A descriptor whose counter `owner` decides for."""
-    found = [
+    """A descriptor whose counter `owner` decides for, of all three nodes."""
+    found = (
         {key: f"{owner}{i}"}
         for i in range(200)
-        if owner_of(_counter(rules, {key: f"{owner}{i}"})) == owner
-    ]
-    return found[number]
+        if ring_of(NAMES).owner(shard_of(counter(rules, key, f"{owner}{i}"))) == owner
+    )
+    return next(islice(found, number, None))
 
 
-def _counter(rules: RuleSet, descriptor: Mapping[str, str]) -> bytes:
-    from ringfence.rules import Descriptor
-
-    [match] = rules.match("api", [Descriptor(tuple(descriptor.items()))])
+def counter(rules: RuleSet, key: str, value: str) -> bytes:
+    [match] = rules.match("api", [Descriptor(((key, value),))])
     assert match is not None
     return match.key
 
@@ -125,7 +126,7 @@ class World:
         self.network.crash(address_of(name))
         self.lives.pop(name).cancel()
         self.nodes.pop(name)
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
 
     async def stop(self, name: str) -> None:
         """Drain a node, then end it."""
@@ -138,7 +139,7 @@ class World:
         *seeds: str,
         only: bool = False,
         rules: RuleSet | None = None,
-        timeout: float = 0.5,
+        patience: float = 0.5,
         raise_on_outage: bool = False,
     ) -> AsyncIterator[Limiter]:
         """An embedded client that has joined; with `only` it asks its seed for everything."""
@@ -149,7 +150,7 @@ class World:
             transport,
             [address_of(seed) for seed in seeds or NAMES],
             Hello(Role.CLIENT, "app", b"", number),
-            ClusterSettings(link=LinkSettings(answer_timeout=timeout), route=not only),
+            ClusterSettings(link=LinkSettings(answer_timeout=patience), route=not only),
             self.clock,
             Random(number),
             None if rules is None else rules.as_carried(),
@@ -266,16 +267,15 @@ async def test_limits_that_come_with_the_check_are_shared_too(autojump_clock: Mo
 
 async def race(limiters: Sequence[Limiter], descriptor: Mapping[str, str]) -> int:
     """Let all ask for the same key at once; how many were admitted."""
-    admitted = 0
+    decisions: list[Decision] = []
 
     async def ask(limiter: Limiter) -> None:
-        nonlocal admitted
-        admitted += (await limiter.check("api", descriptor)).allowed
+        decisions.append(await limiter.check("api", descriptor))
 
     async with trio.open_nursery() as nursery:
         for limiter in limiters:
             nursery.start_soon(ask, limiter)
-    return admitted
+    return sum(of(decisions))
 
 
 @pytest.mark.parametrize("only", [False, True], ids=["asking the owner", "through other nodes"])
@@ -501,7 +501,7 @@ async def test_a_node_cut_off_from_all_others_answers_by_the_rules_as_well(
 
 
 async def test_a_peer_that_is_silent_does_not_make_a_check_late(autojump_clock: MockClock) -> None:
-    async with world() as w, w.client("a", only=True, timeout=0.3) as limiter:
+    async with world() as w, w.client("a", only=True, patience=0.3) as limiter:
         client = owned(w.rules, "client", "b")
         await limiter.check("api", client)
         for name in ("b", "c"):
@@ -566,7 +566,7 @@ async def test_a_node_that_drains_sends_everybody_elsewhere_and_loses_no_answer(
 
 
 async def test_a_node_that_drains_answers_what_it_has_forwarded(autojump_clock: MockClock) -> None:
-    async with world() as w, w.client("a", only=True, timeout=2.0) as limiter:
+    async with world() as w, w.client("a", only=True, patience=2.0) as limiter:
         w.network.set_delay(address_of("a"), address_of("b"), 0.1)
         decisions: list[Decision] = []
 
@@ -612,7 +612,9 @@ async def test_new_rules_reach_clients_with_their_next_checks(autojump_clock: Mo
         for _ in range(2):
             await limiter.check("api", {"client": "x"})
         tighter = load_text(RULES.replace("requests_per_unit: 5", "requests_per_unit: 3")).rules
-        added = load_text(RULES + "  - key: new\n    rate_limit: {unit: day, requests_per_unit: 1}\n")
+        added = load_text(
+            RULES + "  - key: new\n    rate_limit: {unit: day, requests_per_unit: 1}\n"
+        )
 
         for node in w.nodes.values():
             node.change_rules(RuleSet(tighter.contents, version=1))
@@ -713,11 +715,9 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
 
 def key_owned_by(owner: str, limit: Limit) -> str:
     rule = adhoc_rule(limit)
-    return next(
-        str(i)
-        for i in range(1000)
-        if owner_of(encode_key(rule.id, (str(i),)), ("a", "b")) == owner
-    )
+    ring = ring_of(("a", "b"))
+    keys = (str(i) for i in range(1000))
+    return next(key for key in keys if ring.owner(shard_of(encode_key(rule.id, (key,)))) == owner)
 
 
 def in_seconds(duration_ns: int | None) -> float | None:

@@ -278,6 +278,24 @@ def test_a_close_tells_the_peer_its_code_and_reason_after_what_was_sent_before(w
     assert not pipe.is_open
 
 
+def test_a_close_leaves_even_when_an_old_timer_comes_up_before_it(wire: Wire) -> None:
+    pipe, _ = open_pair(wire)
+    app = wire.endpoints[APP]
+    pipe.send(b"one")
+    wire.run(0.0101)  # The answer came, and its acknowledgement may wait a little.
+    due = app.next_deadline()
+    assert due is not None
+    pipe.send(b"two")  # It rides on this, so that its time means nothing any more.
+    wire.run(0)
+    wire.now = due
+
+    pipe.close(3, "enough")
+    app.tick(wire.now)
+    wire.run(0.1)
+
+    assert wire.accepted[0].closed == (3, "enough")
+
+
 def test_closed_connections_leave_nothing_behind(wire: Wire) -> None:
     node = wire.node()
     app = wire.app()

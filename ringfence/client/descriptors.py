@@ -1,0 +1,72 @@
+"""What callers hand in, read and checked: descriptors in their several forms, and costs.
+
+A wrong argument must be told to the caller that made it: on its way to a member it would travel
+together with other callers' checks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from ringfence.errors import ConfigError
+from ringfence.rules import Descriptor
+
+__all__ = ["Descriptors", "checked_cost", "described", "require_text"]
+
+Descriptors: TypeAlias = (
+    Mapping[str, str]
+    | Descriptor
+    | Sequence[Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]]
+)
+"""One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
+
+_MAX_COST = 2**53 - 1
+
+
+def described(descriptors: Descriptors) -> tuple[Descriptor, ...]:
+    """Bring one request's descriptors into one form; raises `ConfigError` for any other."""
+    if isinstance(descriptors, dict):  # Asked first, since the test for any mapping is slow.
+        return (Descriptor(tuple(descriptors.items())),)
+    if isinstance(descriptors, Descriptor | Mapping):
+        return (_one(descriptors),)
+    if isinstance(descriptors, str):
+        raise ConfigError(
+            f"descriptors {descriptors!r} is text; give a mapping such as "
+            "{'client': '203.0.113.7'}, or a list of mappings"
+        )
+    return tuple([_one(each) for each in descriptors])
+
+
+def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]) -> Descriptor:
+    if isinstance(descriptor, Descriptor):
+        if descriptor.cost is not None:
+            checked_cost(descriptor.cost)
+        return descriptor
+    if isinstance(descriptor, Mapping):
+        return Descriptor(tuple(descriptor.items()))
+    entries = []
+    for entry in descriptor:
+        if isinstance(entry, str) or len(entry) != 2:
+            raise ConfigError(
+                f"descriptor {descriptor!r} is no list of (key, value) pairs; several descriptors "
+                "go into a list of lists, or better of mappings"
+            )
+        entries.append((entry[0], entry[1]))
+    return Descriptor(tuple(entries))
+
+
+def checked_cost(cost: int) -> int:
+    """Return `cost`; raises `ConfigError` when it is none."""
+    if type(cost) is not int or not 0 <= cost <= _MAX_COST:
+        raise ConfigError(f"cost {cost} is out of range; give a whole number from 0 to 2**53 - 1")
+    return cost
+
+
+def require_text(descriptors: Sequence[Descriptor]) -> None:
+    """Raise `ConfigError` when a key or value is no text, and could meet no rule for that alone."""
+    for descriptor in descriptors:
+        for key, value in descriptor.entries:
+            for each in (key, value):
+                if not isinstance(each, str):
+                    raise ConfigError(
+                        f"descriptor entry {key!r}: {value!r} is not text; write {str(each)!r}"
+                    )

@@ -1,0 +1,282 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import ringfence
+from ringfence.blocking import BlockingLimiter, connect, local
+from ringfence.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+RULES = {
+    "domain": "d",
+    "descriptors": [
+        {"key": "user", "rate_limit": {"requests_per_unit": 5, "unit": "hour"}},
+        {
+            "key": "job",
+            "rate_limit": {"requests_per_unit": 2, "unit": "hour", "algorithm": "concurrency"},
+        },
+    ],
+}
+
+
+def threads():
+    return [thread.name for thread in threading.enumerate()].count("ringfence")
+
+
+def test_every_call_blocks_until_it_is_decided():
+    with local(RULES) as limiter:
+        user = {"user": "a"}
+
+        assert limiter.check("d", user, 2).remaining == 3
+        assert limiter.peek("d", user).remaining == 3
+        assert limiter.refund("d", user, 1).remaining == 4
+        assert [each.remaining for each in limiter.check_many("d", [user] * 2, timeout=5)] == [3, 2]
+        assert limiter.reset("d", user).remaining == 5
+        assert limiter.acquire("d", user, 5, max_wait=1)
+        assert limiter.check_limit("2/hour", "key").remaining == 1
+        assert limiter.refund_limit("2/hour", "key").remaining == 2
+        assert limiter.reset_limit("2/hour", "key").remaining == 2
+        assert limiter.rules.domains == ("d",)
+
+
+def test_a_place_is_held_while_the_block_runs():
+    with local(RULES) as limiter:
+        with limiter.hold("d", {"job": "x"}) as held:
+            assert held
+            assert limiter.peek("d", {"job": "x"}).remaining == 1
+        assert limiter.peek("d", {"job": "x"}).remaining == 2
+
+
+def test_a_place_is_given_back_when_the_block_fails():
+    with local(RULES) as limiter:
+        with pytest.raises(ZeroDivisionError), limiter.hold("d", {"job": "x"}):
+            raise ZeroDivisionError
+        assert limiter.peek("d", {"job": "x"}).remaining == 2
+
+
+def test_the_first_call_starts_what_entering_would():
+    limiter = local(RULES)
+    try:
+        assert threads() == 0
+        assert limiter.check("d", {"user": "a"})
+        assert threads() == 1
+    finally:
+        limiter.close()
+    assert threads() == 0
+
+
+def test_closing_twice_or_before_the_first_call_is_harmless():
+    limiter = local(RULES)
+    limiter.close()
+    with limiter:
+        pass
+    limiter.close()
+
+    assert threads() == 0
+
+
+def test_a_limiter_can_be_used_again_after_it_was_closed():
+    limiter = local(RULES)
+    for _ in range(2):
+        with limiter:
+            assert limiter.check("d", {"user": "a"}).remaining == 4
+
+
+def test_threads_share_one_limiter_and_one_budget():
+    with local(RULES) as limiter, ThreadPoolExecutor(8) as pool:
+        decisions = list(pool.map(lambda _: limiter.check("d", {"user": "a"}), range(40)))
+
+    assert sum(decision.allowed for decision in decisions) == 5
+
+
+def test_threads_that_come_first_together_start_it_once():
+    limiter = local(RULES)
+    barrier = threading.Barrier(8)
+
+    def check(_):
+        barrier.wait()
+        return limiter.check("d", {"user": "a"}).remaining, threads()
+
+    with limiter, ThreadPoolExecutor(8) as pool:
+        limiter.close()
+        found = list(pool.map(check, range(8)))
+
+    assert sorted(remaining for remaining, _ in found) == [0, 0, 0, 0, 1, 2, 3, 4]
+    assert {count for _, count in found} == {1}
+
+
+def test_what_is_wrong_is_told_to_the_caller_as_it_is():
+    with local(RULES) as limiter, pytest.raises(ConfigError, match="whole number"):
+        limiter.check("d", {"user": "a"}, -1)
+
+
+def test_what_keeps_it_from_starting_is_told_to_the_caller_as_it_is(tmp_path):
+    limiter = local(tmp_path / "missing.yaml")
+
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"missing\.yaml"):
+            limiter.check("d", {"user": "a"})
+    assert threads() == 0
+
+
+def test_a_wrong_address_is_told_when_it_is_first_used():
+    limiter = connect("http://a:1")
+
+    with pytest.raises(ConfigError, match="does not begin with ringfence://"):
+        limiter.check("d", {"user": "a"})
+
+
+def test_calls_in_progress_end_before_it_closes():
+    begun = threading.Event()
+
+    @asynccontextmanager
+    async def slow():
+        async with ringfence.local(RULES) as limiter:
+            yield Announcing(limiter, begun)
+
+    limiter = BlockingLimiter(slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limiter.acquire, "d", {"user": "a"}, max_wait=1)
+        begun.wait()
+        limiter.close()
+
+        assert waiting.result()
+
+
+class Announcing:
+    """A limiter that tells when a call has arrived."""
+
+    def __init__(self, limiter, begun):
+        self._limiter = limiter
+        self._begun = begun
+
+    async def acquire(self, *arguments, **options):
+        self._begun.set()
+        return await self._limiter.acquire(*arguments, **options)
+
+
+# -- forks: what forking does to threads is what is tested here, whatever Python says of it --------
+
+forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def in_child(call):
+    """Whether `call` is true in a forked child that then exits; a child that hangs is ended."""
+    child = os.fork()
+    if child == 0:
+        is_well = False
+        try:
+            is_well = call()
+        finally:
+            os._exit(0 if is_well else 1)
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status) == 0
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+@forks
+def test_a_forked_child_starts_its_own_and_leaves_its_parents_alone():
+    with local(RULES) as limiter:
+        limiter.check("d", {"user": "a"}, 2)
+
+        assert in_child(lambda: limiter.check("d", {"user": "a"}).remaining == 4)
+        assert limiter.check("d", {"user": "a"}).remaining == 2
+
+
+@forks
+def test_a_forked_child_can_close_what_it_inherited_and_what_it_started():
+    def use_and_close():
+        limiter.close()
+        limiter.check("d", {"user": "a"})
+        limiter.close()
+        return threads() == 0
+
+    with local(RULES) as limiter:
+        assert in_child(use_and_close)
+        assert limiter.check("d", {"user": "a"})
+
+
+@forks
+def test_a_forked_child_is_not_kept_by_a_lock_that_another_thread_held():
+    entered, leave = threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def slow():
+        if not entered.is_set():
+            entered.set()
+            leave.wait()
+        async with ringfence.local(RULES) as made:
+            yield made
+
+    limiter = BlockingLimiter(slow)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limiter.check, "d", {"user": "a"})
+        entered.wait()
+        is_well = in_child(lambda: limiter.check("d", {"user": "a"}))
+        leave.set()
+        assert waiting.result()
+    limiter.close()
+
+    assert is_well
+
+
+@forks
+def test_a_forked_child_that_forgets_its_parents_limiter_goes_on():
+    def forget():
+        import gc
+
+        kept.clear()
+        gc.collect()
+        return True
+
+    kept = [local(RULES)]
+    kept[0].check("d", {"user": "a"})
+    assert in_child(forget)
+    kept[0].close()
+
+
+def run_python(code):
+    command = [sys.executable, "-W", "ignore", "-c", code]  # From 3.12 on, a fork warns.
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_a_program_that_never_closes_ends_all_the_same():
+    code = (
+        "import ringfence.blocking as b; limiter = b.local({'domain': 'd', 'descriptors': []});"
+        "print(limiter.check('d', {'user': 'a'}).allowed)"
+    )
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_program_that_forks_and_exits_leaves_nothing_hanging():
+    code = """
+import os, sys, ringfence.blocking as b
+limiter = b.local({'domain': 'd', 'descriptors': []})
+limiter.check('d', {'user': 'a'})
+child = os.fork()
+if child == 0:
+    limiter.check('d', {'user': 'a'})
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

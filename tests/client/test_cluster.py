@@ -1,0 +1,651 @@
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+
+from hashring import Member, NodeId, View, shard_of
+from ringfence.client.batch import Batch
+from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.limiter import Limiter
+from ringfence.client.local import decide_by, engine_rules
+from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.limiter import Engine
+from ringfence.rules import RuleSet
+from ringfence.rules.mapping import load_mapping
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import (
+    Answer,
+    AskMembers,
+    AskRules,
+    AskStats,
+    ErrorCode,
+    Goodbye,
+    Hello,
+    MemberRow,
+    Members,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Role,
+    Rules,
+    Source,
+    Stats,
+    Welcome,
+    decode,
+    encode,
+)
+
+HERE = ("client", 1)
+NOW = 30_000_000_000
+
+
+def rules_of(version, **amounts):
+    """One limit per minute for any value of each key."""
+    descriptors = [
+        {"key": name, "rate_limit": {"requests_per_unit": amount, "unit": "minute"}}
+        for name, amount in amounts.items()
+    ]
+    made = load_mapping({"domain": "d", "descriptors": descriptors}).rules
+    return RuleSet(made.contents, version=version)
+
+
+def row(name, datacenter="dc1", state="alive"):
+    return MemberRow(name, name, 7101, datacenter, "", 1.0, state)
+
+
+def view_of(rows):
+    return View.of(Member(NodeId(each.name), each.datacenter) for each in rows)
+
+
+class Node:
+    """A member that decides whatever it is asked."""
+
+    def __init__(self, town, name):
+        self.town = town
+        self.name = name
+        self.at = (name, 7101)
+        self.rows = town.rows
+        self.refusal = None
+        self.mute = ()
+        """Kinds of messages that it does not answer."""
+        self.hellos = []
+        self.heard = []
+        self.connections = []
+        self.plain = None
+        """What it sends in place of its rules."""
+        self.engine = Engine(max_keys=1000)
+        self.know(town.rules)
+
+    def know(self, rules):
+        self.rules = rules
+        self.engine.set_rules(engine_rules(rules.rules()))
+
+    @property
+    def view(self):
+        return view_of(self.rows).hash
+
+    def count(self, kind):
+        return sum(isinstance(message, kind) for message in self.heard)
+
+    async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
+        self.transport = self.town.network.transport(self.at, on_bug=raise_, accept=self.accept)
+        await self.transport.run(task_status=task_status)
+
+    def accept(self, connection):
+        self.connections.append(connection)
+        return Talk(self, connection)
+
+    def answer(self, message):
+        match message:
+            case Hello() if self.refusal is not None:
+                return self.refusal
+            case Hello():
+                return Welcome(self.name, self.view, self.rules.version)
+            case Request() as request:
+                batch = Batch(
+                    request.op,
+                    request.keys,
+                    request.costs,
+                    request.groups,
+                    request.limits,
+                    request.which,
+                    request.ages_ns,
+                    request.leases,
+                )
+                outcomes = decide_by(self.engine, batch, NOW)
+                source = Source.STANDBY if request.stand_in else Source.OWNER
+                sources = [source] * len(batch)
+                return Answer(request.seq, self.view, self.rules.version, outcomes, sources)
+            case AskMembers(seq):
+                return Members(seq, self.view, self.rows)
+            case AskRules(seq):
+                plain = self.rules.to_plain() if self.plain is None else self.plain
+                return Rules(seq, self.rules.version, plain)
+            case AskStats(seq):
+                return Stats(seq, {"checks": self.count(Request)})
+            case Ping(seq):
+                return Pong(seq)
+        raise AssertionError(message)
+
+
+class Talk:
+    def __init__(self, node, connection):
+        self.node = node
+        self.connection = connection
+
+    def on_open(self, connection):
+        pass
+
+    def on_close(self, code, reason):
+        self.node.connections.remove(self.connection)
+
+    def on_message(self, payload):
+        message = decode(payload)
+        (self.node.hellos if isinstance(message, Hello) else self.node.heard).append(message)
+        if not isinstance(message, self.node.mute):
+            self.connection.send(encode(self.node.answer(message)))
+
+
+def raise_(error):
+    raise error
+
+
+class Town:
+    """Members that know each other, and clients of theirs."""
+
+    def __init__(self, nursery, transport, network, rows, rules):
+        self.nursery = nursery
+        self.transport = transport
+        self.network = network
+        self.rows = rows
+        self.rules = rules
+        self.nodes = {each.name: Node(self, each.name) for each in rows}
+
+    async def serve(self, *names):
+        for name in names:
+            await self.nursery.start(self.nodes[name].run)
+
+    def crash(self, *names):
+        for name in names:
+            self.network.crash(self.nodes[name].at)
+            self.nodes[name].connections.clear()
+
+    async def client(self, *seeds, rules=None, **settings):
+        cluster = Cluster(
+            self.transport,
+            [self.nodes[seed].at for seed in seeds or self.nodes],
+            Hello(Role.CLIENT, "web", b"secret", 5),
+            ClusterSettings(**settings),
+            HandClock(),
+            Random(3),
+            rules,
+        )
+        await self.nursery.start(cluster.run)
+        return cluster
+
+    async def joined(self, *seeds, **settings):
+        cluster = await self.client(*seeds, **settings)
+        assert await cluster.wait_joined(5) is None
+        await trio.sleep(1)
+        return cluster
+
+    def change_members(self, *rows):
+        self.rows = list(rows)
+        for each in rows:
+            self.nodes.setdefault(each.name, Node(self, each.name)).rows = self.rows
+
+    def change_rules(self, rules):
+        for node in self.nodes.values():
+            node.know(rules)
+
+    def requests(self):
+        """How many requests each member has seen."""
+        return {name: node.count(Request) for name, node in self.nodes.items()}
+
+
+class HandClock:
+    def now(self):
+        return NOW
+
+
+@asynccontextmanager
+async def town(*rows, serve=True, **amounts):
+    network = MemoryNetwork(Random(1), delay=0.001)
+    transport = network.transport(HERE, on_bug=raise_)
+    rows = list(rows) or [row(name) for name in "abc"]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.run)
+        made = Town(nursery, transport, network, rows, rules_of(1, **(amounts or {"user": 9})))
+        if serve:
+            await made.serve(*made.nodes)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def sources(limiter, key="user", many=12):
+    decisions = await limiter.check_many("d", [{key: str(number)} for number in range(many)])
+    return {decision.source for decision in decisions}
+
+
+# -- joining ---------------------------------------------------------------------------------------
+
+
+async def test_a_client_learns_members_and_rules_from_any_member(autojump_clock):
+    async with town() as t:
+        cluster = await t.client("b")
+
+        assert await cluster.wait_joined(5) is None
+        assert [member.name for member in cluster.members] == ["a", "b", "c"]
+        assert cluster.rules == t.rules
+        assert cluster.rules.version == 1
+        assert cluster.view == view_of(t.rows).hash
+
+
+async def test_each_key_is_asked_of_its_owner(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined("b"))
+        ring = view_of(t.rows).ring("dc1")
+        for number in range(30):
+            await limiter.check("d", {"user": str(number)})
+
+        for name, node in t.nodes.items():
+            keys = [key for seen in node.heard if isinstance(seen, Request) for key in seen.keys]
+            assert {ring.owner(shard_of(key)) for key in keys} == {name}
+        assert sum(t.requests().values()) == 30
+
+
+async def test_a_client_of_one_shot_asks_one_seed_that_answers(autojump_clock):
+    async with town(serve=False) as t:
+        await t.serve("b", "c")
+        limiter = Limiter(await t.joined("a", "b", route=False))
+        await sources(limiter)
+
+        assert [name for name, count in t.requests().items() if count] == ["b"]
+
+
+async def test_a_request_that_meets_no_rule_asks_nobody(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        await limiter.check("d", {"path": "/"})
+        await limiter.check("other", {"user": "a"})
+
+        assert sum(t.requests().values()) == 0
+
+
+async def test_each_connection_is_a_sender_of_its_own(autojump_clock):
+    async with town() as t:
+        await sources(Limiter(await t.joined()))
+        t.crash("a")
+        await t.serve("a")
+        await trio.sleep(60)
+        sessions = [{hello.session for hello in node.hellos} for node in t.nodes.values()]
+
+        assert [len(own) for own in sessions] == [1, 1, 1]
+        assert len(set.union(*sessions)) == 3
+
+
+async def test_a_refused_token_is_told_at_once(autojump_clock):
+    async with town() as t:
+        for node in t.nodes.values():
+            node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
+        cluster = await t.client()
+
+        with trio.fail_after(1):
+            error = await cluster.wait_joined(5)
+        assert isinstance(error, AccessDenied)
+        assert "no such token" in str(error)
+
+
+async def test_a_token_that_the_only_living_member_refuses_is_told_too(autojump_clock):
+    async with town(serve=False) as t:
+        await t.serve("b")
+        t.nodes["b"].refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
+
+        assert isinstance(await (await t.client()).wait_joined(5), AccessDenied)
+
+
+async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojump_clock):
+    async with town(serve=False) as t:
+        begun = trio.current_time()
+        error = await (await t.client("a", "b")).wait_joined(5)
+
+        assert isinstance(error, PeerUnavailable)
+        assert "within 5 s (asked a:7101, b:7101)" in str(error)
+        assert "nobody listens" in str(error)
+        assert trio.current_time() == begun + 5
+
+
+async def test_a_client_that_found_nobody_joins_when_somebody_starts(autojump_clock):
+    async with town(serve=False) as t:
+        cluster = await t.client()
+        limiter = Limiter(cluster)
+        assert await cluster.wait_joined(5) is not None
+        assert (await limiter.check_limit("1/s", "key")).source is Source.POLICY
+        await t.serve("a", "b", "c")
+        await trio.sleep(10)
+
+        assert await sources(limiter) == {Source.OWNER}
+
+
+@pytest.mark.parametrize("kind", [AskMembers, AskRules])
+async def test_a_question_that_went_unanswered_is_asked_again(autojump_clock, kind):
+    async with town() as t:
+        for node in t.nodes.values():
+            node.mute = kind
+        cluster = await t.client()
+        assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
+        for node in t.nodes.values():
+            node.mute = ()
+        await trio.sleep(10)
+
+        assert await sources(Limiter(cluster)) == {Source.OWNER}
+
+
+async def test_a_seed_under_another_name_is_the_member_that_it_says_it_is(autojump_clock):
+    async with town() as t:
+        t.nodes["a"].rows = t.rows = [
+            MemberRow("a", "another.name", 7101, "dc1", "", 1.0, "alive"),
+            row("b"),
+        ]
+        limiter = Limiter(await t.joined("a"))
+
+        assert await sources(limiter) == {Source.OWNER}
+        assert len(t.nodes["a"].hellos) == 1
+
+
+# -- data centers ----------------------------------------------------------------------------------
+
+
+def two_datacenters():
+    return [row("a", "east"), row("b", "west"), row("c", "west")]
+
+
+async def test_a_client_asks_the_data_center_of_the_member_that_answered(autojump_clock):
+    async with town(*two_datacenters()) as t:
+        await sources(Limiter(await t.joined("b")))
+
+        assert t.requests()["a"] == 0
+        assert len(t.nodes["a"].hellos) == 0
+
+
+async def test_a_client_can_name_its_data_center(autojump_clock):
+    async with town(*two_datacenters()) as t:
+        await sources(Limiter(await t.joined("b", datacenter="east")))
+
+        assert t.requests() == {"a": 1, "b": 0, "c": 0}
+
+
+async def test_a_data_center_without_members_is_never_joined_but_found_when_it_has_some(
+    autojump_clock,
+):
+    async with town(*two_datacenters()) as t:
+        cluster = await t.client("b", datacenter="south")
+        assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
+        t.change_members(*two_datacenters(), row("d", "south"))
+        await t.serve("d")
+        await trio.sleep(10)
+
+        assert await sources(Limiter(cluster)) == {Source.OWNER}
+        assert t.requests()["d"] == 1
+
+
+# -- following what changes ------------------------------------------------------------------------
+
+
+async def test_new_rules_come_with_the_next_answer(autojump_clock):
+    async with town(user=9) as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        t.change_rules(rules_of(2, user=9, path=1))
+        await limiter.check("d", {"user": "a"})
+        await trio.sleep(1)
+
+        assert cluster.rules.version == 2
+        assert (await limiter.check("d", {"path": "/"})).limit == 1
+
+
+async def test_a_client_that_asks_nothing_hears_of_new_rules_all_the_same(autojump_clock):
+    async with town(user=9) as t:
+        limiter = Limiter(await t.joined())
+        t.change_rules(rules_of(2, path=1))
+        await trio.sleep(15)
+
+        assert (await limiter.check("d", {"path": "/"})).limit == 1
+
+
+async def test_an_idle_client_asks_rarely(autojump_clock):
+    async with town() as t:
+        await t.joined()
+        before = sum(len(node.heard) for node in t.nodes.values())
+        await trio.sleep(600)
+
+        assert sum(len(node.heard) for node in t.nodes.values()) - before <= 2 * 60
+
+
+async def test_a_busy_client_asks_for_nothing_that_it_has(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        for _ in range(100):
+            await sources(limiter)
+            await trio.sleep(0.1)
+
+        assert sum(node.count(AskRules) for node in t.nodes.values()) == 1
+        assert sum(node.count(AskMembers) for node in t.nodes.values()) <= 5
+
+
+async def test_rules_that_cannot_be_read_never_replace_good_ones(autojump_clock):
+    async with town(user=9) as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        for node in t.nodes.values():
+            node.know(rules_of(2, user=9))
+            node.plain = [99, "nonsense"]
+        for _ in range(20):
+            assert await sources(limiter) == {Source.OWNER}
+            await trio.sleep(0.5)
+
+        assert cluster.rules.version == 1
+        assert sum(node.count(AskRules) for node in t.nodes.values()) == 2
+
+
+async def test_a_member_that_has_not_reloaded_takes_nothing_back(autojump_clock):
+    async with town(user=9) as t:
+        cluster = await t.joined()
+        t.nodes["b"].know(rules_of(2, user=8))
+        limiter = Limiter(cluster)
+        for _ in range(20):
+            await sources(limiter)
+            await trio.sleep(0.5)
+
+        assert cluster.rules.version == 2
+
+
+async def test_many_checks_of_a_rule_that_an_owner_does_not_know_fetch_the_rules_once(
+    autojump_clock,
+):
+    async with town(user=9) as t:
+        limiter = Limiter(await t.joined())
+        before = sum(node.count(AskRules) for node in t.nodes.values())
+        for node in t.nodes.values():
+            node.engine.set_rules({})
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(limiter.check, "d", {"user": str(number)})
+
+        assert sum(node.count(AskRules) for node in t.nodes.values()) - before == 1
+        assert (await limiter.peek("d", {"user": "1"})).remaining == 8
+
+
+async def test_rules_of_its_own_travel_with_a_clients_checks(autojump_clock):
+    async with town(user=9) as t:
+        own = rules_of(0, path=2).as_carried()
+        limiter = Limiter(await t.joined(rules=own))
+        decisions = [await limiter.check("d", {"path": "/"}) for _ in range(3)]
+        await trio.sleep(60)
+
+        assert [decision.allowed for decision in decisions] == [True, True, False]
+        assert (await limiter.check("d", {"user": "a"})).source is Source.NO_RULE
+        assert sum(node.count(AskRules) for node in t.nodes.values()) == 0
+
+
+async def test_a_new_member_is_asked_for_what_it_owns(autojump_clock):
+    async with town(row("a"), row("b")) as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        t.change_members(row("a"), row("b"), row("d"))
+        await t.serve("d")
+        await sources(limiter)
+        await trio.sleep(1)
+        await sources(limiter)
+
+        assert [member.name for member in cluster.members] == ["a", "b", "d"]
+        assert t.requests()["d"] == 1
+
+
+async def test_a_member_that_is_gone_is_not_asked_any_more(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        await sources(limiter)
+        before = t.requests()["c"]
+        t.change_members(row("a"), row("b"))
+        await sources(limiter)
+        await trio.sleep(1)
+
+        assert await sources(limiter) == {Source.OWNER}
+        assert t.requests()["c"] == before + 1
+        assert t.nodes["c"].connections == []
+
+
+async def test_members_that_make_no_ring_change_nothing(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        odd = MemberRow("d", "d", 7101, "", "", 1.0, "alive")
+        for node in t.nodes.values():
+            node.answer = odd_members(node, [*t.rows, odd])
+        for _ in range(5):
+            assert await sources(limiter) == {Source.OWNER}
+            await trio.sleep(0.5)
+
+
+def odd_members(node, rows):
+    usual = node.answer
+
+    def answer(message):
+        match message:
+            case AskMembers(seq):
+                return Members(seq, 99, rows)
+            case Request():
+                plain = usual(message)
+                return Answer(plain.seq, 99, plain.rules, plain.outcomes, plain.sources)
+        return usual(message)
+
+    return answer
+
+
+# -- losing members --------------------------------------------------------------------------------
+
+
+async def test_a_lost_members_keys_are_decided_by_standbys(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        t.crash("a")
+        await sources(limiter)
+        await trio.sleep(2)
+
+        assert await sources(limiter) == {Source.OWNER, Source.STANDBY}
+
+
+async def test_when_all_are_lost_and_come_back_their_client_does_too(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined("b"))
+        t.crash("a", "b", "c")
+        await sources(limiter)
+        await trio.sleep(60)
+        assert await sources(limiter) == {Source.POLICY}
+        await t.serve("a", "b", "c")
+        await trio.sleep(10)
+
+        assert await sources(limiter) == {Source.OWNER}
+
+
+async def test_when_the_members_known_are_gone_the_seeds_tell_of_others(autojump_clock):
+    async with town(row("a"), row("b")) as t:
+        t.nodes["b"].rows = [row("b")]
+        limiter = Limiter(await t.joined("a", "b"))
+        t.crash("a", "b")
+        await sources(limiter)
+        await trio.sleep(30)
+        t.change_members(row("b"), row("e"))
+        await t.serve("b", "e")
+        await trio.sleep(10)
+
+        assert await sources(limiter) == {Source.OWNER}
+        assert t.requests()["e"] == 1
+
+
+async def test_a_member_that_says_goodbye_hands_its_keys_to_standbys_at_once(autojump_clock):
+    async with town() as t:
+        limiter = Limiter(await t.joined())
+        node = t.nodes["a"]
+        node.refusal = Refused(0, ErrorCode.DRAINING, "leaving")
+        for connection in node.connections:
+            connection.send(encode(Goodbye("leaving")))
+        node.transport.flush()
+        await trio.sleep(0.1)
+        begun = trio.current_time()
+
+        assert await sources(limiter) == {Source.OWNER, Source.STANDBY}
+        assert trio.current_time() - begun < 0.1
+
+
+# -- counters and the end --------------------------------------------------------------------------
+
+
+async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        t.crash("c")
+
+        stats = await cluster.all_stats()
+
+        assert [(member.name, counters) for member, counters in stats] == [
+            ("a", {"checks": 0}),
+            ("b", {"checks": 0}),
+            ("c", None),
+        ]
+
+
+async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        assert cluster.outage() is None
+        for node in t.nodes.values():
+            node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
+
+        with pytest.raises(AccessDenied, match="no scope"):
+            await Limiter(cluster, raise_on_outage=True).reset("d", {"user": "a"})
+
+
+async def test_a_closed_client_decides_by_policy(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        for node in t.nodes.values():
+            node.mute = Request
+        found = []
+
+        async def check():
+            found.append((await limiter.check("d", {"user": "a"})).source)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(check)
+            await trio.sleep(0.1)
+            cluster.close()
+            t.transport.flush()
+        await check()
+
+        assert found == [Source.POLICY, Source.POLICY]
+        await trio.sleep(0.1)
+        assert not any(node.connections for node in t.nodes.values())

@@ -1,0 +1,303 @@
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+
+import anyio
+import pytest
+import trio
+
+import ringfence
+from node.access import load_access
+from node.node import Node
+from node.settings import MemberSettings, NodeSettings
+from ringfence.client.clock import SystemClock
+from ringfence.errors import ConfigError, PeerUnavailable
+from ringfence.limiter import Limit
+from ringfence.rules.mapping import load_mapping
+from ringfence.transport.authority import self_signed
+from ringfence.transport.tls import ClientTls
+from ringfence.transport.udp_trio import TrioUdp
+from ringfence.wire import Source
+
+ROOT = Path(__file__).parents[2]
+RULES = {
+    "domain": "d",
+    "descriptors": [
+        {"key": "user", "rate_limit": {"requests_per_unit": 5, "unit": "hour"}},
+        {"key": "job", "rate_limit": {"requests_per_unit": 1, "unit": "hour"}},
+    ],
+}
+TOKEN = "web." + "ab" * 16
+
+
+@pytest.fixture(scope="module")
+def url():
+    """The address of a real node on this host, over real QUIC, in a thread of its own."""
+    stop: Future[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = Future()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    thread = threading.Thread(target=trio.run, args=(serve, port, stop))
+    thread.start()
+    token, scope = stop.result(10)
+    yield f"ringfence://127.0.0.1:{port}"
+    token.run_sync_soon(scope.cancel)
+    thread.join()
+
+
+async def serve(port, started):
+    at = f"127.0.0.1:{port}"
+    settings = NodeSettings(name="a", members=[MemberSettings(name="a", address=at)])
+    rules = load_mapping(RULES).rules
+    node = Node(settings, load_access(None), rules, clock=SystemClock(), random=SystemRandom())
+    transport = TrioUdp(
+        settings.listen_at,
+        on_bug=raise_,
+        client=ClientTls(verify=False),
+        server=self_signed(datetime.now(UTC)),
+        accept=node.accept,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.run, transport)
+        await nursery.start(transport.run)
+        started.set_result((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+        await trio.sleep_forever()
+
+
+def raise_(error):
+    raise error
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
+
+
+# -- over a real connection ------------------------------------------------------------------------
+
+
+@BACKENDS
+def test_a_client_connects_checks_and_closes_under_trio_and_asyncio(url, backend):
+    async def run():
+        async with ringfence.connect(url, raise_on_outage=True) as limiter:
+            first = await limiter.check("d", {"user": backend})
+            with anyio.fail_after(5):
+                rest = await limiter.check_many("d", [{"user": backend}] * 5, timeout=2)
+        assert [first.remaining, *(decision.remaining for decision in rest)] == [4, 3, 2, 1, 0, 0]
+        assert not rest[-1]
+        assert first.source is Source.OWNER
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_place_is_held_under_trio_and_asyncio(url, backend):
+    async def run():
+        limit = Limit(1, 10**12, ringfence.Algorithm.CONCURRENCY)
+        async with ringfence.connect(url, raise_on_outage=True) as limiter:
+            held = await limiter.check_limit(limit, backend)
+            full = await limiter.check_limit(limit, backend)
+            await limiter.release(held)
+            free = await limiter.check_limit(limit, backend, cost=0)
+        assert [held.allowed, full.allowed, free.allowed] == [True, False, True]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), SystemExit(3)])
+def test_what_the_block_raises_comes_out_as_it_is(url, backend, error):
+    async def run():
+        with pytest.raises(type(error)) as caught:
+            async with ringfence.connect(url):
+                raise error
+        assert caught.value is error
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_block_that_is_cancelled_ends_quietly(url, backend):
+    async def run():
+        with anyio.move_on_after(0.2) as scope:
+            async with ringfence.connect(url):
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    anyio.run(run, backend=backend)
+
+
+async def test_the_address_may_come_from_the_environment(url, monkeypatch):
+    monkeypatch.setenv("RINGFENCE_URL", url)
+
+    async with ringfence.connect(raise_on_outage=True) as limiter:
+        assert limiter.rules.domains == ("d",)
+
+
+async def test_a_limiter_that_outlives_its_block_decides_by_policy(url):
+    async with ringfence.connect(url) as limiter:
+        pass
+
+    assert (await limiter.check("d", {"user": "later"})).source is Source.POLICY
+
+
+async def test_rules_of_ones_own_replace_those_of_the_cluster(url):
+    own = load_mapping(RULES | {"domain": "mine"}).rules
+    async with ringfence.connect(url, rules=own, raise_on_outage=True) as limiter:
+        assert (await limiter.check("mine", {"user": "a"})).remaining == 4
+        assert (await limiter.check("d", {"user": "a"})).source is Source.NO_RULE
+
+
+# -- when there is no cluster ----------------------------------------------------------------------
+
+
+def nobody():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"ringfence://127.0.0.1:{probe.getsockname()[1]}"
+
+
+async def test_without_a_cluster_everything_passes(autojump_clock):
+    async with ringfence.connect(nobody()) as limiter:
+        assert await limiter.check("d", {"user": "a"})
+        assert (await limiter.check_limit("1/s", "key")).source is Source.POLICY
+
+
+async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
+    with pytest.raises(PeerUnavailable, match="no member of the cluster answered within 5 s"):
+        async with ringfence.connect(nobody(), raise_on_outage=True):
+            raise AssertionError
+
+
+# -- wrong addresses -------------------------------------------------------------------------------
+
+
+async def refusal_of(url):
+    with pytest.raises(ConfigError) as caught:
+        async with ringfence.connect(url):
+            raise AssertionError
+    return str(caught.value)
+
+
+async def test_an_address_must_be_given_or_stand_in_the_environment(monkeypatch):
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+
+    assert "set RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE" in await refusal_of(None)
+
+
+async def test_a_wrong_address_is_told():
+    assert "does not begin with ringfence://" in await refusal_of("http://a:1")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "node.example", "[2001:db8::1]"])
+async def test_beyond_loopback_a_ca_is_needed(host):
+    message = await refusal_of(f"ringfence://{TOKEN}@127.0.0.1:1,{host}:7101")
+
+    assert "is beyond loopback, so its certificate must be checked" in message
+    assert "ringfence keys new" in message
+    assert TOKEN not in message
+
+
+async def test_a_ca_file_that_is_not_there_is_told(tmp_path):
+    missing = tmp_path / "ca.pem"
+
+    assert f"cannot read the CA certificate {missing}" in await refusal_of(
+        f"ringfence://{TOKEN}@node.example:7101?ca={missing}"
+    )
+
+
+async def test_a_ca_file_that_holds_no_certificate_is_told(tmp_path):
+    empty = tmp_path / "ca.pem"
+    empty.write_text("nothing", "utf-8")
+
+    assert "holds no certificate in PEM form" in await refusal_of(
+        f"ringfence://{TOKEN}@node.example:7101?ca={empty}"
+    )
+
+
+# -- in one process --------------------------------------------------------------------------------
+
+
+@BACKENDS
+def test_local_rules_may_be_a_mapping_a_rule_set_a_file_or_a_directory(backend, tmp_path):
+    file = tmp_path / "rules.yaml"
+    file.write_text(
+        "domain: d\ndescriptors:\n- key: user\n  rate_limit: {requests_per_unit: 5, unit: hour}\n",
+        "utf-8",
+    )
+
+    async def run():
+        for rules in (RULES, load_mapping(RULES).rules, file, str(file), tmp_path):
+            async with ringfence.local(rules) as limiter:
+                assert (await limiter.check("d", {"user": "a"})).remaining == 4
+
+    anyio.run(run, backend=backend)
+
+
+async def test_a_rule_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        async with ringfence.local(tmp_path / "missing.yaml"):
+            raise AssertionError
+
+
+async def test_local_counters_are_bounded():
+    async with ringfence.local(RULES, max_keys=10) as limiter:
+        for number in range(100):
+            await limiter.check("d", {"user": str(number)}, cost=5)
+        again = await limiter.check_many("d", [{"user": str(number)} for number in range(100)], 5)
+
+    assert sum(not decision for decision in again) <= 10
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+WITHOUT_YAML = """
+import sys
+sys.modules["yaml"] = None
+import ringfence, trio
+
+async def run():
+    async with ringfence.local({"domain": "d", "descriptors": []}):
+        print("mapping works")
+    try:
+        async with ringfence.local("rules.yaml"):
+            pass
+    except ringfence.ConfigError as error:
+        print(error)
+
+trio.run(run)
+"""
+
+
+def test_without_yaml_a_mapping_works_and_a_file_says_what_to_install():
+    out = run_python(WITHOUT_YAML).splitlines()
+
+    assert out == [
+        "mapping works",
+        "reading rule files needs PyYAML: pip install 'ringfence[node]'",
+    ]
+
+
+HEAVY = {
+    "yaml", "click", "rich", "msgspec", "node", "gossip", "simulations", "benchmarks", "pytest",
+    "ringfence.rules.load", "ringfence.rules.report", "ringfence.transport.memory",
+    "ringfence.transport.authority",
+}  # fmt: skip
+
+
+def test_importing_ringfence_brings_nothing_that_only_nodes_and_tools_need():
+    modules = set(run_python("import ringfence, sys; print(*sys.modules)").split())
+
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_everything_that_ringfence_promises_is_there():
+    assert all(hasattr(ringfence, name) for name in ringfence.__all__)
+    assert len(set(ringfence.__all__)) == len(ringfence.__all__)

@@ -1,0 +1,161 @@
+from ringfence.client.batch import Verdicts
+from ringfence.client.decision import NO_RULE, Status, decide, status_of, unlimited
+from ringfence.limiter import Code, Limit, Outcomes
+from ringfence.rules import Rule
+from ringfence.wire import Source
+
+SECOND = 1_000_000_000
+
+
+def rule(**flags):
+    return Rule(1, "d", (("key", None),), Limit(10, 60 * SECOND), **flags)
+
+
+def row(code, *, limit=10, remaining=3, retry=0, reset=0, delay=0, source=Source.OWNER):
+    columns = Outcomes([code], [limit], [remaining], [retry], [reset], [delay], [0])
+    return Verdicts(columns, [source])
+
+
+def told(code, *, of=None, **numbers):
+    return status_of(of or rule(), row(code, **numbers), 0)
+
+
+def denied(retry_s, **flags):
+    return told(Code.DENIED, of=rule(**flags), remaining=0, retry=retry_s * SECOND)
+
+
+def allowed(remaining, **flags):
+    return told(Code.ALLOWED, of=rule(**flags), remaining=remaining)
+
+
+def test_a_status_tells_seconds_and_who_decided():
+    status = told(
+        Code.DENIED, remaining=0, retry=1_500_000_000, reset=2 * SECOND, source=Source.STANDBY
+    )
+
+    assert not status.allowed
+    assert (status.limit, status.remaining) == (10, 0)
+    assert (status.retry_after, status.reset_after, status.delay) == (1.5, 2.0, 0.0)
+    assert status.source is Source.STANDBY
+
+
+def test_an_admitted_check_has_nothing_to_wait_for():
+    status = told(Code.ALLOWED, delay=SECOND // 2)
+
+    assert status.allowed
+    assert status.retry_after == 0.0
+    assert status.delay == 0.5
+
+
+def test_a_check_inside_the_soft_margin_is_allowed_and_marked():
+    status = told(Code.OVER_SOFT)
+
+    assert status.allowed
+    assert status.over_soft
+    assert decide([status]).over_soft
+
+
+def test_a_cost_that_could_never_pass_is_denied_for_good():
+    decision = decide([told(Code.NEVER)])
+
+    assert not decision
+    assert decision.retry_after is None
+    assert decision.is_permanent
+
+
+def test_a_denial_that_time_mends_is_not_permanent():
+    assert not decide([denied(1)]).is_permanent
+
+
+def test_a_shadow_rule_only_remarks_that_it_would_have_denied():
+    decision = decide([denied(5, shadow=True)])
+
+    assert decision
+    assert decision.over_shadow
+    assert decision.retry_after == 0.0
+
+
+def test_a_counter_of_a_denied_group_that_would_have_passed_counts_as_allowed():
+    assert told(Code.UNCHARGED).allowed
+
+
+def test_a_rule_that_the_owner_does_not_know_allows_and_has_no_numbers():
+    status = told(Code.UNKNOWN_RULE, limit=0, remaining=0)
+
+    assert status.allowed
+    assert status.is_unknown
+    assert (status.limit, status.remaining) == (None, None)
+
+
+def test_a_request_without_descriptors_meets_no_rule():
+    decision = decide([])
+
+    assert decision
+    assert decision.source is Source.NO_RULE
+    assert decision.statuses == (NO_RULE,)
+
+
+def test_an_unlimited_rule_allows_and_is_named():
+    free = rule()
+    decision = decide([unlimited(free)])
+
+    assert decision
+    assert decision.rule is free
+    assert (decision.limit, decision.remaining) == (None, None)
+
+
+def test_an_allowed_request_shows_its_tightest_counter():
+    decision = decide([NO_RULE, allowed(7), allowed(2), allowed(5)])
+
+    assert decision
+    assert decision.remaining == 2
+    assert len(decision.statuses) == 4
+
+
+def test_a_denied_request_shows_the_counter_to_wait_for_longest():
+    decision = decide([denied(1), allowed(0), denied(4), denied(2)])
+
+    assert not decision
+    assert decision.retry_after == 4.0
+
+
+def test_a_denial_for_good_outweighs_every_wait():
+    assert decide([denied(9), told(Code.NEVER)]).is_permanent
+
+
+def test_quota_rules_deny_only_when_all_of_them_do():
+    assert decide([denied(5, quota=True), allowed(1, quota=True)])
+    assert not decide([denied(5, quota=True), denied(3, quota=True)])
+    assert not decide([denied(5, quota=True)])
+
+
+def test_of_several_spent_quotas_the_first_to_come_back_is_enough():
+    assert decide([denied(5, quota=True), denied(3, quota=True)]).retry_after == 3.0
+
+
+def test_a_plain_denial_is_waited_for_whatever_the_quotas_say():
+    decision = decide([denied(7), denied(1, quota=True), denied(2, quota=True)])
+
+    assert decision.retry_after == 7.0
+    assert decide([denied(2), denied(9, quota=True), allowed(1, quota=True)]).retry_after == 2.0
+
+
+def test_several_turns_are_waited_for_at_once():
+    decision = decide([told(Code.ALLOWED, delay=SECOND), told(Code.ALLOWED, delay=3 * SECOND)])
+
+    assert decision.delay == 3.0
+
+
+def test_a_denied_request_has_no_turn_to_wait_for():
+    assert decide([told(Code.ALLOWED, delay=SECOND), denied(1)]).delay == 0.0
+
+
+def test_a_decision_is_true_when_allowed():
+    assert bool(decide([allowed(1)])) is True
+    assert bool(decide([denied(1)])) is False
+
+
+def test_a_status_made_by_hand_is_neither_soft_nor_shadowed_nor_unknown():
+    status = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
+
+    assert (status.over_soft, status.over_shadow, status.is_unknown) == (False, False, False)

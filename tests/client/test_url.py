@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+
+from ringfence.client.url import DEFAULT_PORT, Token, parse_address, parse_url
+from ringfence.errors import ConfigError
+
+SECRET = "00112233445566778899aabbccddeeff"
+TOKEN = f"web.{SECRET}"
+
+
+def message_of(text):
+    with pytest.raises(ConfigError) as caught:
+        parse_url(text)
+    return str(caught.value)
+
+
+def test_an_address_names_seeds_token_and_ca():
+    url = parse_url(f"ringfence://{TOKEN}@a.example:7101,10.0.0.2:7102?ca=/etc/ringfence/ca.pem")
+
+    assert url.seeds == (("a.example", 7101), ("10.0.0.2", 7102))
+    assert url.token == Token("web", bytes.fromhex(SECRET))
+    assert url.ca == Path("/etc/ringfence/ca.pem")
+
+
+def test_everything_but_a_host_may_be_left_out():
+    url = parse_url("ringfence://localhost")
+
+    assert url.seeds == (("localhost", DEFAULT_PORT),)
+    assert (url.token, url.ca, url.datacenter, url.server_name, url.timeout) == (None,) * 5
+
+
+def test_options_name_the_data_center_the_certificate_and_the_patience():
+    url = parse_url("ringfence://a?datacenter=eu-1&server_name=node.example&timeout=0.25")
+
+    assert (url.datacenter, url.server_name, url.timeout) == ("eu-1", "node.example", 0.25)
+
+
+def test_an_address_from_a_file_may_end_in_a_line_break():
+    assert parse_url("ringfence://a:1\n").seeds == (("a", 1),)
+
+
+def test_the_scheme_is_read_in_any_case():
+    assert parse_url("RINGFENCE://a:1").seeds == (("a", 1),)
+
+
+def test_ipv6_seeds_stand_in_brackets_beside_others():
+    url = parse_url("ringfence://[::1]:7101,a:1,[fe80::2]")
+
+    assert url.seeds == (("::1", 7101), ("a", 1), ("fe80::2", DEFAULT_PORT))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a", ("a", DEFAULT_PORT)),
+        ("a:1", ("a", 1)),
+        (" a:1 ", ("a", 1)),
+        ("::1", ("::1", DEFAULT_PORT)),
+        ("[::1]", ("::1", DEFAULT_PORT)),
+        ("[::1]:0", ("::1", 0)),
+    ],
+)
+def test_a_single_address_is_host_and_port(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("http://a:1", "does not begin with ringfence://"),
+        ("a:7101", "does not begin with ringfence://"),
+        ("", "does not begin with ringfence://"),
+        ("ringfence://", "names no host"),
+        (f"ringfence://{TOKEN}@", "names no host"),
+        ("ringfence://a:1,,b:2", "names no host"),
+        ("ringfence://:7101", "names no host"),
+        ("ringfence://a/b", "has a path"),
+        ("ringfence://a:port", "port 'port' is not a number"),
+        ("ringfence://a:65536", "port '65536' is not a number"),
+        ("ringfence://a:0", "nobody listens on port 0"),
+        ("ringfence://a:1#b", "port '1#b' is not a number"),
+        ("ringfence://[::1]7101", "is not a number"),
+        ("ringfence://::zz:1", "put an IPv6 address in brackets"),
+        ("ringfence://a?colour=red", "unknown option 'colour'; known are ca, datacenter"),
+        ("ringfence://a?ca=", "option 'ca' has no value"),
+        ("ringfence://a?timeout=soon", "timeout 'soon' is not a number of seconds"),
+        ("ringfence://a?timeout=0", "timeout '0' is not a number of seconds"),
+        ("ringfence://a?timeout=nan", "timeout 'nan' is not a number of seconds"),
+    ],
+)
+def test_a_wrong_address_is_told_by_its_wrong_part(text, words):
+    assert words in message_of(text)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "web",
+        SECRET,
+        f".{SECRET}",
+        "web.not-hexadecimal",
+        "web.0011",
+        f"web:{SECRET}",
+        "web." + "ab" * 65,
+        "x" * 256 + "." + SECRET,
+    ],
+)
+def test_a_token_that_keys_new_did_not_write_is_refused_with_the_mend(token):
+    assert "ringfence keys new" in message_of(f"ringfence://{token}@a:1")
+
+
+@pytest.mark.parametrize(
+    "text", [f"redis://{TOKEN}@a:1", f"ringfence://{TOKEN}@a/b", f"ringfence://{TOKEN}@"]
+)
+def test_no_message_gives_the_secret_away(text):
+    assert SECRET not in message_of(text)
+
+
+def test_a_token_does_not_show_its_secret():
+    token = parse_url(f"ringfence://{TOKEN}@a:1").token
+
+    assert "web" in repr(token)
+    assert SECRET not in repr(token)
+    assert repr(bytes.fromhex(SECRET)) not in repr(token)

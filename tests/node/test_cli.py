@@ -1,0 +1,506 @@
+"""The command as a new user meets it: one clear message for each mistake, and the right status."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.access import KeyDir
+from node.cli import command
+from node.demo.cluster import DemoCluster, running_cluster
+from node.keys import write_keys
+from ringfence.transport.authority import issue, new_authority
+
+ROOT = Path(__file__).parents[2]
+RULES = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: year, requests_per_unit: 5, algorithm: fixed_window}
+    descriptors:
+      - key: path
+        rate_limit: {unit: year, requests_per_unit: 2, algorithm: fixed_window}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {unit: year, requests_per_unit: 1, algorithm: fixed_window}
+  - key: closed
+    rate_limit: {unit: year, requests_per_unit: 0}
+"""
+ALONE = '[[members]]\nname = "a"\naddress = "127.0.0.1:7101"\n'
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The one object that was printed for a machine."""
+        [line] = self.out.splitlines()
+        row = json.loads(line)
+        assert isinstance(row, dict)
+        return row
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process."""
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+
+    def run_it(*words: str | Path) -> Ran:
+        monkeypatch.setattr("sys.argv", ["ringfence", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            command.main()
+        told = capsys.readouterr()
+        return Ran(int(left.value.code or 0), told.out, told.err)
+
+    return run_it
+
+
+def refused(ran: Ran, status: int = 2) -> str:
+    """What was said, once it is sure that it was said well."""
+    assert ran.status == status
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n") <= 4
+    return ran.err
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    """Two node processes with keys."""
+    path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+    with running_cluster(path, ("a", "b")) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A client that no other test has used up."""
+    return f"client={request.node.name}"
+
+
+# Checks
+
+
+def test_a_check_within_the_limit_is_allowed_and_one_beyond_is_denied(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    ran = [run("check", "api", name, "--cluster", cluster.url) for _ in range(6)]
+
+    assert [each.status for each in ran] == [0] * 5 + [1]
+    assert ran[0].out == "allowed: 4 of 5/year fixed_window left\n"
+    assert ran[5].out.startswith("denied by 5/year fixed_window: retry after ")
+
+
+def test_every_node_is_asked_for_the_same_budget(run: Run, cluster: DemoCluster, name: str) -> None:
+    head, _, tail = cluster.url.partition("@")
+    hosts, _, options = tail.partition("?")
+    urls = [f"{head}@{host}?{options}" for host in hosts.split(",")]
+
+    left = [run("check", "api", name, "--json", "--cluster", url).row["remaining"] for url in urls]
+
+    assert left == [4, 3]
+
+
+def test_the_address_may_stand_in_the_environment(
+    run: Run, cluster: DemoCluster, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGFENCE_URL", cluster.url)
+
+    assert run("check", "api", name).status == 0
+
+
+def test_a_machine_reads_the_whole_decision(run: Run, cluster: DemoCluster, name: str) -> None:
+    row = run("check", "api", name, "--cost", "2", "--json", "--cluster", cluster.url).row
+
+    assert row["reset_after"] > 0
+    del row["reset_after"]
+    assert row == {
+        "allowed": True,
+        "limit": 5,
+        "remaining": 3,
+        "retry_after": 0.0,
+        "delay": 0.0,
+        "source": "owner",
+        "permanent": False,
+        "over_soft": False,
+        "over_shadow": False,
+    }
+
+
+def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+    run("check", "api", name, "--cost", "5", *to)
+
+    peek = run("check", "api", name, "--peek", *to)
+    refund = run("check", "api", name, "--refund", "--cost", "2", *to)
+    reset = run("check", "api", name, "--reset", *to)
+
+    assert peek.status == 1
+    assert (refund.status, refund.out) == (0, "refunded: 2 of 5/year fixed_window left\n")
+    assert "lacks the scope 'reset'" in refused(reset)
+
+
+def test_several_descriptors_are_one_request(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "api", name, "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
+
+    assert [run(*words).status for _ in range(3)] == [0, 0, 1]
+    assert (
+        run("check", "api", name, "--peek", "--json", "--cluster", cluster.url).row["remaining"]
+        == 3
+    )
+
+
+def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "anything", name, "--limit", "1/day fixed_window", "--cluster", cluster.url)
+
+    assert [run(*words).status for _ in range(2)] == [0, 1]
+
+
+def test_what_a_shadow_rule_would_have_denied_is_said(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    words = ("check", "api", f"watched={name}", "--cluster", cluster.url)
+    run(*words)
+
+    ran = run(*words)
+
+    assert ran.status == 0
+    assert "a shadow rule would have denied it" in ran.out
+
+
+def test_a_request_that_meets_no_rule_is_allowed_and_says_so(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "colour=red", "--cluster", cluster.url)
+
+    assert (ran.status, ran.out) == (0, "allowed: no rule applies to this request\n")
+
+
+def test_a_cost_over_the_limit_is_denied_for_good(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    ran = run("check", "api", name, "--cost", "6", "--cluster", cluster.url)
+
+    assert ran.status == 1
+    assert (
+        ran.out == "denied for good: cost 6 is more than 5/year fixed_window ever admits at once\n"
+    )
+    assert run("check", "api", "closed=x", "--cluster", cluster.url).status == 1
+
+
+def test_an_unknown_domain_is_refused_with_those_that_are_known(
+    run: Run, cluster: DemoCluster
+) -> None:
+    said = refused(run("check", "ipa", "client=x", "--cluster", cluster.url))
+
+    assert "no rules for domain 'ipa'; the cluster knows api" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "api"], "KEY=VALUE"),
+        (["check", "api", "client"], "'client' is not KEY=VALUE"),
+        (["check", "api", "=x"], "'=x' is not KEY=VALUE"),
+        (["check", "api", "client=x", "-d", "a=b,c"], "'c' is not KEY=VALUE"),
+        (["check", "api", "client=x", "--cost", "-1"], "--cost"),
+        (["check", "api", "client=x", "--cost", "many"], "--cost"),
+        (["check", "api", "client=x", "--cost", str(2**60)], "cost"),
+        (["check", "api", "client=x", "--limit", "100 per blue moon"], "blue moon"),
+        (["check", "api", "client=x", "--limit", "5/s", "-d", "a=b"], "no use for --descriptor"),
+        (["check", "api", "client=x", "--frob"], "--frob"),
+        (["chekc", "api"], "chekc"),
+    ],
+)
+def test_words_that_make_no_sense_are_named(
+    run: Run, cluster: DemoCluster, words: list[str], said: str
+) -> None:
+    assert said in refused(run(*words, *(["--cluster", cluster.url] if words[-1] != "api" else [])))
+
+
+# Addresses, tokens, certificates
+
+
+def test_no_address_at_all_says_how_to_give_one(run: Run) -> None:
+    assert "no cluster address: pass --cluster" in refused(run("check", "api", "client=x"))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:7101", "does not begin with ringfence://"),
+        ("ringfence://", "names no host"),
+        ("ringfence://127.0.0.1:x", "port 'x'"),
+        ("ringfence://secret@127.0.0.1", "use the line in a .token file"),
+        ("ringfence://127.0.0.1?cs=x", "unknown option 'cs'"),
+        ("ringfence://127.0.0.1?ca=nowhere.pem", "nowhere.pem"),
+        ("ringfence://10.0.0.1", "beyond loopback"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_with_the_mend(
+    run: Run, url: str, said: str
+) -> None:
+    message = refused(run("check", "api", "client=x", "--cluster", url))
+
+    assert said in message
+    assert "secret" not in message
+
+
+def test_a_wrong_token_is_wrong_input(run: Run, cluster: DemoCluster) -> None:
+    url = f"ringfence://demo.{'00' * 32}@{cluster.url.partition('@')[2]}"
+
+    message = refused(run("check", "api", "client=x", "--cluster", url))
+
+    assert "the token shown by 'demo' is not one this node knows" in message
+
+
+def test_another_clusters_certificate_is_not_believed(
+    run: Run, cluster: DemoCluster, tmp_path: Path
+) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+    url = cluster.url.partition("?")[0] + f"?ca={tmp_path / 'keys' / 'ca.pem'}"
+
+    assert "does not sign the certificate" in refused(
+        run("check", "api", "client=x", "--cluster", url), 3
+    )
+
+
+def test_an_expired_ca_is_named_with_its_date(run: Run, tmp_path: Path) -> None:
+    ca, _ = new_authority(datetime.now(UTC) - timedelta(days=30), days=1)
+    (tmp_path / "ca.pem").write_bytes(ca)
+    url = f"ringfence://127.0.0.1:7101?ca={tmp_path / 'ca.pem'}"
+
+    assert "expired on" in refused(run("check", "api", "client=x", "--cluster", url))
+
+
+def test_a_cluster_out_of_reach_is_told_apart_by_its_status(run: Run) -> None:
+    message = refused(run("members", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1"), 3)
+
+    assert "no member of the cluster answered" in message
+    assert "127.0.0.1:9" in message
+
+
+# Members
+
+
+def test_members_are_listed_with_their_counters(run: Run, cluster: DemoCluster) -> None:
+    table = run("members", "--cluster", cluster.url)
+    rows = run("members", "--json", "--cluster", cluster.url).row["members"]
+
+    assert table.status == 0
+    assert "owned shards" in table.out
+    assert [(row["name"], row["state"]) for row in rows] == [("a", "alive"), ("b", "alive")]
+    assert sum(row["counters"]["owned_shards"] for row in rows) == 16384
+
+
+# Nodes that do not start
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"ruels = 3\n{ALONE}", "did you mean 'rules'"),
+        ("[[members]\n", "not valid TOML"),
+        (f'rules = "nowhere.yaml"\n{ALONE}', "nowhere.yaml"),
+        (f'rules = "bad.yaml"\n{ALONE}', "bad.yaml:2"),
+        (f'keys = "nowhere"\n{ALONE}', "ringfence keys new"),
+        (ALONE.replace("127.0.0.1", "0.0.0.0"), "run `ringfence keys new keys`"),
+        (ALONE.replace('"a"', '"b"'), "not among the members b"),
+    ],
+)
+def test_a_node_with_wrong_settings_does_not_start_and_says_why(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "bad.yaml").write_text("domain: api\nlimits: []\n", "utf-8")
+    (tmp_path / "node.toml").write_text(text, "utf-8")
+
+    ran = run("node", "--config", tmp_path / "node.toml", "--name", "a")
+
+    assert said in refused(ran)
+
+
+def test_a_missing_settings_file_is_named(run: Run) -> None:
+    assert "nowhere.toml: no such file" in refused(run("node", "--config", "nowhere.toml"))
+
+
+def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: Path) -> None:
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], [], ["app:check"], 2)
+    long_ago = datetime.now(UTC) - timedelta(days=30)
+    certificate, key = issue(
+        keys.ca.read_bytes(), keys.ca_key.read_bytes(), [], [], long_ago, days=1
+    )
+    keys.certificate.write_bytes(certificate)
+    keys.key.write_bytes(key)
+    (tmp_path / "node.toml").write_text(f'keys = "keys"\n{ALONE}', "utf-8")
+
+    message = refused(run("node", "--config", tmp_path / "node.toml", "--name", "a"))
+
+    assert "node.pem expired on" in message
+    assert "ringfence keys new" in message
+
+
+# Keys
+
+
+def test_keys_are_made_and_the_next_steps_told(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+
+    ran = run("keys", "new", directory, "--name", "a.example.org", "--address", "10.0.0.1")
+
+    assert ran.status == 0
+    assert f'set keys = "{directory}"' in ran.out
+    assert "app.token" in ran.out
+    assert stat.S_IMODE((directory / "node.key").stat().st_mode) == 0o600
+    assert "exists" in refused(run("keys", "new", directory))
+
+
+def test_a_machine_reads_which_files_were_made(run: Run, tmp_path: Path) -> None:
+    row = run("keys", "new", tmp_path / "keys", "--token", "web:check", "--json").row
+
+    assert sorted(row["files"]) == sorted(path.name for path in (tmp_path / "keys").iterdir())
+    assert "web.token" in row["files"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--address", "a.example.org"], "give host names by --name"),
+        (["--token", "app"], "NAME:SCOPE"),
+        (["--token", "app:chekc"], "scopes are check, reset, observe"),
+        (["--days", "0"], "--days"),
+    ],
+)
+def test_wrong_wishes_for_keys_are_named(
+    run: Run, tmp_path: Path, words: list[str], said: str
+) -> None:
+    assert said in refused(run("keys", "new", tmp_path / "keys", *words))
+    assert not (tmp_path / "keys").exists()
+
+
+# Rules
+
+
+def test_rules_are_shown_as_a_tree_with_what_is_to_be_known_of_each(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES.replace("key: watched", "key: watched\n    value: '[/x]*'"), "utf-8")
+
+    ran = run("rules", "check", path)
+
+    assert ran.status == 0
+    assert "\n  client  5/year fixed_window\n" in ran.out
+    assert "\n    path  2/year fixed_window\n" in ran.out
+    assert "watched=[/x]*" in ran.out  # as it stands in the file, not as markup
+    for words in ("identity ", "bytes per key", "at most 10 in any one period", "shadow"):
+        assert words in ran.out
+    assert ran.out.endswith("4 rules are good\n")
+
+
+def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
+
+    row = run("rules", "check", path, "--json").row
+
+    assert row["count"] == 4
+    assert [rule["label"] for rule in row["rules"]] == [
+        *("api", "client", "path", "watched", "closed", "odd")
+    ]
+    assert len(row["rules"][1]["identity"]) == 16
+    assert row["rules"][1]["worst"] == 10
+    assert row["warnings"] == row["rules"][-1]["warnings"]
+    assert "rules.yaml:15" in row["warnings"][0]
+
+
+def test_warnings_stand_where_they_belong(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES + "  - key: odd\n    shadow_mode: true\n", "utf-8")
+
+    ran = run("rules", "check", path)
+
+    assert ran.status == 0
+    assert "\n  odd\n      warning: " in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("domain: [", "not YAML"),
+        ("domain: api\nlimits: []\n", "rules.yaml:2"),
+        (RULES.replace("requests_per_unit: 5", "request_per_unit: 5"), "requests_per_unit"),
+        (RULES.replace("fixed_window", "fixed_windw", 1), "fixed_window"),
+        ("", "the file is empty"),
+    ],
+)
+def test_rules_that_are_wrong_are_named_by_file_and_line(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text, "utf-8")
+
+    message = refused(run("rules", "check", path))
+
+    assert said in message
+    assert "rules.yaml" in message
+
+
+def test_a_missing_rule_file_is_named(run: Run, tmp_path: Path) -> None:
+    assert "nowhere.yaml" in refused(run("rules", "check", tmp_path / "nowhere.yaml"))
+
+
+def test_several_files_share_a_domain_when_merged(run: Run, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text(RULES, "utf-8")
+    two.write_text("domain: api\ndescriptors:\n  - key: more\n", "utf-8")
+
+    assert "already in" in refused(run("rules", "check", one, two))
+    assert run("rules", "check", "--merge", one, two).status == 0
+
+
+# The command itself
+
+
+def test_help_and_version_are_no_errors(run: Run) -> None:
+    assert "Exit status" in run("--help").out
+    assert run("--version").status == 0
+    for verb in ("node", "demo", "check", "replay", "rules", "keys", "members"):
+        assert run(verb, "--help").status == 0
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "node.entry", "rules", "check", path],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    os.close(writer)
+
+    assert b"Traceback" not in ended.stderr

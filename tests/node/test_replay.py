@@ -1,0 +1,325 @@
+"""`ringfence replay`: in this process by the log's clock, and through a cluster."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from node.cli import command
+from node.demo.cluster import DemoCluster, running_cluster
+from node.replay.logs import Entry, read_log, sorted_by_time
+from node.replay.offline import LogClock, replay_offline
+from node.replay.tally import Shape, Tally
+from ringfence.errors import ConfigError
+from ringfence.rules.load import load_text
+
+TRACES = Path(__file__).parents[1] / "traces"
+EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
+UNITS = {"min": "minute", "h": "hour"}
+CLIENT = Shape.parse(["client"])
+WHOLE = [
+    ("semicomplete-2015-05", limit, algorithm)
+    for limit, counts in EXPECTED["semicomplete-2015-05"]["denied"].items()
+    for algorithm in counts
+] + [
+    ("epa-1995-08-30", "10/min", "sliding_window_log"),
+    ("epa-1995-08-30", "100/h", "sliding_window"),
+    ("epa-1995-08-30", "100/h", "fixed_window"),
+]
+
+
+def rules_of(limit: str, algorithm: str, rest: str = "") -> str:
+    amount, unit = limit.split("/")
+    return (
+        "domain: log\ndescriptors:\n  - key: client\n    rate_limit:\n"
+        f"      requests_per_unit: {amount}\n      unit: {UNITS[unit]}\n"
+        f"      algorithm: {algorithm}\n{rest}"
+    )
+
+
+@cache
+def entries_of(trace: str) -> list[Entry]:
+    return sorted_by_time(read_log(TRACES / f"{trace}.tsv.gz"))
+
+
+def replayed(entries: list[Entry], rules: str, *shape: str) -> Tally:
+    return replay_offline(
+        entries,
+        Shape.parse(shape) if shape else CLIENT,
+        load_text(rules).rules,
+        by_log_clock=True,
+        max_keys=1_000_000,
+        on_progress=lambda done: None,
+    )
+
+
+def entry(second: float, client: str = "x", method: str = "GET", path: str = "/") -> Entry:
+    return Entry(round(second * 1e9), client, method, path, "200")
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> dict[str, int]:
+        """The last line, as a machine reads it."""
+        last = json.loads(self.out.splitlines()[-1])
+        assert isinstance(last, dict)
+        return last
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process."""
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+
+    def run_it(*words: str | Path) -> Ran:
+        monkeypatch.setattr("sys.argv", ["ringfence", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            command.main()
+        told = capsys.readouterr()
+        return Ran(int(left.value.code or 0), told.out, told.err)
+
+    return run_it
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "rules.yaml"
+    path.write_text(rules_of("10/min", "fixed_window"), "utf-8")
+    return path
+
+
+# By the log's own clock
+
+
+@pytest.mark.parametrize(("trace", "limit", "algorithm"), WHOLE)
+def test_a_real_log_is_denied_exactly_as_often_as_was_counted_independently(
+    trace: str, limit: str, algorithm: str
+) -> None:
+    expected = EXPECTED[trace]
+
+    tally = replayed(entries_of(trace), rules_of(limit, algorithm))
+
+    assert tally.checks == expected["requests"]
+    assert tally.denied == expected["denied"][limit][algorithm]
+    assert tally.allowed == tally.checks - tally.denied
+    assert tally.errors == 0
+    assert len(tally.checked_by_client) == expected["clients"]
+
+
+def test_the_most_throttled_clients_come_first_with_their_checks() -> None:
+    asked = [entry(1, client) for client in "aaaaabbbcd"]
+
+    tally = replayed(asked, rules_of("2/min", "fixed_window"))
+
+    assert tally.most_throttled(2) == [("a", 3, 5), ("b", 1, 3)]
+
+
+def test_a_line_is_one_check_however_many_descriptors_it_makes() -> None:
+    both = rules_of("2/min", "fixed_window") + (
+        "    descriptors:\n      - key: path\n"
+        "        rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n"
+    )
+    asked = [entry(1, path="/a"), entry(1, path="/a"), entry(1, path="/b"), entry(1, path="/c")]
+
+    tally = replayed(asked, both, "client", "client,path")
+
+    # /a once more is denied and so spends nothing of the client's budget; /c finds it spent.
+    assert (tally.checks, tally.allowed, tally.denied) == (4, 2, 2)
+
+
+def test_a_shadow_rule_denies_nobody_and_charges_nothing_that_is_denied() -> None:
+    shadowed = (
+        "domain: log\ndescriptors:\n  - key: client\n    shadow_mode: true\n"
+        "    rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n"
+    )
+
+    assert replayed([entry(1)] * 5, shadowed).denied == 0
+
+
+def test_a_line_that_meets_no_rule_is_allowed() -> None:
+    tally = replayed([entry(1)] * 30, rules_of("10/min", "fixed_window"), "method")
+
+    assert (tally.checks, tally.allowed) == (30, 30)
+
+
+def test_the_clock_of_a_log_never_goes_back() -> None:
+    clock = LogClock()
+
+    clock.set(5)
+    clock.set(3)
+
+    assert clock.now() == 5
+
+
+@pytest.mark.parametrize("text", ["ip", "client,", "", "client path", "client;path"])
+def test_a_descriptor_of_fields_that_a_line_does_not_have_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="choose from client, method, path, status"):
+        Shape.parse([text])
+
+
+def test_rules_without_the_domain_of_logs_are_refused_with_the_mend(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "api.yaml"
+    path.write_text("domain: api\ndescriptors: []\n", "utf-8")
+
+    ran = run("replay", TRACES / "semicomplete-2015-05.tsv.gz", "--rules", path, "--local")
+
+    assert ran.status == 2
+    assert "no rules for domain 'log'" in ran.err
+    assert "domain: log" in ran.err
+
+
+# The command
+
+
+def test_the_last_line_for_machines_has_every_count(run: Run, rules: Path) -> None:
+    trace = TRACES / "semicomplete-2015-05.tsv.gz"
+
+    ran = run("replay", trace, "--rules", rules, "--local", "--clock", "log", "--json")
+
+    denied = EXPECTED["semicomplete-2015-05"]["denied"]["10/min"]["fixed_window"]
+    assert ran.status == 0
+    assert ran.last == {
+        "lines": 10_000,
+        "malformed": 0,
+        "checks": 10_000,
+        "allowed": 10_000 - denied,
+        "denied": denied,
+        "errors": 0,
+    }
+
+
+def test_lines_that_cannot_be_read_are_counted_and_the_first_of_them_named(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
+    good = '203.0.113.7 - - [17/May/2015:10:05:03 +0000] "GET /a?b HTTP/1.1" 200 5\n'
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(gzip.compress(f"{good}nonsense\n{good}\n{good}".encode()))
+
+    ran = run("replay", log, "--rules", rules, "--local", "--clock", "log", "--json")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+
+    assert [line["malformed_line"] for line in lines[:-1]] == [2, 4]
+    assert all(line["why"] for line in lines[:-1])
+    assert lines[-1]["lines"] == 5
+    assert lines[-1]["malformed"] == 2
+    assert lines[-1]["checks"] == lines[-1]["allowed"] == 3
+
+
+def test_people_see_the_counts_and_who_was_throttled_most(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "trace.tsv"
+    names = ["[/red]", "\x1b[31mx", "plain"]
+    log.write_text(
+        "".join(f"100\t{name}\tGET\t/\t200\n" for name in names for _ in range(12)), "utf-8"
+    )
+
+    ran = run("replay", log, "--rules", rules, "--local", "--clock", "log")
+
+    assert ran.status == 0
+    assert "36 lines (0 malformed), 36 checks: 30 allowed, 6 denied" in ran.out
+    assert "[/red]" in ran.out  # as logged, not as markup
+    assert "\x1b" not in ran.out  # a log must not steer the terminal
+    assert "plain" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--local"], "--local needs --rules"),
+        (["--rules", "RULES", "--local", "--speed", "5"], "--speed paces"),
+        (["--rules", "RULES", "--clock", "log"], "--clock log works with --local only"),
+        (["--rules", "RULES"], "no cluster address"),
+        (["--rules", "RULES", "--local", "--descriptor", "ip"], "a line has no 'ip'"),
+        (["--rules", "RULES", "--local", "--default-algorithm", "gcra"], "token_bucket"),
+        (["--rules", "nowhere.yaml", "--local"], "nowhere.yaml"),
+    ],
+)
+def test_wishes_that_do_not_go_together_are_refused(
+    run: Run, rules: Path, words: list[str], said: str
+) -> None:
+    told = [str(rules) if word == "RULES" else word for word in words]
+
+    ran = run("replay", TRACES / "semicomplete-2015-05.tsv.gz", *told)
+
+    assert ran.status == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_missing_log_is_named(run: Run, rules: Path) -> None:
+    ran = run("replay", "nowhere.log", "--rules", rules, "--local")
+
+    assert ran.status == 2
+    assert "nowhere.log: no such file" in ran.err
+
+
+# Through a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
+    path.write_text(rules_of("10/min", "fixed_window").replace("minute", "year"), "utf-8")
+    with running_cluster(path, ("a",)) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.tsv"
+    path.write_text("".join(f"{i}\t{path.parent}\tGET\t/{i}\t200\n" for i in range(40)), "utf-8")
+    return path
+
+
+def test_a_cluster_decides_by_its_own_rules(run: Run, cluster: DemoCluster, log: Path) -> None:
+    ran = run("replay", log, "--cluster", cluster.url, "--json")
+
+    assert ran.status == 0
+    assert ran.last == {
+        "lines": 40,
+        "malformed": 0,
+        "checks": 40,
+        "allowed": 10,
+        "denied": 30,
+        "errors": 0,
+    }
+
+
+def test_rules_of_ones_own_travel_with_each_check(
+    run: Run, cluster: DemoCluster, log: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        rules_of("15/min", "fixed_window").replace("minute", "year").replace("client", "method"),
+        "utf-8",
+    )
+
+    ran = run(
+        *("replay", log, "--cluster", cluster.url, "--rules", mine, "--descriptor", "method"),
+        "--json",
+    )
+
+    assert (ran.last["allowed"], ran.last["denied"], ran.last["errors"]) == (15, 25, 0)
+
+
+def test_the_pace_of_the_log_is_kept_at_the_speed_asked_for(
+    run: Run, cluster: DemoCluster, log: Path
+) -> None:
+    ran = run("replay", log, "--cluster", cluster.url, "--speed", "1000", "--json")
+
+    assert ran.last["checks"] == 40

@@ -1,0 +1,194 @@
+"""A node as a process of its own, over real UDP: signals, files, the port."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from ringfence import blocking
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 20.0
+"""Seconds until something that should happen at once counts as not happening."""
+
+
+def rules_of(amount: int) -> str:
+    return (
+        "domain: api\ndescriptors:\n  - key: client\n    rate_limit: "
+        f"{{unit: year, requests_per_unit: {amount}, algorithm: fixed_window}}\n"
+    )
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds, or fail."""
+    give_up = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.02)
+
+
+class NodeProcess:
+    """`ringfence node`, and what it has logged."""
+
+    def __init__(self, name: str, port: int, config: Path, log: IO[bytes], path: Path) -> None:
+        self.name = name
+        self.port = port
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "node.entry", "node"),
+                *("--config", str(config), "--name", name),
+            ],
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        self._path = path
+
+    @property
+    def log(self) -> str:
+        return self._path.read_text("utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"ringfence://127.0.0.1:{self.port}"
+
+    def wait_ready(self) -> None:
+        until(lambda: "listens on" in self.log or self.process.poll() is not None)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """Ask it to leave; its exit status."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def nodes(directory: Path, *names: str, amount: int = 5) -> Iterator[dict[str, NodeProcess]]:
+    ports = {name: free_port() for name in names}
+    rules = directory / "rules"
+    rules.mkdir()
+    (rules / "api.yaml").write_text(rules_of(amount), "utf-8")
+    members = "".join(
+        f'[[members]]\nname = "{name}"\naddress = "127.0.0.1:{port}"\n'
+        for name, port in ports.items()
+    )
+    config = directory / "cluster.toml"
+    config.write_text(f'rules = "rules"\nreload_interval = 0.1\n{members}', "utf-8")
+    with ExitStack() as stack:
+        running = {}
+        for name, port in ports.items():
+            path = directory / f"{name}.log"
+            log = stack.enter_context(path.open("wb"))
+            running[name] = NodeProcess(name, port, config, log, path)
+            stack.callback(running[name].process.wait)
+            stack.callback(running[name].process.kill)
+        for node in running.values():
+            node.wait_ready()
+        yield running
+
+
+def ringfence(*words: str, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "node.entry", *words],
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def members_of(node: NodeProcess) -> dict[str, dict[str, Any]]:
+    status, out, err = ringfence("members", "--json", "--cluster", node.url)
+    assert status == 0, err
+    return {row["name"]: row for row in json.loads(out)["members"]}
+
+
+def left(limiter: blocking.BlockingLimiter, client: str) -> int | None:
+    return limiter.peek("api", {"client": client}).remaining
+
+
+def test_nodes_started_by_hand_share_one_budget_and_forward(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a", "b") as running:
+        decisions = [
+            ringfence("check", "api", "client=x", "--json", "--cluster", running[name].url)
+            for name in ("a", "b", "a")
+        ]
+        rows = members_of(running["a"])
+
+    assert [json.loads(out)["remaining"] for _, out, _ in decisions] == [4, 3, 2]
+    counters = [row["counters"] for row in rows.values()]
+    assert sum(each["checks"] for each in counters) == 3
+    assert 1 <= sum(each.get("forwarded", 0) for each in counters) <= 2
+    assert {row["state"] for row in rows.values()} == {"alive"}
+
+
+def test_rules_are_read_again_when_they_change_and_when_asked_for(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
+        node, path = running["a"], tmp_path / "rules" / "api.yaml"
+        assert left(limiter, "x") == 5
+
+        path.write_text(rules_of(7), "utf-8")
+        until(lambda: left(limiter, "x") == 7)
+
+        path.write_text("domain: [", "utf-8")
+        until(lambda: "the old ones stay in force" in node.log)
+        assert left(limiter, "x") == 7
+
+        path.write_text(rules_of(9), "utf-8")
+        node.signal(signal.SIGHUP)
+        until(lambda: left(limiter, "x") == 9)
+
+        assert all(line.startswith("time=") for line in node.log.splitlines())
+        assert node.end() == 0
+
+
+def test_a_node_that_is_told_to_leave_drains_and_ends_well(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running, blocking.connect(running["a"].url) as limiter:
+        assert limiter.check("api", {"client": "x"}).allowed
+        begun = time.monotonic()
+
+        assert running["a"].end() == 0
+
+        assert time.monotonic() - begun < 5
+        assert "has stopped" in running["a"].log
+        assert "Traceback" not in running["a"].log
+
+
+def test_ctrl_c_is_as_good(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running:
+        running["a"].signal(signal.SIGINT)
+
+        assert running["a"].process.wait(PATIENCE) == 0
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running:
+        address = f"127.0.0.1:{running['a'].port}"
+
+        status, out, err = ringfence(
+            "node",
+            environment={"RINGFENCE_NODE_MEMBERS": f"a={address}", "RINGFENCE_NODE_NAME": "a"},
+        )
+
+    assert status == 2
+    assert f"cannot listen on {address}: another program has this UDP port" in err
+    assert "Traceback" not in err
+    assert out == ""
