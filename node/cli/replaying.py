@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -26,7 +27,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
-from ringfence.rules import RuleSet
+from ringfence.rules import RuleSet, group_address
 from ringfence.rules.load import Defaults, load_path
 
 __all__ = ["replay"]
@@ -55,6 +56,11 @@ _SHOWN = 10
     help="Fields of a line that make a descriptor: client, method, path, status; repeatable.",
 )
 @click.option(
+    "--ipv6-prefix",
+    type=click.IntRange(1, 128),
+    help="Take IPv6 clients of one network of so many bits for one client; 64 is a subscriber.",
+)
+@click.option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
     help="Replay at so many times the log's own pace; without pauses when absent.",
@@ -75,6 +81,7 @@ def replay(
     local: bool,
     clock: str,
     descriptors: tuple[str, ...],
+    ipv6_prefix: int | None,
     speed: float | None,
     default_algorithm: str,
     max_keys: int,
@@ -100,6 +107,10 @@ def replay(
     url = None if local else need_cluster(cluster)
     reader = read_log(log)
     entries = sorted_by_time(reader)  # Lines of one log are logged when answered, not when asked.
+    if ipv6_prefix is not None:
+        entries = [
+            replace(entry, client=group_address(entry.client, ipv6_prefix)) for entry in entries
+        ]
     screen = console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),

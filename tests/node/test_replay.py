@@ -202,6 +202,17 @@ def test_the_last_line_for_machines_has_every_count(run: Run, rules: Path) -> No
     }
 
 
+def test_ipv6_clients_of_one_network_are_one_client_when_asked_for(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "trace.tsv"
+    log.write_text("".join(f"{n}\t2001:db8::{n:x}\tGET\t/\t200\n" for n in range(1, 21)), "utf-8")
+    how = ("replay", log, "--rules", rules, "--local", "--clock", "log", "--json")
+
+    assert run(*how).last["allowed"] == 20
+    assert run(*how, "--ipv6-prefix", "64").last["allowed"] == 10
+
+
 def test_lines_that_cannot_be_read_are_counted_and_the_first_of_them_named(
     run: Run, rules: Path, tmp_path: Path
 ) -> None:
