@@ -22,7 +22,7 @@ from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.local import engine_rules
+from ringfence.client.local import decide_by, engine_rules
 from ringfence.client.router import Router, Routes
 from ringfence.limiter import Engine
 from ringfence.rules import Rule, RuleSet
@@ -34,7 +34,6 @@ from ringfence.wire import (
     Hello,
     MemberRow,
     Members,
-    Op,
     Refused,
     Request,
     Role,
@@ -135,9 +134,15 @@ class Node:
         return session
 
     def change_rules(self, rules: RuleSet) -> None:
-        """Put other rules in force at once; counters of rules that stay go on."""
-        self._rules = rules
-        self._engine.set_rules(engine_rules(rules.rules()))
+        """Put other rules in force at once; counters of rules that stay go on.
+
+        Their version rises even when files were put back with an older date, for clients only
+        take what is newer.
+        """
+        if rules != self._rules:
+            newer = max(rules.version, self._rules.version + 1)
+            self._rules = RuleSet(rules.contents, version=newer)
+            self._engine.set_rules(engine_rules(rules.rules()))
 
     @property
     def rule_set(self) -> RuleSet:
@@ -262,25 +267,7 @@ class Node:
     # -- deciding and forwarding ---------------------------------------------------------------
 
     def _decide_here(self, batch: Batch, *, stand_in: bool) -> Verdicts:
-        now = self._clock.now()
-        engine = self._engine
-        match batch.op:
-            case Op.CHECK:
-                outcomes = engine.decide(
-                    batch.keys, batch.costs, batch.groups, batch.limits, batch.which, now
-                )
-            case Op.REFUND:
-                outcomes = engine.refund(
-                    batch.keys,
-                    batch.costs,
-                    batch.ages_ns,
-                    batch.leases,
-                    batch.limits,
-                    batch.which,
-                    now,
-                )
-            case Op.RESET:
-                outcomes = engine.reset(batch.keys, batch.limits, batch.which, now)
+        outcomes = decide_by(self._engine, batch, self._clock.now())
         source = Source.STANDBY if stand_in else Source.OWNER
         verdicts = Verdicts(outcomes, [source] * len(batch))
         self.counters.decided(batch.op, verdicts, stand_in=stand_in)

@@ -243,8 +243,10 @@ class Limiter:
         except (AttributeError, TypeError):
             require_text(request)
             raise
-        if any([match is None for match in found]):
-            require_text(request)
+        for match in found:
+            if match is None:
+                require_text(request)
+                break
         return found
 
     async def _decide(

@@ -16,6 +16,7 @@ from functools import partial
 from random import Random
 from typing import Protocol, TypeAlias
 
+from ringfence.client.asks import Ask, request_of, take_together
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.errors import (
     AccessDenied,
@@ -26,8 +27,7 @@ from ringfence.errors import (
 )
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
-    MAX_KEYS,
-    MAX_MESSAGE,
+    MAX_DEADLINE_MS,
     Answer,
     ErrorCode,
     Goodbye,
@@ -37,7 +37,6 @@ from ringfence.wire import (
     Ping,
     Pong,
     Refused,
-    Request,
     Rules,
     Stats,
     Welcome,
@@ -48,9 +47,6 @@ from ringfence.wire import (
 __all__ = ["Link", "LinkListener", "LinkSettings"]
 
 logger = logging.getLogger("ringfence.client")
-
-_MAX_FRAME = MAX_MESSAGE // 2
-"""Bytes that asks are joined up to, as guessed from above."""
 
 Reply: TypeAlias = Members | Rules | Stats | Pong
 
@@ -92,19 +88,10 @@ class _State(Enum):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    batch: Batch
-    hops: int
-    stand_in: bool
-    done: Done
-    asked_at: float
-
-
-@dataclass(slots=True)
 class _Frame:
     payload: bytes
     sent_at: float
-    waiting: list[_Waiting] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
     on_reply: Callable[[Reply | None], None] | None = None
 
 
@@ -134,7 +121,7 @@ class Link:
         self._view = view
         self._state = _State.IDLE
         self._connection: Connection | None = None
-        self._outbox: deque[_Waiting] = deque()
+        self._outbox: deque[Ask] = deque()
         self._calls: deque[
             tuple[Callable[[int], Message], Callable[[Reply | None], None], float]
         ] = deque()
@@ -172,7 +159,7 @@ class Link:
             done(None)
             return
         self._waiting_keys += len(batch)
-        self._outbox.append(_Waiting(batch, hops, stand_in, done, self._transport.now()))
+        self._outbox.append(Ask(batch, hops, stand_in, done, self._transport.now()))
         self._leave()
 
     def call(
@@ -226,57 +213,25 @@ class Link:
             seq = self._take_seq()
             self._send(seq, _Frame(encode(make(seq)), asked_at, on_reply=on_reply))
         while self._outbox and len(self._frames) < self._settings.max_frames:
-            together = [self._outbox.popleft()]
-            if self._outbox:
-                self._take_along(together)
-            self._send_frame(together)
+            self._send_frame(take_together(self._outbox))
 
-    def _take_along(self, together: list[_Waiting]) -> None:
-        """Take from the outbox what fits into one frame with its first ask."""
-        first = together[0]
-        rows = len(first.batch)
-        size = _weight(first.batch)
-        while self._outbox and _same_kind(self._outbox[0], first):
-            batch = self._outbox[0].batch
-            rows += len(batch)
-            size += _weight(batch)
-            if rows > MAX_KEYS or size > _MAX_FRAME:
-                return
-            together.append(self._outbox.popleft())
-
-    def _send_frame(self, together: list[_Waiting]) -> None:
-        first = together[0]
-        batch = first.batch if len(together) == 1 else _joined([w.batch for w in together])
+    def _send_frame(self, together: list[Ask]) -> None:
         seq = self._take_seq()
         now = self._transport.now()
         left = together[-1].asked_at + self._settings.answer_timeout - now
-        request = Request(
-            seq=seq,
-            op=batch.op,
-            view=self._view(),
-            deadline_ms=max(1, min(60_000, round(left * 1000))),
-            hops=first.hops,
-            stand_in=first.stand_in,
-            keys=batch.keys,
-            costs=batch.costs,
-            groups=batch.groups,
-            limits=batch.limits,
-            which=batch.which,
-            ages_ns=batch.ages_ns,
-            leases=batch.leases,
-        )
+        deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
-            payload = encode(request)
+            payload = encode(request_of(together, seq, self._view(), deadline_ms))
         except LocalProtocolError as error:
             # Nothing an application passes may end the task that serves all its checks.
             if len(together) > 1:
                 for each in together:  # Only one of them can be at fault.
                     self._send_frame([each])
                 return
-            logger.error("a frame of %d checks cannot be sent: %s", len(batch), error)
-            self._give_up(_Frame(b"", now, waiting=together))
+            logger.error("%d checks cannot be sent: %s", len(together[0].batch), error)
+            self._give_up_asks(together)
         else:
-            self._send(seq, _Frame(payload, now, waiting=together))
+            self._send(seq, _Frame(payload, now, together))
 
     def _send(self, seq: int, frame: _Frame) -> None:
         self._frames[seq] = frame
@@ -381,24 +336,24 @@ class Link:
             self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and said nothing")
 
     def _answer(self, frame: _Frame, answer: Answer) -> None:
-        rows = sum([len(waiting.batch) for waiting in frame.waiting])
+        rows = sum([len(ask.batch) for ask in frame.asks])
         if len(answer.outcomes) != rows or not rows:
             self._give_up(frame)
             raise RemoteProtocolError(f"asked {rows} checks, was answered {len(answer.outcomes)}")
         self._attempts = 0
         verdicts = Verdicts(answer.outcomes, answer.sources)
         self._waiting_keys -= rows
-        if len(frame.waiting) == 1:
-            frame.waiting[0].done(verdicts)
+        if len(frame.asks) == 1:
+            frame.asks[0].done(verdicts)
             return
         start = 0
-        for waiting in frame.waiting:
-            stop = start + len(waiting.batch)
-            waiting.done(verdicts.slice(start, stop))
+        for ask in frame.asks:
+            stop = start + len(ask.batch)
+            ask.done(verdicts.slice(start, stop))
             start = stop
 
     def _reply(self, frame: _Frame, reply: Reply) -> None:
-        if frame.waiting:
+        if frame.asks:
             self._give_up(frame)
             raise RemoteProtocolError(f"a request was answered by a {type(reply).__name__}")
         self._attempts = 0
@@ -515,14 +470,14 @@ class Link:
             self._transport.flush()
 
     def _give_up(self, frame: _Frame) -> None:
-        self._give_up_asks(frame.waiting)
+        self._give_up_asks(frame.asks)
         if frame.on_reply is not None:
             frame.on_reply(None)
 
-    def _give_up_asks(self, asks: Iterable[_Waiting]) -> None:
-        for waiting in asks:
-            self._waiting_keys -= len(waiting.batch)
-            waiting.done(None)
+    def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            self._waiting_keys -= len(ask.batch)
+            ask.done(None)
 
     def _give_up_unsent(self) -> None:
         outbox, self._outbox = self._outbox, deque()
@@ -536,47 +491,6 @@ class Link:
         for frame in frames.values():
             self._give_up(frame)
         self._give_up_unsent()
-
-
-def _same_kind(one: _Waiting, other: _Waiting) -> bool:
-    return (
-        one.batch.op is other.batch.op and one.hops == other.hops and one.stand_in == other.stand_in
-    )
-
-
-def _weight(batch: Batch) -> int:
-    """Guess the encoded size of a batch from above."""
-    return sum(map(len, batch.keys)) + 40 * len(batch.keys) + 64 * len(batch.limits)
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    """Lay batches of one kind behind each other."""
-    keys: list[bytes] = []
-    costs: list[int] = []
-    grouped = any(batch.groups for batch in batches)
-    limited = any(batch.limits for batch in batches)
-    aged = any(batch.ages_ns for batch in batches)
-    leased = any(batch.leases for batch in batches)
-    joined = Batch(batches[0].op, keys, costs)
-    places: dict[object, int] = {}
-    for batch in batches:
-        rows = len(batch)
-        keys += batch.keys
-        costs += batch.costs
-        if grouped:
-            joined.groups.extend(batch.groups or [1] * rows)
-        if limited:
-            for limit in batch.limits:
-                if limit not in places:
-                    joined.limits.append(limit)
-                    places[limit] = len(joined.limits)
-            numbers = [0, *(places[limit] for limit in batch.limits)]
-            joined.which.extend([numbers[w] for w in batch.which] if batch.which else [0] * rows)
-        if aged:
-            joined.ages_ns.extend(batch.ages_ns or [0] * rows)
-        if leased:
-            joined.leases.extend(batch.leases or [0] * rows)
-    return joined
 
 
 def _error_of(address: Address, code: int, reason: str) -> RingfenceError:

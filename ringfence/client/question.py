@@ -31,7 +31,7 @@ class Question:
         self._requests = requests
         self._rows: list[int] = []
         """How many rows each request has."""
-        self.batch = batch = Batch(op, [], [])
+        self.batch = batch = Batch(op, [], [], [], [], [], [], [])
         self.rules: list[Rule] = []
         """The rule of each row."""
         is_carried = False

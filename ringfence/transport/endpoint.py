@@ -83,6 +83,8 @@ class Endpoint:
         self._lingering: dict[Pipe, None] = {}
         """Closed incoming ones, whose peer may still knock with the same connection id."""
         self._dirty: dict[Pipe, None] = {}
+        self._remains: list[Quic] = []
+        """Of forgotten connections, to be taken apart when none of their methods can be running."""
         self._timers: list[tuple[float, int, Pipe]] = []
         self._order = count()
 
@@ -98,6 +100,7 @@ class Endpoint:
 
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
         """Take one UDP payload, whatever it is; never raises for what it holds."""
+        self._clear_away()
         if not data:
             self.refusals["empty"] += 1
         elif not data[0] & 0x40:
@@ -153,6 +156,7 @@ class Endpoint:
 
     def tick(self, now: float) -> None:
         """Do what is due; harmless when early."""
+        self._clear_away()
         timers = self._timers
         while timers and timers[0][0] <= now:
             due, _, pipe = heappop(timers)
@@ -380,7 +384,12 @@ class Endpoint:
         self._dirty.pop(pipe, None)
         if pipe.quic is not None:
             self._resets.pop(pipe.quic.peer_reset_token, None)
+            self._remains.append(pipe.quic)
         pipe.quic = None
+
+    def _clear_away(self) -> None:
+        while self._remains:
+            self._remains.pop().dismantle()
 
     def _sweep(self) -> None:
         """Rebuild the heap without what nearer deadlines have left in it."""

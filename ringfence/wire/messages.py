@@ -80,7 +80,7 @@ class Hello:
     credential: bytes
     """For a node: proof of the cluster key. For a client: its token's secret. At most 64 bytes."""
     session: int
-    """64-bit random id of this process run; with `seq` it names a request for good."""
+    """64-bit random id, new for each link of a process; with `seq` it names a request for good."""
 
 
 @dataclass(frozen=True, slots=True)

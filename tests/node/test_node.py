@@ -630,6 +630,26 @@ async def test_new_rules_reach_clients_with_their_next_checks(autojump_clock: Mo
         assert limiter.rules.version == 2
 
 
+async def test_rules_that_were_put_back_with_an_older_date_reach_clients_too(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        tighter = load_text(RULES.replace("requests_per_unit: 5", "requests_per_unit: 1")).rules
+        for node in w.nodes.values():
+            node.change_rules(RuleSet(tighter.contents, version=50))
+        await limiter.check("api", {"client": "y"})
+        await trio.sleep(1)
+        seen = limiter.rules
+
+        for node in w.nodes.values():
+            node.change_rules(RuleSet(w.rules.contents, version=7))
+        await limiter.check("api", {"client": "y"})
+        await trio.sleep(1)
+
+        assert seen == tighter
+        assert limiter.rules == w.rules
+
+
 async def test_a_node_that_forwards_knows_the_new_rules_too(autojump_clock: MockClock) -> None:
     async with world() as w, w.client("a", only=True) as limiter:
         for node in w.nodes.values():

@@ -1,5 +1,6 @@
 """Endpoints joined by a wire of our own: no sockets, and a clock that jumps."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,9 @@ from random import Random
 
 import pytest
 from aioquic.quic.connection import QuicConnection
+from aioquic.quic.crypto import CryptoPair
+from aioquic.quic.recovery import QuicPacketRecovery
+from aioquic.quic.stream import QuicStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +23,7 @@ from ringfence.transport.closing import TransportCode
 from ringfence.transport.endpoint import Endpoint
 from ringfence.transport.interface import Address, Connection
 from ringfence.transport.pipe import Pipe
+from ringfence.transport.quic import Quic
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls import ClientTls, ServerTls, client_configuration
 from ringfence.wire.errors import ErrorCode
@@ -611,6 +616,33 @@ def test_ten_thousand_forged_handshakes_keep_memory_bounded_and_a_good_client_ge
     assert node.half_open == 0
     assert node.refusals["handshake_timeout"] == 16
     assert node.connections == 1
+
+
+def test_what_strangers_leave_behind_is_free_without_the_garbage_collector(wire: Wire) -> None:
+    """A node lets the collector come by rarely, so it must not be needed under attack."""
+    node = wire.node(options=Settings(max_half_open=4, retry_above=4))
+    datagrams = [first_datagram(wire) for _ in range(50)]
+    gc.collect()
+    gc.disable()
+    try:
+        before = live_parts()
+        for port, datagram in enumerate(datagrams):
+            wire.inject(datagram, ("198.51.100.7", port))
+            node.datagrams_to_send(wire.now)
+        assert live_parts() > before
+        wire.run(20)
+        wire.inject(b"anything", ("198.51.100.7", 1))
+
+        assert node.connections == 0
+        assert live_parts() == before
+    finally:
+        gc.enable()
+
+
+def live_parts() -> int:
+    """Count the parts of all QUIC connections there are."""
+    kinds = (Quic, QuicPacketRecovery, QuicStream, CryptoPair)
+    return sum(isinstance(each, kinds) for each in gc.get_objects())
 
 
 def test_when_all_half_open_places_are_taken_the_oldest_one_is_dropped(wire: Wire) -> None:

@@ -1,0 +1,104 @@
+"""Asks that wait for one member: which of them may leave together, and as what request.
+
+Decides how full a frame gets and how the columns of several batches are laid behind each other.
+When frames leave is the link's affair.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from ringfence.client.batch import Batch, Done
+from ringfence.wire import MAX_KEYS, MAX_MESSAGE, Request
+
+__all__ = ["Ask", "request_of", "take_together"]
+
+_MOST_BYTES = MAX_MESSAGE // 2
+"""Asks are joined up to here; how large they get encoded is guessed from above."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """A batch that a member is to decide, and whom to tell."""
+
+    batch: Batch
+    hops: int
+    stand_in: bool
+    done: Done
+    asked_at: float
+
+
+def take_together(waiting: deque[Ask]) -> list[Ask]:
+    """Take the first ask out of those that wait, and what follows it into the same frame."""
+    first = waiting.popleft()
+    together = [first]
+    if not waiting:
+        return together
+    rows = len(first.batch)
+    size = _size(first.batch)
+    while waiting and _is_same_kind(waiting[0], first):
+        batch = waiting[0].batch
+        rows += len(batch)
+        size += _size(batch)
+        if rows > MAX_KEYS or size > _MOST_BYTES:
+            break
+        together.append(waiting.popleft())
+    return together
+
+
+def request_of(together: list[Ask], seq: int, view: int, deadline_ms: int) -> Request:
+    """Make the request that asks for all of them."""
+    first = together[0]
+    batch = first.batch if len(together) == 1 else _joined([ask.batch for ask in together])
+    return Request(
+        seq=seq,
+        op=batch.op,
+        view=view,
+        deadline_ms=deadline_ms,
+        hops=first.hops,
+        stand_in=first.stand_in,
+        keys=batch.keys,
+        costs=batch.costs,
+        groups=batch.groups,
+        limits=batch.limits,
+        which=batch.which,
+        ages_ns=batch.ages_ns,
+        leases=batch.leases,
+    )
+
+
+def _is_same_kind(one: Ask, other: Ask) -> bool:
+    return (
+        one.batch.op is other.batch.op and one.hops == other.hops and one.stand_in == other.stand_in
+    )
+
+
+def _size(batch: Batch) -> int:
+    return sum(map(len, batch.keys)) + 40 * len(batch.keys) + 64 * len(batch.limits)
+
+
+def _joined(batches: list[Batch]) -> Batch:
+    """Lay batches of one kind behind each other."""
+    grouped = any(batch.groups for batch in batches)
+    limited = any(batch.limits for batch in batches)
+    aged = any(batch.ages_ns for batch in batches)
+    leased = any(batch.leases for batch in batches)
+    joined = Batch(batches[0].op, [], [])
+    places: dict[object, int] = {}
+    for batch in batches:
+        rows = len(batch)
+        joined.keys.extend(batch.keys)
+        joined.costs.extend(batch.costs)
+        if grouped:
+            joined.groups.extend(batch.groups or [1] * rows)
+        if limited:
+            for limit in batch.limits:
+                if limit not in places:
+                    joined.limits.append(limit)
+                    places[limit] = len(joined.limits)
+            numbers = [0, *(places[limit] for limit in batch.limits)]
+            joined.which.extend([numbers[place] for place in batch.which or [0] * rows])
+        if aged:
+            joined.ages_ns.extend(batch.ages_ns or [0] * rows)
+        if leased:
+            joined.leases.extend(batch.leases or [0] * rows)
+    return joined
