@@ -283,11 +283,16 @@ class Node:
                 hops=1,
                 within=request.deadline_ms / 1000,
             )
+            payload = encode(self.answer(request, verdicts))
+        except Exception:  # A bug that one request meets must not end the node.
+            logger.exception("a bug in Ringfence; %d checks were not forwarded", len(batch))
+            self.refused("internal")
+            payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+        else:
+            undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
+            self.counters.add("undecided", undecided)
         finally:
             self._forwarded_now -= len(batch)
-        undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
-        self.counters.add("undecided", undecided)
-        payload = encode(self.answer(request, verdicts))
         sender.remember(request.seq, payload)
         if sender.session is not None and self._transport is not None:
             sender.session.send_payload(payload)

@@ -536,6 +536,37 @@ async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(
         assert took["theirs"] > 0.2
 
 
+async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_another_request(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FragileClock(HandClock):
+        is_broken = False
+
+        def now(self) -> int:
+            if self.is_broken:
+                raise ArithmeticError("the clock is broken")
+            return self.time
+
+    async with world() as w:
+        await w.crash("a")
+        whole, w.clock = w.clock, FragileClock()
+        await w.start("a")
+        w.clock.is_broken = True
+        w.clock = whole
+        async with w.client("a", only=True) as limiter:
+            ours, theirs = owned(w.rules, "client", "a"), owned(w.rules, "client", "b")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(limiter.check, "api", theirs)
+                await trio.sleep(0.0001)
+                for descriptor in (ours, theirs):  # These leave in one frame.
+                    nursery.start_soon(limiter.check, "api", descriptor)
+
+            assert (await limiter.check("api", theirs)).source is Source.OWNER
+        assert w.count("a", "refused_internal") == 1
+        assert "the clock is broken" in caplog.text
+
+
 # Leaving
 
 
