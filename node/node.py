@@ -34,10 +34,10 @@ from ringfence.wire import (
     Hello,
     MemberRow,
     Members,
+    PackedRules,
     Refused,
     Request,
     Role,
-    Rules,
     Source,
     Stats,
     Welcome,
@@ -69,6 +69,7 @@ class Node:
         self._settings = settings
         self._access = access
         self._rules = rules
+        self._packed_rules: PackedRules | None = None
         self._clock = clock
         self._random = random
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
@@ -142,6 +143,7 @@ class Node:
         if rules != self._rules:
             newer = max(rules.version, self._rules.version + 1)
             self._rules = RuleSet(rules.contents, version=newer)
+            self._packed_rules = None
             self._engine.set_rules(engine_rules(rules.rules()))
 
     @property
@@ -229,9 +231,11 @@ class Node:
         ]
         return Members(seq, self._view, rows)
 
-    def rules(self, seq: int) -> Rules:
-        """The rules as plain data."""
-        return Rules(seq, self._rules.version, self._rules.to_plain())
+    def rules(self, seq: int) -> bytes:
+        """The encoded rules; laid out once, since every client asks after a change."""
+        if self._packed_rules is None:
+            self._packed_rules = PackedRules(self._rules.version, self._rules.to_plain())
+        return self._packed_rules.to(seq)
 
     def stats(self, seq: int) -> Stats:
         """Counters, and what stands now: keys, evictions, owned shards, connections."""

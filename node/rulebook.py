@@ -11,7 +11,7 @@ from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.limiter import Algorithm
 from ringfence.rules import RuleSet
 from ringfence.rules.load import Defaults, load_path
-from ringfence.wire import Rules, encode
+from ringfence.wire import PackedRules
 
 __all__ = ["Rulebook"]
 
@@ -59,7 +59,7 @@ class Rulebook:
     def _check_size(self, rules: RuleSet) -> None:
         """Clients fetch all rules in one message: rules that do not fit would limit nobody."""
         try:
-            encode(Rules(1, rules.version, rules.to_plain()))
+            PackedRules(rules.version, rules.to_plain())
         except LocalProtocolError as error:
             raise ConfigError(
                 f"{self._path}: the rules are too many to be sent to clients ({error}); "

@@ -26,7 +26,6 @@ from ringfence.wire import (
     Refused,
     Request,
     Role,
-    Rules,
     Stats,
     Welcome,
     WrongVersion,
@@ -67,8 +66,8 @@ class Desk(Protocol):
     def members(self, seq: int) -> Members:
         """The members."""
 
-    def rules(self, seq: int) -> Rules:
-        """The rules."""
+    def rules(self, seq: int) -> bytes:
+        """The encoded `Rules`."""
 
     def stats(self, seq: int) -> Stats:
         """The node's counters."""
@@ -147,7 +146,7 @@ class Session:
             case AskMembers(seq):
                 self.send(self._desk.members(seq))
             case AskRules(seq):
-                self.send(self._desk.rules(seq))
+                self.send_payload(self._desk.rules(seq))
             case AskStats(seq):
                 if Scope.OBSERVE in self._scopes:
                     self.send(self._desk.stats(seq))

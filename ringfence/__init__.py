@@ -15,6 +15,7 @@ from ringfence.errors import (
     PeerUnavailable,
     RemoteProtocolError,
     RingfenceError,
+    UntrustedPeer,
 )
 from ringfence.limiter import Algorithm, Calendar, Limit
 from ringfence.rules import Descriptor, Rule, RuleSet, group_address, parse_limit
@@ -42,6 +43,7 @@ __all__ = [
     "LocalProtocolError",
     "PeerUnavailable",
     "RemoteProtocolError",
+    "UntrustedPeer",
 ]
 
 # A library speaks only to those who listen; without this, warnings would go to standard error.

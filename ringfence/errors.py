@@ -10,6 +10,7 @@ __all__ = [
     "PeerUnavailable",
     "RemoteProtocolError",
     "RingfenceError",
+    "UntrustedPeer",
 ]
 
 
@@ -35,3 +36,7 @@ class AccessDenied(RingfenceError):
 
 class PeerUnavailable(RingfenceError):
     """A node could not be reached in time; another node may answer."""
+
+
+class UntrustedPeer(PeerUnavailable):
+    """A node's certificate is not one of the cluster's, or has expired; patience will not help."""

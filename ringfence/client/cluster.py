@@ -24,6 +24,7 @@ from ringfence.errors import (
     PeerUnavailable,
     RemoteProtocolError,
     RingfenceError,
+    UntrustedPeer,
 )
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
@@ -43,6 +44,7 @@ __all__ = ["Cluster", "ClusterSettings"]
 
 logger = logging.getLogger("ringfence.client")
 
+_FINAL = (AccessDenied, UntrustedPeer)
 _REFRESH_PAUSE = 0.2
 """Seconds between two fetches of members or rules, however many answers say that we are behind."""
 _SEED_PAUSE = 2.0
@@ -201,12 +203,13 @@ class Cluster:
     async def wait_joined(self, within: float) -> RingfenceError | None:
         """Wait until members and rules are known; returns why not after `within` seconds.
 
-        A token that all members refuse is told at once, for no patience will change it.
+        A token that all members refuse, and certificates that we do not trust, are told at once,
+        for no patience will change them.
         """
         with anyio.move_on_after(within):
             while self._router.routes is None:
-                links = self._links.values()
-                if links and all(isinstance(link.refusal, AccessDenied) for link in links):
+                refusals = [link.refusal for link in self._links.values()]
+                if refusals and all(isinstance(refusal, _FINAL) for refusal in refusals):
                     break
                 await self._changed.wait()
                 self._changed = anyio.Event()
@@ -215,6 +218,9 @@ class Cluster:
         denied = self.outage()
         if denied is not None:
             return denied
+        for link in self._links.values():
+            if isinstance(link.refusal, UntrustedPeer):
+                return link.refusal
         reasons = [str(link.refusal) for link in self._links.values() if link.refusal is not None]
         named = ", ".join(f"{host}:{port}" for host, port in self._seeds)
         return PeerUnavailable(

@@ -24,7 +24,9 @@ from ringfence.errors import (
     PeerUnavailable,
     RemoteProtocolError,
     RingfenceError,
+    UntrustedPeer,
 )
+from ringfence.transport.closing import TransportCode
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     MAX_DEADLINE_MS,
@@ -499,4 +501,6 @@ def _error_of(address: Address, code: int, reason: str) -> RingfenceError:
         reason = f"{where}: {reason}"
     if code in (ErrorCode.BAD_CREDENTIAL, ErrorCode.NOT_PERMITTED):
         return AccessDenied(reason)
+    if code == TransportCode.CERTIFICATE:
+        return UntrustedPeer(reason)
     return PeerUnavailable(reason)

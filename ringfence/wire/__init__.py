@@ -14,7 +14,7 @@ from ringfence.wire.bounds import (
     MAX_U64,
     MIN_KEY,
 )
-from ringfence.wire.codec import VERSION, decode, encode
+from ringfence.wire.codec import VERSION, PackedRules, decode, encode
 from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
 from ringfence.wire.hello import matches, node_proof, proves, token_digest
@@ -55,6 +55,7 @@ __all__ = [
     "ErrorCode",
     "Request",
     "Op",
+    "PackedRules",
     "Answer",
     "Source",
     "AskMembers",

@@ -12,7 +12,7 @@ from msgpack import packb, unpackb
 
 from hashring.member import MAX_WEIGHT, MIN_WEIGHT
 from ringfence.errors import LocalProtocolError
-from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_ITEMS, MAX_REASON
+from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_ITEMS, MAX_REASON, MAX_U64
 from ringfence.wire.errors import BadMessage, Cause, WrongVersion
 from ringfence.wire.fields import bad_field, binary, integer, items, plain, real, text
 from ringfence.wire.framing import MAX_MESSAGE
@@ -27,6 +27,7 @@ from ringfence.wire.messages import (
     Members,
     Message,
     Ping,
+    Plain,
     Pong,
     Refused,
     Request,
@@ -46,7 +47,7 @@ from ringfence.wire.requests import (
     write_request,
 )
 
-__all__ = ["VERSION", "decode", "encode"]
+__all__ = ["VERSION", "PackedRules", "decode", "encode"]
 
 VERSION = 1
 """Version of the wire protocol, said in `Hello` and in `Welcome`."""
@@ -94,6 +95,22 @@ def encode(message: Message) -> bytes:
     if len(payload) > MAX_MESSAGE:
         raise LocalProtocolError(f"cannot send: {_too_large(payload).reason}")
     return payload
+
+
+class PackedRules:
+    """`Rules` laid out once, for all the clients that ask for them after a change.
+
+    Raises `LocalProtocolError` when they do not fit into a message.
+    """
+
+    def __init__(self, version: int, plain: Plain) -> None:
+        encode(Rules(MAX_U64, version, plain))  # With the longest `seq` that any may have.
+        self._rest: bytes = packb(version) + packb(plain)
+
+    def to(self, seq: int) -> bytes:
+        """The payload that answers the question `seq`, as `encode` would write it."""
+        head: bytes = packb([_RULES, seq, None, None])
+        return head[:-2] + self._rest
 
 
 def decode(payload: bytes) -> Message:

@@ -6,7 +6,7 @@ from msgpack import packb
 from ringfence.errors import LocalProtocolError, RemoteProtocolError
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_DEPTH, MAX_REASON, MAX_TEXT, MAX_U64
-from ringfence.wire.codec import VERSION, decode, encode
+from ringfence.wire.codec import VERSION, PackedRules, decode, encode
 from ringfence.wire.errors import BadMessage, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE
 from ringfence.wire.messages import (
@@ -283,3 +283,15 @@ def assert_refused(data: bytes, cause: str) -> None:
     with pytest.raises(BadMessage) as caught:
         decode(data)
     assert caught.value.cause == cause
+
+
+@given(seq=st.integers(1, 2**64 - 1), version=st.integers(0, 2**64 - 1))
+def test_rules_that_were_laid_out_once_are_answered_as_if_written_anew(seq, version):
+    plain = {"domains": [["log", None, b"\x00", 1.5]], "more": [True, -1]}
+
+    assert PackedRules(version, plain).to(seq) == encode(Rules(seq, version, plain))
+
+
+def test_rules_that_no_message_can_hold_are_refused_when_they_are_laid_out():
+    with pytest.raises(LocalProtocolError, match="cannot send"):
+        PackedRules(1, ["x" * 200] * 10_000)
