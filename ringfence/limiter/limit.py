@@ -130,8 +130,8 @@ class Limit:
             raise InvalidLimit(f"slots: {self.slots} is not between 1 and 3600")
         if self.period_ns % self.slots:
             raise InvalidLimit(
-                f"slots: a period of {self.period_ns} ns does not divide into {self.slots} equal"
-                " slots; choose a divisor of the period"
+                f"slots: a period of {self.period_ns / 1e9:g} s does not divide into {self.slots}"
+                " equal slots; choose a divisor of the period"
             )
         if self.calendar is not None and self.algorithm is not Algorithm.FIXED_WINDOW:
             raise InvalidLimit(

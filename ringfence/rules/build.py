@@ -156,7 +156,7 @@ def _read_file(
         if name:
             spaces[name] = space
     elif not merge:
-        mend = "merge the two files, or switch merging of domains on"
+        mend = "merge the two files, or let them share it: --merge, or merge_domains = true"
         line = fields["domain"].line
         spot.error(line, f"domain {name!r} is already in {space.spot.file}", mend)
         space = _Namespace(name, spot)

@@ -10,7 +10,16 @@ from hashlib import blake2b
 from ringfence.limiter.limit import Limit
 from ringfence.rules.model import Rule
 
-__all__ = ["MAX_KEY", "Path", "adhoc_rule", "bounded", "encode_key", "override_id", "rule_id"]
+__all__ = [
+    "MAX_KEY",
+    "Path",
+    "adhoc_rule",
+    "bounded",
+    "encode_key",
+    "override_id",
+    "rule_id",
+    "trial_id",
+]
 
 Path = tuple[tuple[str, str | None], ...]
 """(key, configured value or pattern, None for any value) from the root down."""
@@ -37,6 +46,13 @@ def override_id(domain: str, keys: Sequence[str]) -> int:
     caller that raises its own limit goes on counting where it was.
     """
     return _identity(b"ringfence:over", domain, tuple((key, None) for key in keys))
+
+
+def trial_id(identity: int, salt: bytes) -> int:
+    """Name a rule of a trial: no other trial's, and no real rule's, counters are its own."""
+    kind = b"ringfence:trial"
+    digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
+    return int.from_bytes(digest.digest(), "big")
 
 
 def adhoc_rule(limit: Limit, name: str = "") -> Rule:

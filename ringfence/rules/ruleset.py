@@ -6,13 +6,13 @@ the last entry arrives. How rules become plain data and come back is `plain`'s, 
 `load`'s.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import InvalidLimit
 from ringfence.rules.glob import Glob, is_pattern
-from ringfence.rules.keys import MAX_KEY, bounded, override_id, with_length
+from ringfence.rules.keys import MAX_KEY, bounded, override_id, trial_id, with_length
 from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.plain import Plain, domains_from_plain, to_plain
 from ringfence.rules.tree import Domain, Row, place, with_steps
@@ -101,12 +101,24 @@ class RuleSet:
 
     def as_carried(self) -> "RuleSet":
         """The same rules with their limits travelling along, for owners that do not have them."""
+        return self._with_rules(Rule.as_carried)
+
+    def as_trial(self, salt: bytes) -> "RuleSet":
+        """The same rules under identities of their own, so that trying them spends no real budget.
+
+        Trials with one `salt` share counters; limits travel along, for no owner knows the rules.
+        """
+
+        def tried(rule: Rule) -> Rule:
+            return replace(rule, id=trial_id(rule.id, salt), carried=True)
+
+        return self._with_rules(tried)
+
+    def _with_rules(self, change: Callable[[Rule], Rule]) -> "RuleSet":
         domains = [
             replace(
                 domain,
-                rows=tuple(
-                    row.as_carried() if isinstance(row, Rule) else row for row in domain.rows
-                ),
+                rows=tuple(change(row) if isinstance(row, Rule) else row for row in domain.rows),
             )
             for domain in self._domains
         ]

@@ -157,7 +157,7 @@ def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
         ("unit: day, algorithm: leaky_bucket, mode: pipe", "unknown mode 'pipe'; use one of"),
         ("unit: day, algorithm: token_bucket, slots: 2", "slots belongs to sliding_window, not"),
         ("unit: day, slots: 0", "slots is 0; write a whole number from 1 to 3600"),
-        ("unit: second, slots: 7", "slots: a period of 1000000000 ns does not divide into 7"),
+        ("unit: second, slots: 7", "slots: a period of 1 s does not divide into 7"),
         (
             "unit: day, algorithm: sliding_window, align: calendar",
             "align belongs to fixed_window, not sliding_window",

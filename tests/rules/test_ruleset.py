@@ -9,7 +9,7 @@ from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import Descriptor, Domain, OnFailure, Open, Rule, RuleSet, rule_id
 from ringfence.rules.glob import Glob, is_pattern
-from ringfence.rules.load import load_path
+from ringfence.rules.load import load_path, load_text
 
 FILES = Path(__file__).parent / "files"
 UNIT_NS = {"s": 1, "min": 60, "h": 3600, "day": 86_400}
@@ -390,3 +390,19 @@ def test_two_requests_share_a_counter_only_when_rule_and_counted_values_agree(ro
             for request, found in ((first, one), (second, two))
         ]
         assert (one.key == two.key) == (one.rule.path == two.rule.path and counted[0] == counted[1])
+
+
+def test_a_trial_counts_apart_from_the_rules_it_tries_and_from_other_trials():
+    limited = "    rate_limit: {unit: day, requests_per_unit: 5}\n"
+    rules = load_text(f"domain: log\ndescriptors:\n  - key: client\n{limited}").rules
+    first, again, second = (rules.as_trial(salt) for salt in (b"1", b"1", b"2"))
+
+    def key_of(tried):
+        (match,) = tried.match("log", [Descriptor((("client", "x"),))])
+        assert match.rule.limit == rules.rules()[0].limit
+        return match.key
+
+    assert key_of(first) == key_of(again)
+    assert len({key_of(rules), key_of(first), key_of(second)}) == 3
+    assert all(rule.carried for rule in first.rules())
+    assert first.by_id(first.rules()[0].id) is first.rules()[0]
