@@ -1,3 +1,3 @@
-"""Membership and the spread of counts. Members are still listed in the settings of each node."""
+"""Where membership by gossip will stand; until then every node's settings list the members."""
 
 __all__: list[str] = []

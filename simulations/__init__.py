@@ -1,3 +1,3 @@
-"""The simulation harness: many nodes of the shipping code on virtual time."""
+"""Where the simulation harness will stand; nothing is here yet."""
 
 __all__: list[str] = []
