@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from node.complaints import in_plain_words
 from ringfence.errors import ConfigError
 from ringfence.wire import Hello, Role, matches, node_proof, proves
 
@@ -107,6 +108,10 @@ def load_access(keys: KeyDir | None) -> Access:
     """Read cluster key and tokens; raises `ConfigError` naming the file and the mend."""
     if keys is None:
         return Access(is_open=True)
+    if not keys.path.is_dir():
+        raise ConfigError(
+            f"keys: {keys.path}: no such directory; run `ringfence keys new {keys.path}`"
+        )
     try:
         cluster_key = bytes.fromhex(keys.cluster_key.read_text("ascii").strip())
     except (OSError, ValueError) as error:
@@ -121,7 +126,12 @@ def load_access(keys: KeyDir | None) -> Access:
             name: (_digest_of(record), frozenset(record.scopes))
             for name, record in told.tokens.items()
         }
-    except (OSError, ValueError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{keys.tokens}: {in_plain_words(error, known=', '.join(Scope))}; "
+            "`ringfence keys new` writes this file"
+        ) from error
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
         ) from error

@@ -8,7 +8,10 @@ from ringfence.wire import Op
 
 __all__ = ["Counters"]
 
-_ALWAYS = ("allowed", "checks", "denied", "forwarded", "stood_in", "undecided")
+_ALWAYS = (
+    *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
+    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated"),
+)
 """Counters that are there from the start, so that nobody must ask whether they are."""
 
 

@@ -14,7 +14,8 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"ringfence: the command line needs {error.name!r}, which is not installed; "
-            "run: pip install 'ringfence[node]'\n"
+            "install it with its extra: pip install '.[node]' in a checkout, "
+            "or 'ringfence[node]' where it is published\n"
         )
         sys.exit(2)
     run()

@@ -114,10 +114,11 @@ def _parse_token(text: str) -> tuple[str, list[Scope]]:
             f"--token {text!r} is not NAME:SCOPE,SCOPE with at most 64 letters, digits, - and _ "
             "in the name"
         )
-    try:
-        return name, [Scope(scope.strip()) for scope in listed.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--token {text!r}: {error}; scopes are {known}") from error
+    scopes = [scope.strip() for scope in listed.split(",")]
+    for scope in scopes:
+        if scope not in set(Scope):
+            raise ConfigError(f"--token {text!r}: there is no scope {scope!r}; scopes are {known}")
+    return name, [Scope(scope) for scope in scopes]
 
 
 def _write_private(files: Mapping[Path, bytes]) -> None:

@@ -15,6 +15,7 @@ import trio
 from hashring import NodeId, View, shard_of
 from node.access import Access, Scope
 from node.counters import Counters
+from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
@@ -26,7 +27,7 @@ from ringfence.client.local import decide_by, engine_rules
 from ringfence.client.router import Router, Routes
 from ringfence.limiter import Engine
 from ringfence.rules import Rule, RuleSet
-from ringfence.transport.interface import Connection, Transport
+from ringfence.transport.interface import Address, Connection, Transport
 from ringfence.wire import (
     Answer,
     ErrorCode,
@@ -93,6 +94,7 @@ class Node:
         self._idle = trio.Event()
         self._is_draining = False
         self._strangers: set[str] = set()
+        self._refusal_log = RefusalLog()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -171,9 +173,12 @@ class Node:
 
     # -- what a session asks -------------------------------------------------------------------
 
-    def admit(self, hello: Hello) -> frozenset[Scope] | None:
+    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do."""
-        return self._access.scopes_of(hello)
+        scopes = self._access.scopes_of(hello)
+        if scopes is None:
+            self._refusal_log.tell(hello, address, self._clock.now())
+        return scopes
 
     def sender(self, hello: Hello) -> Sender[Session]:
         """The memory kept for a sender, which survives its connections."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from node.access import Scope
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
-from ringfence.transport.interface import Connection, Timer, Transport
+from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,
     AskMembers,
@@ -45,8 +45,8 @@ _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 class Desk(Protocol):
     """What a session needs of its node."""
 
-    def admit(self, hello: Hello) -> frozenset[Scope] | None:
-        """Tell what the sender may do; None to turn it away."""
+    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
+        """Tell what the sender, who is at `address`, may do; None to turn it away."""
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
@@ -161,7 +161,7 @@ class Session:
                 self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
 
     def _greet(self, hello: Hello) -> None:
-        scopes = self._desk.admit(hello)
+        scopes = self._desk.admit(hello, self._connection.address)
         if scopes is None:
             what = "cluster key" if hello.role is Role.NODE else "token"
             self._refuse(

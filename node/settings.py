@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from hashring import Member, NodeId
+from node.complaints import in_plain_words
 from ringfence.client.url import parse_address
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
@@ -120,6 +121,10 @@ def load_settings(
                 told[name] = str(path.parent / told[name])
     told |= _from_environment(environment)
     told |= {name: value for name, value in (flags or {}).items() if value not in (None, "")}
+    if path is None and not told["members"]:
+        raise ConfigError(
+            "no settings: pass --config FILE, or set RINGFENCE_NODE_MEMBERS=NAME=HOST:PORT"
+        )
     if not told.get("name"):
         told["name"] = socket.gethostname()
     try:
@@ -239,7 +244,7 @@ def _validate_member(member: MemberSettings) -> None:
 
 
 def _mended(error: msgspec.ValidationError) -> str:
-    """Add what was probably meant to msgspec's word on an unknown name or algorithm."""
+    """Say what is wrong, and of an unknown name what was probably meant."""
     text = str(error)
     quoted = text.split("`")[1::2]
     if "unknown field" in text:
@@ -248,9 +253,7 @@ def _mended(error: msgspec.ValidationError) -> str:
         known = [field.name for field in msgspec.structs.fields(kind)]
         where = f" in {place.removeprefix('$.')}" if place else ""
         return f"there is no setting {quoted[0]!r}{where}{_did_you_mean(quoted[0], known)}"
-    if "enum value" in text:
-        return f"{text}; known are {', '.join(Algorithm)}"
-    return text
+    return in_plain_words(error, known=", ".join(Algorithm))
 
 
 def _did_you_mean(wrong: str, known: list[str]) -> str:

@@ -38,5 +38,9 @@ class PeerUnavailable(RingfenceError):
     """A node could not be reached in time; another node may answer."""
 
 
-class UntrustedPeer(PeerUnavailable):
-    """A node's certificate is not one of the cluster's, or has expired; patience will not help."""
+class UntrustedPeer(ConfigError):
+    """A node's certificate is not of the CA given, or lacks the expected name.
+
+    Either the `ca` or `server_name` given is wrong, or whoever answers there is not the cluster. An
+    expired certificate is an outage of its node instead: `PeerUnavailable`.
+    """

@@ -1,6 +1,9 @@
 """The group of verbs, and how errors become one line and an exit status."""
 
+import errno
+import os
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
@@ -18,6 +21,7 @@ __all__ = ["main", "ringfence"]
 
 EXIT_WRONG_INPUT = 2
 EXIT_UNREACHABLE = 3
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _version() -> str:
@@ -27,7 +31,21 @@ def _version() -> str:
         return "not installed"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _ReaderGone(Exception):
+    """Whoever reads our output has gone, as `head` does."""
+
+
+class _Verbs(click.Group):
+    """Verbs whose reader may go: Click by itself would take that for a failure."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(_version(), prog_name="ringfence")
 def ringfence() -> None:
     """A rate limiter that is a cluster of equals.
@@ -44,15 +62,22 @@ for verb in (node, demo, check, replay, rules, keys, members):
 def main() -> None:
     """Run the command; every foreseen error is one message without a traceback."""
     try:
-        sys.exit(ringfence.main(standalone_mode=False))
+        status = ringfence.main(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _interrupted()
-    except BrokenPipeError:
-        sys.stderr.close()  # The reader has seen enough; Python would complain about it at exit.
-        sys.exit(0)
+    except (_ReaderGone, BrokenPipeError):
+        _seen_enough()
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        click.echo(f"ringfence: the output cannot be written: {error.strerror}", err=True)
+        _drop_output()
+        sys.exit(EXIT_WRONG_INPUT)
     except RingfenceError as error:
         _fail(error)
     except BaseExceptionGroup as group:
@@ -63,6 +88,20 @@ def main() -> None:
         if not causes:
             raise
         _fail(causes[0])
+
+
+def _seen_enough() -> NoReturn:
+    """End well: nothing went wrong on our side."""
+    _drop_output()
+    sys.exit(0)
+
+
+def _drop_output() -> None:
+    """Send what Python still writes at its exit nowhere, for it would fail again."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+        os.close(nowhere)
 
 
 def _interrupted() -> NoReturn:

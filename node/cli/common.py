@@ -1,5 +1,6 @@
 """What the verbs share: options, machine-readable lines, descriptors as people type them."""
 
+import errno
 import json
 import logging
 import os
@@ -14,7 +15,8 @@ from rich.console import Console
 from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import ConfigError
-from ringfence.rules import Descriptor
+from ringfence.rules import Descriptor, Rule
+from ringfence.rules.tree import place
 
 __all__ = [
     "as_json",
@@ -26,6 +28,7 @@ __all__ = [
     "need_cluster",
     "parse_descriptor",
     "printable",
+    "rule_place",
 ]
 
 _WIDE = 160
@@ -58,13 +61,20 @@ def as_json(value: object) -> None:
 def console(*, stderr: bool = False) -> Console:
     """Make a console that prints text as it is: what rules and logs hold is no markup."""
     narrow = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
-    return Console(
+    return _Console(
         stderr=stderr,
         markup=False,
         emoji=False,
         highlight=False,
         width=None if narrow else _WIDE,
     )
+
+
+class _Console(Console):
+    """One that leaves it to the command what a reader's departure means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
 
 
 def printable(text: str) -> str:
@@ -85,6 +95,11 @@ def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
     return Descriptor(tuple(pairs))
 
 
+def rule_place(rule: Rule | None) -> str | None:
+    """The path of a rule as text, `log > client`; None for limits that stand in no rule."""
+    return None if rule is None or not rule.domain else place(rule.domain, rule.path)
+
+
 def decision_row(decision: Decision) -> dict[str, object]:
     """A decision as a machine reads it; durations in seconds."""
     return {
@@ -98,6 +113,7 @@ def decision_row(decision: Decision) -> dict[str, object]:
         "permanent": decision.is_permanent,
         "over_soft": decision.over_soft,
         "over_shadow": decision.over_shadow,
+        "rule": rule_place(decision.rule),
     }
 
 

@@ -1,12 +1,14 @@
 """`ringfence replay`: what the rules would do to an access log."""
 
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import click
 import trio
+from click.core import ParameterSource
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -30,7 +32,7 @@ from ringfence.limiter import Algorithm
 from ringfence.rules import RuleSet, group_address
 from ringfence.rules.load import Defaults, load_path
 
-__all__ = ["replay"]
+__all__ = ["replay", "throttled_rows", "throttled_table"]
 
 _SHOWN = 10
 
@@ -90,7 +92,8 @@ def replay(
     """Check every line of LOG in domain `log`: through a cluster, or in this process by --local.
 
     LOG is an access log (Common or Combined), or a tab-separated trace; gzip and - are fine. With
-    --cluster and --rules each check carries its limit; without --rules the cluster's own apply.
+    --cluster and --rules it is a trial: each check carries its limit and is counted apart from the
+    live rules. Without --rules the cluster's own rules apply, and their counters are spent.
     """
     shape = Shape.parse(descriptors)
     loaded = None
@@ -98,6 +101,9 @@ def replay(
         loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
         need_domain(loaded, str(rules))
     if local:
+        source = click.get_current_context().get_parameter_source("cluster")
+        if source is ParameterSource.COMMANDLINE:
+            raise ConfigError("--local decides in this process: it has no use for --cluster")
         if loaded is None:
             raise ConfigError("--local needs --rules FILE")
         if speed is not None:
@@ -148,7 +154,9 @@ async def _through(
     speed: float,
     on_progress: Callable[[int], None],
 ) -> Tally:
-    async with open_cluster(url, raise_on_outage=True, rules=rules) as cluster:
+    # A trial must neither spend nor read what the live rules count.
+    trial = None if rules is None else rules.as_trial(secrets.token_bytes(8))
+    async with open_cluster(url, raise_on_outage=True, rules=trial) as cluster:
         need_domain(cluster.rules, "the cluster")
         return await replay_online(
             entries,
@@ -172,6 +180,8 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
                 "allowed": tally.allowed,
                 "denied": tally.denied,
                 "errors": tally.errors,
+                "no_rule": tally.no_rule,
+                "most_throttled": throttled_rows(tally),
             }
         )
         return
@@ -181,8 +191,18 @@ def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
     screen.print(
         f"{reader.lines} lines ({reader.malformed} malformed), {tally.checks} checks: "
         f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided"
+        + (f"; {tally.no_rule} met no rule" if tally.no_rule else "")
     )
-    screen.print(throttled_table(tally))
+    if tally.denied:
+        screen.print(throttled_table(tally))
+
+
+def throttled_rows(tally: Tally) -> list[dict[str, str | int]]:
+    """The clients that were denied most often, for a machine."""
+    return [
+        {"client": client, "denied": denied, "checked": checked}
+        for client, denied, checked in tally.most_throttled(_SHOWN)
+    ]
 
 
 def throttled_table(tally: Tally) -> Table:

@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 
 from node.cli.common import as_json, console, json_option, printable
+from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.load import Defaults, load_files, load_path
 from ringfence.rules.report import ReportRow, describe
@@ -33,6 +34,7 @@ def rules() -> None:
 @json_option
 def check(files: tuple[Path, ...], merge: bool, default_algorithm: str, json_: bool) -> None:
     """Check FILES (or one directory) and print the tree: identity, algorithm, memory, bound."""
+    _refuse_repeated(files)
     defaults = Defaults(algorithm=Algorithm(default_algorithm))
     if len(files) == 1:
         loaded = load_path(files[0], defaults=defaults, merge=merge)
@@ -48,7 +50,16 @@ def check(files: tuple[Path, ...], merge: bool, default_algorithm: str, json_: b
     for row in rows:
         for line in _lines(row):
             screen.print(line, soft_wrap=True)
-    screen.print(f"{count} rules are good")
+    screen.print("1 rule is good" if count == 1 else f"{count} rules are good")
+
+
+def _refuse_repeated(files: tuple[Path, ...]) -> None:
+    seen: set[Path] = set()
+    for file in files:
+        place = file.resolve()
+        if place in seen:
+            raise ConfigError(f"{file} is given twice; name each file once")
+        seen.add(place)
 
 
 def _lines(row: ReportRow) -> Iterator[Text]:

@@ -54,6 +54,8 @@ class Tally:
     denied: int = 0
     errors: int = 0
     """Checks that no member decided, at least for one of their counters: `on_failure` did."""
+    no_rule: int = 0
+    """Checks that met no rule at all, and so were allowed."""
     denied_by_client: Counter[str] = field(default_factory=Counter)
     checked_by_client: Counter[str] = field(default_factory=Counter)
 
@@ -62,6 +64,7 @@ class Tally:
         self.checks += 1
         self.checked_by_client[entry.client] += 1
         self.errors += is_undecided
+        self.no_rule += all([status.rule is None for status in decision.statuses])
         if decision.allowed:
             self.allowed += 1
         else:

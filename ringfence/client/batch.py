@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
@@ -71,6 +72,8 @@ class Verdicts:
 
     outcomes: Outcomes
     sources: list[int]
+    refusal: AccessDenied | None = None
+    """A member said that we may not ask this; the rows it was asked for stand as undecided."""
 
     def slice(self, start: int, stop: int) -> "Verdicts":
         """Cut out the rows from `start` up to `stop`."""
@@ -133,8 +136,9 @@ def empty_verdicts(count: int) -> Verdicts:
     )
 
 
-Done: TypeAlias = Callable[[Verdicts | None], None]
-"""Told the verdicts of a batch, or None when the target could not be had in time. Called once."""
+Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
+"""Told the verdicts of a batch, that we may not ask for them, or None when the target could not be
+had in time. Called once."""
 
 
 class Target(Protocol):

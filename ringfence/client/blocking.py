@@ -24,6 +24,7 @@ from ringfence.client.connect import local as local_async
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
+from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import RuleSet
 
@@ -35,16 +36,21 @@ logger = logging.getLogger("ringfence.client")
 class BlockingLimiter:
     """A `Limiter` whose methods block. Safe to share among threads, and across a fork.
 
-    The connection is made by the first call, or by entering it as a context.
+    The connection is made by entering it as a context or, when it was never closed, by its first
+    call: a wrong address is told there. After `close`, or the end of the context, calls raise
+    `ConfigError`; entering it once more connects again.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._background: _Background | None = None
+        self._is_closed = False
         os.register_at_fork(after_in_child=partial(_start_anew, weakref.ref(self)))
 
     def __enter__(self) -> "BlockingLimiter":
+        with self._lock:
+            self._is_closed = False
         self._open()
         return self
 
@@ -57,8 +63,9 @@ class BlockingLimiter:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the background thread."""
+        """Close the connections and end the background thread; calls raise from now on."""
         with self._lock:
+            self._is_closed = True
             background, self._background = self._background, None
         if background is not None:
             background.stop()
@@ -108,7 +115,7 @@ class BlockingLimiter:
         return portal.call(limiter.reset, domain, descriptors)
 
     def acquire(
-        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float
+        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
     ) -> Decision:
         """See `Limiter.acquire`."""
         portal, limiter = self._open()
@@ -124,6 +131,8 @@ class BlockingLimiter:
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 0.0
     ) -> Iterator[Decision]:
         """See `Limiter.hold`."""
+        portal, limiter = self._open()
+        portal.call(limiter.require_place, domain, descriptors)
         decision = self.acquire(domain, descriptors, cost, max_wait=max_wait)
         try:
             yield decision
@@ -151,6 +160,11 @@ class BlockingLimiter:
         background = self._background
         if background is None or not background.is_alive:
             with self._lock:
+                if self._is_closed:
+                    raise ConfigError(
+                        "the client is closed; call before close(), inside of the `with` block, or "
+                        "enter it again"
+                    )
                 if self._background is None or not self._background.is_alive:
                     self._background = _Background(self._make)
                 background = self._background
@@ -209,10 +223,19 @@ def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:
 
 
 def connect(
-    url: str | None = None, *, raise_on_outage: bool = False, rules: RuleSet | None = None
+    url: str | None = None,
+    *,
+    raise_on_outage: bool = False,
+    rules: RuleSet | None = None,
+    wait: float = 5.0,
 ) -> BlockingLimiter:
-    """The blocking form of `ringfence.connect`; connects when entered or first used."""
-    return BlockingLimiter(lambda: connect_async(url, raise_on_outage=raise_on_outage, rules=rules))
+    """The blocking form of `ringfence.connect`; connects when entered or first used.
+
+    What `ringfence.connect` raises comes then too.
+    """
+    return BlockingLimiter(
+        lambda: connect_async(url, raise_on_outage=raise_on_outage, rules=rules, wait=wait)
+    )
 
 
 def local(

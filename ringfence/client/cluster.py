@@ -17,10 +17,11 @@ from hashring import Member, NodeId, RingError, View
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
-from ringfence.client.link import Link, LinkSettings
+from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.router import Router, Routes
 from ringfence.errors import (
     AccessDenied,
+    ConfigError,
     PeerUnavailable,
     RemoteProtocolError,
     RingfenceError,
@@ -44,7 +45,8 @@ __all__ = ["Cluster", "ClusterSettings"]
 
 logger = logging.getLogger("ringfence.client")
 
-_FINAL = (AccessDenied, UntrustedPeer)
+_FINAL = (AccessDenied, UntrustedPeer, CertificateExpired)
+"""Refusals that do not pass while somebody waits; the first of these kinds is the one told."""
 _REFRESH_PAUSE = 0.2
 """Seconds between two fetches of members or rules, however many answers say that we are behind."""
 _SEED_PAUSE = 2.0
@@ -89,7 +91,7 @@ class Cluster:
         self._settings = settings
         self._random = random
         self._rules = RuleSet() if rules is None else rules
-        self._fixed_rules = rules is not None
+        self._fixed_rules = self._knows_rules = rules is not None
         policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
         self._router = Router(policy.decide)
         self._links: dict[Address, Link] = {}
@@ -105,6 +107,8 @@ class Cluster:
         self._was_told = False
         """Whether any answer has named versions since they were last asked for."""
         self._datacenter = settings.datacenter
+        self._misplaced: ConfigError | None = None
+        """Why the members that answered are of no use: none is in the data center asked for."""
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -114,6 +118,11 @@ class Cluster:
     def rules(self) -> RuleSet:
         """The rules in force; empty until a member has told them."""
         return self._rules
+
+    @property
+    def knows_rules(self) -> bool:
+        """Whether rules were given, or a member has told some that could be read."""
+        return self._knows_rules
 
     @property
     def members(self) -> tuple[MemberRow, ...]:
@@ -203,25 +212,27 @@ class Cluster:
     async def wait_joined(self, within: float) -> RingfenceError | None:
         """Wait until members and rules are known; returns why not after `within` seconds.
 
-        A token that all members refuse, and certificates that we do not trust, are told at once,
-        for no patience will change them.
+        A token that all members refuse, certificates that are not good and a data center that no
+        member is in are told at once, for no patience will change them.
         """
         with anyio.move_on_after(within):
             while self._router.routes is None:
                 refusals = [link.refusal for link in self._links.values()]
-                if refusals and all(isinstance(refusal, _FINAL) for refusal in refusals):
+                is_final = refusals and all(isinstance(each, _FINAL) for each in refusals)
+                if is_final or self._misplaced is not None:
                     break
                 await self._changed.wait()
                 self._changed = anyio.Event()
         if self._router.routes is not None:
             return None
-        denied = self.outage()
-        if denied is not None:
-            return denied
-        for link in self._links.values():
-            if isinstance(link.refusal, UntrustedPeer):
-                return link.refusal
-        reasons = [str(link.refusal) for link in self._links.values() if link.refusal is not None]
+        if self._misplaced is not None:
+            return self._misplaced
+        refusals = [link.refusal for link in self._links.values()]
+        for kind in _FINAL:
+            told = [each for each in refusals if isinstance(each, kind)]
+            if told and (kind is not CertificateExpired or len(told) == len(refusals)):
+                return told[0]
+        reasons = [str(refusal) for refusal in refusals if refusal is not None]
         named = ", ".join(f"{host}:{port}" for host, port in self._seeds)
         return PeerUnavailable(
             f"no member of the cluster answered within {within:g} s (asked {named})"
@@ -298,6 +309,7 @@ class Cluster:
         except RemoteProtocolError as error:
             logger.warning("rules of version %d refused: %s", reply.version, error)
             return
+        self._knows_rules = True
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
 
     def _adopt(self, members: Members) -> None:
@@ -309,6 +321,7 @@ class Cluster:
         here = [row for row in alive if row.datacenter == datacenter]
         if not here:
             logger.warning("no member in data center %r; the members known before stay", datacenter)
+            self._misplaced = self._nowhere(members)
             return
         self._datacenter = datacenter
         try:
@@ -331,9 +344,21 @@ class Cluster:
             if id(link) not in keep:
                 del self._links[address]
                 link.close()
+        self._misplaced = None
         self._rows = tuple(members.members)
         self._view = members.view
         self._router.routes = Routes(ring, targets)
+
+    def _nowhere(self, members: Members) -> ConfigError | None:
+        """Tell that the data center given is none of theirs; one that is down may come back."""
+        asked = self._settings.datacenter
+        known = sorted({row.datacenter for row in members.members})
+        if asked is None or asked in known:
+            return None
+        return ConfigError(
+            f"no member of the cluster is in data center {asked!r}, which the address asks for; "
+            f"known are {', '.join(map(repr, known))}"
+        )
 
     def _link_of(self, row: MemberRow) -> Link:
         """The link to a member: the one that it already answers on, else a new one."""

@@ -15,6 +15,7 @@ from trio.lowlevel import in_trio_run
 
 from ringfence.client.clock import Clock, SystemClock
 from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.descriptors import checked_seconds
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
@@ -30,21 +31,25 @@ __all__ = ["client_hello", "connect", "local", "open_cluster"]
 
 logger = logging.getLogger("ringfence.client")
 
-_JOIN_WITHIN = 5.0
-"""Seconds `connect` waits for a member before it goes on without one."""
-
 
 @asynccontextmanager
 async def connect(
-    url: str | None = None, *, raise_on_outage: bool = False, rules: RuleSet | None = None
+    url: str | None = None,
+    *,
+    raise_on_outage: bool = False,
+    rules: RuleSet | None = None,
+    wait: float = 5.0,
 ) -> AsyncIterator[Limiter]:
     """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and on asyncio.
 
     `url` reads `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; when None, the environment's
     `RINGFENCE_URL` is taken. `rules` replaces those of the cluster for this client: each check then
-    carries its limit. When no member answers, the limiter is there all the same and lets everything
-    pass until one does; with `raise_on_outage` that raises `PeerUnavailable`, here and in checks.
-    Raises `ConfigError` for a bad address and `AccessDenied` for a token that is not accepted.
+    carries its limit. When no member answers within `wait` seconds, the limiter is there all the
+    same and lets everything pass until one does; with `raise_on_outage` that raises
+    `PeerUnavailable`, here and in checks. Whatever that says, wrong settings are told at once:
+    `ConfigError` for a bad address or a data center that no member is in, `UntrustedPeer` for
+    certificates that the CA given did not sign or that name somebody else, and `AccessDenied` for a
+    token that is not accepted.
     """
     if url is None:
         url = os.environ.get(ENVIRONMENT)
@@ -54,9 +59,13 @@ async def connect(
                 "to ringfence://TOKEN@HOST:PORT?ca=FILE"
             )
     async with open_cluster(
-        parse_url(url), raise_on_outage=raise_on_outage, rules=rules
+        parse_url(url), raise_on_outage=raise_on_outage, rules=rules, wait=wait
     ) as cluster:
-        yield Limiter(cluster, raise_on_outage=raise_on_outage)
+        limiter = Limiter(cluster, raise_on_outage=raise_on_outage)
+        try:
+            yield limiter
+        finally:
+            limiter.close()
 
 
 @asynccontextmanager
@@ -66,8 +75,12 @@ async def open_cluster(
     raise_on_outage: bool = False,
     rules: RuleSet | None = None,
     route: bool = True,
+    wait: float = 5.0,
 ) -> AsyncIterator[Cluster]:
     """Connect as `connect` does; for tools that want to see members and counters too."""
+    checked_seconds("wait", wait)
+    if not isinstance(rules, RuleSet | None):
+        raise ConfigError(f"rules {rules!r} is no RuleSet")
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
@@ -91,8 +104,10 @@ async def open_cluster(
                 None if rules is None else rules.as_carried(),
             )
             await tasks.start(cluster.run)
-            error = await cluster.wait_joined(_JOIN_WITHIN)
-            if error is not None and (raise_on_outage or isinstance(error, AccessDenied)):
+            error = await cluster.wait_joined(wait)
+            if error is not None and (
+                raise_on_outage or isinstance(error, AccessDenied | ConfigError)
+            ):
                 raise error
             try:
                 yield cluster
@@ -121,7 +136,11 @@ async def local(
     `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
     mapping, or a `RuleSet`. `clock` lets a test move time by hand.
     """
-    yield Limiter(LocalDecider(_rules_of(rules), clock or SystemClock(), max_keys))
+    limiter = Limiter(LocalDecider(_rules_of(rules), clock or SystemClock(), max_keys))
+    try:
+        yield limiter
+    finally:
+        limiter.close()
 
 
 def client_hello(url: ClusterUrl) -> Hello:
@@ -146,11 +165,13 @@ def _rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
         from ringfence.rules.mapping import load_mapping
 
         return load_mapping(rules).rules
+    if not isinstance(rules, str | Path):
+        raise ConfigError(f"rules {rules!r}: give a file or directory, a mapping or a RuleSet")
     try:
         from ringfence.rules import load
     except ImportError as error:
         raise ConfigError(
-            "reading rule files needs PyYAML: pip install 'ringfence[node]'"
+            "reading rule files needs PyYAML; install Ringfence with its extra 'node'"
         ) from error
     return load.load_path(Path(rules)).rules
 

@@ -8,7 +8,16 @@ from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import Source
 
-__all__ = ["NO_RULE", "Decision", "Status", "decide", "is_denied", "status_of", "unlimited"]
+__all__ = [
+    "NO_RULE",
+    "UNDECIDED",
+    "Decision",
+    "Status",
+    "decide",
+    "is_denied",
+    "status_of",
+    "unlimited",
+]
 
 _OVER_SOFT = Code.OVER_SOFT.value
 _DENIED = Code.DENIED.value
@@ -17,7 +26,7 @@ _UNKNOWN = Code.UNKNOWN_RULE.value
 _SOURCES = tuple(Source)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Status:
     """What one counter said. Durations in seconds.
 
@@ -48,8 +57,11 @@ class Status:
     is_unknown: bool = False
     """The owner does not know the rule; it was allowed uncounted."""
 
+    def __repr__(self) -> str:
+        return f"Status({_in_words(self)})"
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class Decision:
     """The answer to one request; true when allowed. Durations in seconds.
 
@@ -74,6 +86,9 @@ class Decision:
     leases: Batch | None = None
     """What `release` gives back; None when no concurrency limit was met."""
 
+    def __repr__(self) -> str:
+        return f"Decision({_in_words(self)})"
+
     def __bool__(self) -> bool:
         return self.allowed
 
@@ -84,6 +99,8 @@ class Decision:
 
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
+UNDECIDED = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.POLICY)
+"""What is said while nobody has told the rules: perhaps one applies."""
 
 
 def unlimited(rule: Rule) -> Status:
@@ -147,6 +164,27 @@ def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
 def is_denied(statuses: Sequence[Status]) -> bool:
     """Denied by any plain rule, or by every quota rule of the request."""
     return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
+
+
+def _in_words(told: Status | Decision) -> str:
+    parts = ["allowed" if told.allowed else "denied"]
+    if told.limit is not None:
+        parts.append(f"{told.remaining} of {told.limit} left")
+    if not told.allowed:
+        wait = "for good" if told.retry_after is None else f"retry after {told.retry_after:g} s"
+        parts.append(wait)
+    if told.delay:
+        parts.append(f"delay {told.delay:g} s")
+    parts += [name for name in ("over_soft", "over_shadow") if getattr(told, name)]
+    parts.append(f"from {told.source}")
+    if told.rule is not None:
+        parts.append(f"rule {_name_of(told.rule)}")
+    return ", ".join(parts)
+
+
+def _name_of(rule: Rule) -> str:
+    levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
+    return rule.name or ".".join([rule.domain, *levels])
 
 
 def _plain(statuses: Sequence[Status]) -> list[Status]:

@@ -10,7 +10,14 @@ from typing import TypeAlias
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
 
-__all__ = ["Descriptors", "checked_cost", "described", "require_text"]
+__all__ = [
+    "Descriptors",
+    "checked_cost",
+    "checked_seconds",
+    "described",
+    "require_requests",
+    "require_text",
+]
 
 Descriptors: TypeAlias = (
     Mapping[str, str]
@@ -20,20 +27,30 @@ Descriptors: TypeAlias = (
 """One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
 
 _MAX_COST = 2**53 - 1
+_SHAPE = "give a mapping such as {'client': '203.0.113.7'}, or a list of mappings"
 
 
 def described(descriptors: Descriptors) -> tuple[Descriptor, ...]:
-    """Bring one request's descriptors into one form; raises `ConfigError` for any other."""
-    if isinstance(descriptors, dict):  # Asked first, since the test for any mapping is slow.
+    """Bring one request's descriptors into one form; raises `ConfigError` for any other.
+
+    One of several may be empty, as Envoy sends them; a request without any entry is an error.
+    """
+    if (
+        isinstance(descriptors, dict) and descriptors
+    ):  # Asked first, since the test for any mapping is slow.
         return (Descriptor(tuple(descriptors.items())),)
     if isinstance(descriptors, Descriptor | Mapping):
-        return (_one(descriptors),)
-    if isinstance(descriptors, str):
-        raise ConfigError(
-            f"descriptors {descriptors!r} is text; give a mapping such as "
-            "{'client': '203.0.113.7'}, or a list of mappings"
-        )
-    return tuple([_one(each) for each in descriptors])
+        found: tuple[Descriptor, ...] = (_one(descriptors),)
+    elif isinstance(descriptors, str):
+        raise ConfigError(f"descriptors {descriptors!r} is text; {_SHAPE}")
+    else:
+        try:
+            found = tuple([_one(each) for each in descriptors])
+        except TypeError as error:
+            raise ConfigError(f"descriptors {descriptors!r} cannot be read; {_SHAPE}") from error
+    if not any([each.entries for each in found]):
+        raise ConfigError(f"no descriptors in {descriptors!r}; {_SHAPE}")
+    return found
 
 
 def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]) -> Descriptor:
@@ -59,6 +76,19 @@ def checked_cost(cost: int) -> int:
     if type(cost) is not int or not 0 <= cost <= _MAX_COST:
         raise ConfigError(f"cost {cost} is out of range; give a whole number from 0 to 2**53 - 1")
     return cost
+
+
+def checked_seconds(name: str, value: float) -> float:
+    """Return a duration; raises `ConfigError` that names the argument when it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ConfigError(f"{name} {value!r} is no duration; give seconds, 0 or more")
+    return value
+
+
+def require_requests(requests: Sequence[Descriptors]) -> None:
+    """Raise `ConfigError` when the requests of one call are no list of descriptors."""
+    if isinstance(requests, str | Mapping) or not isinstance(requests, Sequence):
+        raise ConfigError(f"requests {requests!r} is no list; give one descriptor per request")
 
 
 def require_text(descriptors: Sequence[Descriptor]) -> None:

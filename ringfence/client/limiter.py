@@ -5,15 +5,22 @@ counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this v
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
 import anyio
 
 from ringfence.client.batch import Batch, Verdicts
-from ringfence.client.decision import Decision, decide
-from ringfence.client.descriptors import Descriptors, checked_cost, described, require_text
+from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
+from ringfence.client.descriptors import (
+    Descriptors,
+    checked_cost,
+    checked_seconds,
+    described,
+    require_requests,
+    require_text,
+)
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
@@ -34,6 +41,10 @@ class Decider(Protocol):
     @property
     def rules(self) -> RuleSet:
         """The rules in force."""
+
+    @property
+    def knows_rules(self) -> bool:
+        """Whether `rules` are those of the cluster, instead of none for want of a member."""
 
     async def decide(
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
@@ -56,9 +67,10 @@ class Limiter:
     """Checks requests against the rules; made by `ringfence.connect` and `ringfence.local`.
 
     Safe to share among the tasks of one event loop. Being over a limit is a `Decision`; these
-    methods raise `ConfigError` for arguments that make no sense and, only when made with
-    `raise_on_outage=True`, `PeerUnavailable` when no member decided, or `AccessDenied` when they
-    refused to. A cancelled check spends nothing.
+    methods raise `ConfigError` for arguments that make no sense and after the block that made the
+    limiter has ended, `AccessDenied` when the token lacks the scope for what was asked, and, only
+    when made with `raise_on_outage=True`, `PeerUnavailable` when no member decided. A cancelled
+    check spends nothing.
     """
 
     def __init__(self, decider: Decider, *, raise_on_outage: bool = False) -> None:
@@ -66,6 +78,11 @@ class Limiter:
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Refuse all further calls; the end of the block that made the limiter does this."""
+        self._is_closed = True
 
     @property
     def rules(self) -> RuleSet:
@@ -96,6 +113,7 @@ class Limiter:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Decision]:
         """Check many requests at once, each as `check` would; decisions in the same order."""
+        require_requests(requests)
         column = [costs] * len(requests) if isinstance(costs, int) else list(costs)
         if len(column) != len(requests):
             raise ConfigError(
@@ -128,14 +146,14 @@ class Limiter:
         return (await self._ask(Op.RESET, domain, [described(descriptors)], [0], None))[0]
 
     async def acquire(
-        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float
+        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
     ) -> Decision:
         """Wait for one's turn, at most `max_wait` seconds; the decision is denied if it never came.
 
         A queueing limit tells each caller its turn; other limits are asked again when the denial
         said that this cost would pass.
         """
-        give_up = anyio.current_time() + max_wait
+        give_up = anyio.current_time() + checked_seconds("max_wait", max_wait)
         while True:
             decision = await self.check(domain, descriptors, cost)
             left = give_up - anyio.current_time()
@@ -153,8 +171,13 @@ class Limiter:
 
     async def release(self, decision: Decision) -> None:
         """Return the places that `decision` holds under a concurrency limit, if any."""
+        self._require_open()
+        if not isinstance(decision, Decision):
+            raise ConfigError(f"release takes the decision that acquired, not {decision!r}")
         if decision.leases is not None:
-            await self._decider.decide(decision.leases, _never_vetoes, None)
+            verdicts = await self._decider.decide(decision.leases, _never_vetoes, None)
+            if verdicts.refusal is not None:
+                raise verdicts.refusal
 
     @asynccontextmanager
     async def hold(
@@ -162,14 +185,25 @@ class Limiter:
     ) -> AsyncIterator[Decision]:
         """Hold a place under a concurrency limit while the block runs.
 
-        Look at the decision: the block runs also when it was denied.
+        Look at the decision: the block runs also when it was denied. Raises `ConfigError`, and
+        spends nothing, where no rule with `algorithm: concurrency` applies.
         """
+        self.require_place(domain, descriptors)
         decision = await self.acquire(domain, descriptors, cost, max_wait=max_wait)
         try:
             yield decision
         finally:
             with anyio.move_on_after(_UNDO_WITHIN, shield=True):
                 await self.release(decision)
+
+    def require_place(self, domain: str, descriptors: Descriptors) -> None:
+        """Raise `ConfigError` when no concurrency limit applies, so that there is none to hold."""
+        matches = self._match(domain, described(descriptors))
+        if self._decider.knows_rules and not any([_holds(match) for match in matches]):
+            raise ConfigError(
+                f"hold needs a rule with algorithm concurrency, and these descriptors of domain "
+                f"{domain!r} meet none; use check or acquire for other limits"
+            )
 
     async def check_limit(
         self,
@@ -197,6 +231,8 @@ class Limiter:
     async def _ask_limit(
         self, op: Op, limit: str | Limit, key: tuple[str, ...], cost: int, within: float | None
     ) -> Decision:
+        if not isinstance(limit, str | Limit):
+            raise ConfigError(f"limit {limit!r} is neither text, such as '5/s', nor a Limit")
         rule = self._adhoc.get(limit)
         if rule is None:
             rule = adhoc_rule(parse_limit(limit) if isinstance(limit, str) else limit)
@@ -260,19 +296,32 @@ class Limiter:
 
         Tells too whether an owner did not know some rule.
         """
-        question = Question(op, requests, costs)
+        self._require_open()
+        unmet = NO_RULE
+        if not self._decider.knows_rules and any([None in request for request in requests]):
+            if self._raise_on_outage:
+                raise self._decider.outage() or PeerUnavailable(
+                    "no member of the cluster has told its rules yet"
+                )
+            unmet = UNDECIDED
+        question = Question(op, requests, costs, unmet)
         batch = question.batch
         if not batch.keys:
             await self._turns.take()
             return question.read(Verdicts(Outcomes(), [])), False
         asked_at = anyio.current_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
-        if self._raise_on_outage and Source.POLICY in verdicts.sources:
+        refusal: RingfenceError | None = verdicts.refusal
+        if refusal is not None or (self._raise_on_outage and Source.POLICY in verdicts.sources):
             if op is Op.CHECK:
                 every = charged(verdicts, range(len(batch)))
                 self._decider.refund(batch, every, verdicts, asked_at)
-            raise self._decider.outage() or PeerUnavailable(
-                f"no member of the cluster decided {len(batch)} check(s) in time"
+            raise (
+                refusal
+                or self._decider.outage()
+                or PeerUnavailable(
+                    f"no member of the cluster decided {len(batch)} check(s) in time"
+                )
             )
         decisions = question.read(verdicts)
         if op is Op.CHECK and len(batch) > 1:
@@ -287,9 +336,18 @@ class Limiter:
         try:
             await anyio.sleep(decision.delay)
         except BaseException:
-            with anyio.move_on_after(_UNDO_WITHIN, shield=True):
+            with (
+                anyio.move_on_after(_UNDO_WITHIN, shield=True),
+                suppress(RingfenceError),  # What ended the wait is what the caller must learn.
+            ):
                 await self._undo(domain, descriptors, cost, decision)
             raise
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConfigError(
+                "the client is closed; use the limiter inside of the block that opened it"
+            )
 
     async def _undo(
         self, domain: str, descriptors: Descriptors, cost: int, decision: Decision

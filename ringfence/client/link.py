@@ -26,7 +26,7 @@ from ringfence.errors import (
     RingfenceError,
     UntrustedPeer,
 )
-from ringfence.transport.closing import TransportCode
+from ringfence.transport.closing import TransportCode, text_of
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     MAX_DEADLINE_MS,
@@ -46,7 +46,7 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["Link", "LinkListener", "LinkSettings"]
+__all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings"]
 
 logger = logging.getLogger("ringfence.client")
 
@@ -68,6 +68,10 @@ class LinkSettings:
     """Checks waiting or in flight; one more is given up at once."""
     max_frames: int = 256
     """Frames in flight; a member remembers at least as many answers per sender."""
+
+
+class CertificateExpired(PeerUnavailable):
+    """The member's certificate is not valid at this time; that is an outage of the member."""
 
 
 class LinkListener(Protocol):
@@ -150,6 +154,8 @@ class Link:
 
     def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
+
+        `done(AccessDenied(...))` when our credential lacks the scope for it.
 
         At most `MAX_KEYS` rows; the router cuts larger batches.
         """
@@ -274,7 +280,7 @@ class Link:
     def on_close(self, code: int, reason: str) -> None:
         """The connection is gone; what was in flight is sent again on the next one."""
         self._connection = None
-        self._fail(_error_of(self.address, code, reason))
+        self._fail(self._error_of(code, reason))
 
     def _take(self, message: Message) -> None:
         match message:
@@ -309,7 +315,7 @@ class Link:
 
     def _bow_out(self, reason: str) -> None:
         """The member drains: it still answers what is in flight, but gets nothing more."""
-        self.refusal = _error_of(self.address, ErrorCode.DRAINING, reason)
+        self.refusal = self._error_of(ErrorCode.DRAINING, reason)
         self._state = _State.LEAVING
         self._lost = True
         self._give_up_unsent()
@@ -363,18 +369,21 @@ class Link:
             frame.on_reply(reply)
 
     def _refuse(self, frame: _Frame, refused: Refused) -> None:
-        error = _error_of(self.address, refused.code, refused.reason)
-        if isinstance(error, AccessDenied) and str(error) != str(self.refusal):
-            logger.warning("refused: %s", error)
-        self.refusal = error
-        self._give_up(frame)
+        error = self._error_of(refused.code, refused.reason)
+        if frame.on_reply is not None or not isinstance(error, AccessDenied):
+            self.refusal = error
+            self._give_up(frame)
+            return
+        for ask in frame.asks:  # Told to whoever asked; the next one may ask for something else.
+            self._waiting_keys -= len(ask.batch)
+            ask.done(error)
 
     def _drop(self, code: int, reason: str) -> None:
         """Close our side and try again later."""
         if self._connection is not None:
             self._connection.close(ErrorCode.OK, "")
             self._connection = None
-        self._fail(_error_of(self.address, code, reason))
+        self._fail(self._error_of(code, reason))
 
     def _fail(self, error: RingfenceError) -> None:
         if self._state is _State.CLOSED:
@@ -494,13 +503,19 @@ class Link:
             self._give_up(frame)
         self._give_up_unsent()
 
-
-def _error_of(address: Address, code: int, reason: str) -> RingfenceError:
-    where = f"{address[0]}:{address[1]}"
-    if where not in reason:
-        reason = f"{where}: {reason}"
-    if code in (ErrorCode.BAD_CREDENTIAL, ErrorCode.NOT_PERMITTED):
-        return AccessDenied(reason)
-    if code == TransportCode.CERTIFICATE:
-        return UntrustedPeer(reason)
-    return PeerUnavailable(reason)
+    def _error_of(self, code: int, reason: str) -> RingfenceError:
+        """Put in words of ours why the member does not serve us."""
+        where = text_of(self.address)
+        if code == ErrorCode.BAD_CREDENTIAL and not self._hello.credential:
+            reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"
+        elif where not in reason:
+            reason = f"{where}: {reason}"
+        match code:
+            case ErrorCode.BAD_CREDENTIAL | ErrorCode.NOT_PERMITTED:
+                return AccessDenied(reason)
+            case TransportCode.CERTIFICATE:
+                return UntrustedPeer(reason)
+            case TransportCode.CERTIFICATE_EXPIRED:
+                return CertificateExpired(reason)
+            case _:
+                return PeerUnavailable(reason)

@@ -28,6 +28,11 @@ class LocalDecider:
         """The rules in force."""
         return self._rules
 
+    @property
+    def knows_rules(self) -> bool:
+        """Nobody else has rules to tell."""
+        return True
+
     def change_rules(self, rules: RuleSet) -> None:
         """Put other rules in force; counters of rules that stay go on."""
         self._rules = rules

@@ -19,16 +19,23 @@ __all__ = ["Question", "charged"]
 class Question:
     """Some requests, each with the counters it meets, as one batch."""
 
-    __slots__ = ("_requests", "_rows", "batch", "rules")
+    __slots__ = ("_requests", "_rows", "_unmet", "batch", "rules")
 
     def __init__(
-        self, op: Op, requests: Sequence[Sequence[Match | None]], costs: Sequence[int]
+        self,
+        op: Op,
+        requests: Sequence[Sequence[Match | None]],
+        costs: Sequence[int],
+        unmet: Status = NO_RULE,
     ) -> None:
         """A request's cost is that of all its counters, save those whose descriptor names its own.
+
+        `unmet` is the status of a descriptor that met no rule.
 
         Raises `ConfigError` when a request meets more counters than a frame can hold.
         """
         self._requests = requests
+        self._unmet = unmet
         self._rows: list[int] = []
         """How many rows each request has."""
         self.batch = batch = Batch(op, [], [], [], [], [], [], [])
@@ -65,7 +72,7 @@ class Question:
             row = start
             for match in request:
                 if match is None:
-                    statuses.append(NO_RULE)
+                    statuses.append(self._unmet)
                 elif match.rule.limit is None:
                     statuses.append(unlimited(match.rule))
                 else:

@@ -16,6 +16,7 @@ import anyio.lowlevel
 from hashring import NodeId, Ring, shard_of
 from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
 from ringfence.client.signal import Signal
+from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
 from ringfence.wire import MAX_KEYS, Op, Source
 
@@ -57,6 +58,8 @@ class Router:
     ) -> Verdicts:
         """Have every row decided, by the owner, its standby or the fallback; never raises.
 
+        When a member says that we may not ask, no standby is asked and `Verdicts.refusal` tells it.
+
         `vetoes` tells of a row whether its denial denies the rest of its group. `within` (seconds)
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
@@ -64,6 +67,7 @@ class Router:
         routes = self.routes
         asked_at = anyio.current_time()
         attempts: Sequence[bool] = (False, True)
+        refusal: AccessDenied | None = None
         if len(batch) == 1 and within is None and routes is not None:
             # The lone check, on the path of every request: no splitting, no gathering.
             waiter = _Waiter(batch, _FIRST)
@@ -76,8 +80,10 @@ class Router:
                 raise
             if verdicts is not None:
                 return verdicts
-            attempts = (True,)
+            attempts = (True,) if waiter.refusal is None else ()
+            refusal = waiter.refusal
         gathering = _Gathering(batch, asked_at, [])
+        gathering.verdicts.refusal = refusal
         try:
             if within is None:
                 await self._gather(gathering, routes, attempts, hops)
@@ -141,7 +147,7 @@ class Router:
             for waiter in gathering.waiters:
                 await waiter.wait()
             gathering.take()
-            if not gathering.missing:
+            if not gathering.missing or gathering.verdicts.refusal is not None:
                 return
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
@@ -211,24 +217,28 @@ class Router:
 class _Waiter:
     """One outstanding ask."""
 
-    __slots__ = ("_answered", "indexes", "is_done", "on_late", "part", "verdicts")
+    __slots__ = ("_answered", "indexes", "is_done", "on_late", "part", "refusal", "verdicts")
 
     def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
         self.part = part
         self.indexes = indexes
         """Where the rows of `part` stand in the whole batch."""
         self.verdicts: Verdicts | None = None
+        self.refusal: AccessDenied | None = None
         self.is_done = False
         self.on_late: Callable[[Verdicts], None] | None = None
         """Told of verdicts that nobody waits for any more."""
         self._answered = Signal()
 
-    def resolve(self, verdicts: Verdicts | None) -> None:
-        self.verdicts = verdicts
+    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
         self.is_done = True
+        if isinstance(answer, AccessDenied):
+            self.refusal = answer
+        else:
+            self.verdicts = answer
         self._answered.set()
-        if self.on_late is not None and verdicts is not None:
-            self.on_late(verdicts)
+        if self.on_late is not None and self.verdicts is not None:
+            self.on_late(self.verdicts)
 
     async def wait(self) -> Verdicts | None:
         await self._answered.wait()
@@ -252,6 +262,8 @@ class _Gathering:
         """Fill in what has been answered by now."""
         answered: set[int] = set()
         for waiter in self.waiters:
+            if waiter.refusal is not None:
+                self.verdicts.refusal = waiter.refusal
             if waiter.verdicts is not None:
                 self.verdicts.spread(waiter.indexes, waiter.verdicts)
                 answered.update(waiter.indexes)
@@ -290,5 +302,5 @@ def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
     return chunks
 
 
-def _nothing(verdicts: Verdicts | None) -> None:
+def _nothing(answer: Verdicts | AccessDenied | None) -> None:
     """Nobody waits for this answer."""

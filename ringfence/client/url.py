@@ -51,6 +51,8 @@ class ClusterUrl:
 
 def parse_url(text: str) -> ClusterUrl:
     """Read a cluster's address; raises `ConfigError` that says which part is wrong."""
+    if not isinstance(text, str):
+        raise ConfigError(f"cluster address {text!r} is not text; write {_SHAPE}")
     text = text.strip()
     scheme, slashes, rest = text.partition("://")
     if not slashes or scheme.lower() != "ringfence":

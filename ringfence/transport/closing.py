@@ -4,6 +4,7 @@ Decides the codes and texts that `Handler.on_close` gets for what QUIC and TLS r
 256 are the wire's `ErrorCode`s and pass through; what a peer wrote is cleaned, not judged.
 """
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,6 +17,8 @@ from ringfence.wire.errors import ErrorCode
 __all__ = ["Closing", "TransportCode", "by_path", "by_peer", "by_us", "clean", "text_of"]
 
 MAX_REASON = 500
+_NAMED = re.compile(r"'([^']*)'")
+"""The names among the patterns that aioquic prints as Python would."""
 
 
 class TransportCode(IntEnum):
@@ -26,11 +29,13 @@ class TransportCode(IntEnum):
     UNREACHABLE = 257
     """Nobody listens there, no route leads there, or the name has no address."""
     CERTIFICATE = 258
-    """The peer's certificate is not one that we accept."""
+    """The peer's certificate is none of the CA we trust, or lacks the expected name."""
     TLS = 259
     """The handshake failed for another reason: another protocol, another version, a TLS alert."""
     QUIC = 260
     """One side broke the rules of QUIC."""
+    CERTIFICATE_EXPIRED = 261
+    """The peer's certificate is not valid at this time, by our clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +78,16 @@ def by_us(code: int, reason: str, peer: Address, server_name: str | None) -> Clo
     reason = clean(reason)
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.certificate_expired:
         return Closing(
-            TransportCode.CERTIFICATE,
+            TransportCode.CERTIFICATE_EXPIRED,
             f"the certificate of {where} has expired or is not valid yet "
             "(check both clocks; `ringfence keys new` makes a new one)",
         )
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate:
-        if reason.startswith("hostname "):
+        if reason.startswith("hostname ") or "subjectAltName" in reason:
+            names = ", ".join(_NAMED.findall(reason.partition(" match ")[2])) or "nobody"
             return Closing(
                 TransportCode.CERTIFICATE,
-                f"the certificate of {where} does not name {server_name!r} ({reason})",
+                f"the certificate of {where} does not name {server_name!r}, but {names}",
             )
         return Closing(
             TransportCode.CERTIFICATE,

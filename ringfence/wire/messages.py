@@ -69,6 +69,9 @@ class Source(IntEnum):
     NO_RULE = 4
     """No rule applies; nothing was asked."""
 
+    def __str__(self) -> str:
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:

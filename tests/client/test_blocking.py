@@ -62,6 +62,16 @@ def test_a_place_is_given_back_when_the_block_fails():
         assert limiter.peek("d", {"job": "x"}).remaining == 2
 
 
+def test_what_has_no_places_cannot_be_held():
+    with local(RULES) as limiter:
+        with (
+            pytest.raises(ConfigError, match="algorithm concurrency"),
+            limiter.hold("d", {"user": "a"}),
+        ):
+            raise AssertionError
+        assert limiter.peek("d", {"user": "a"}).remaining == 5
+
+
 def test_the_first_call_starts_what_entering_would():
     limiter = local(RULES)
     try:
@@ -83,7 +93,23 @@ def test_closing_twice_or_before_the_first_call_is_harmless():
     assert threads() == 0
 
 
-def test_a_limiter_can_be_used_again_after_it_was_closed():
+def test_a_limiter_that_was_closed_never_connects_by_itself():
+    used, unused = local(RULES), local(RULES)
+    with used:
+        used.check("d", {"user": "a"})
+    unused.close()
+
+    for limiter in (used, unused):
+        for call in (
+            lambda: limiter.check("d", {"user": "a"}),  # noqa: B023 - called within the loop
+            lambda: limiter.rules,  # noqa: B023
+        ):
+            with pytest.raises(ConfigError, match="the client is closed"):
+                call()
+    assert threads() == 0
+
+
+def test_a_limiter_can_be_entered_again_after_it_was_closed():
     limiter = local(RULES)
     for _ in range(2):
         with limiter:
@@ -105,9 +131,9 @@ def test_threads_that_come_first_together_start_it_once():
         barrier.wait()
         return limiter.check("d", {"user": "a"}).remaining, threads()
 
-    with limiter, ThreadPoolExecutor(8) as pool:
-        limiter.close()
+    with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(check, range(8)))
+    limiter.close()
 
     assert sorted(remaining for remaining, _ in found) == [0, 0, 0, 0, 1, 2, 3, 4]
     assert {count for _, count in found} == {1}
@@ -201,8 +227,8 @@ def test_a_forked_child_starts_its_own_and_leaves_its_parents_alone():
 def test_a_forked_child_can_close_what_it_inherited_and_what_it_started():
     def use_and_close():
         limiter.close()
-        limiter.check("d", {"user": "a"})
-        limiter.close()
+        with limiter:
+            limiter.check("d", {"user": "a"})
         return threads() == 0
 
     with local(RULES) as limiter:

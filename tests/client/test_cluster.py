@@ -9,7 +9,7 @@ from ringfence.client.batch import Batch
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.client.local import decide_by, engine_rules
-from ringfence.errors import AccessDenied, PeerUnavailable
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Engine
 from ringfence.rules import RuleSet
 from ringfence.rules.mapping import load_mapping
@@ -172,11 +172,11 @@ class Town:
             self.network.crash(self.nodes[name].at)
             self.nodes[name].connections.clear()
 
-    async def client(self, *seeds, rules=None, **settings):
+    async def client(self, *seeds, rules=None, credential=b"secret", **settings):
         cluster = Cluster(
             self.transport,
             [self.nodes[seed].at for seed in seeds or self.nodes],
-            Hello(Role.CLIENT, "web", b"secret", 5),
+            Hello(Role.CLIENT, "web", credential, 5),
             ClusterSettings(**settings),
             HandClock(),
             Random(3),
@@ -306,6 +306,29 @@ async def test_a_token_that_the_only_living_member_refuses_is_told_too(autojump_
         assert isinstance(await (await t.client()).wait_joined(5), AccessDenied)
 
 
+async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):
+    async with town() as t:
+        for node in t.nodes.values():
+            node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "'anonymous' is not known")
+        cluster = await t.client("b", credential=b"")
+
+        error = await cluster.wait_joined(5)
+        assert isinstance(error, AccessDenied)
+        assert str(error) == "b:7101: this cluster wants a token: write ringfence://TOKEN@b:7101"
+
+
+async def test_until_a_member_has_told_rules_decisions_are_made_for_want_of_one(autojump_clock):
+    async with town(serve=False) as t:
+        cluster = await t.client()
+        limiter = Limiter(cluster)
+        before = await limiter.check("d", {"nothing": "a"})
+        await t.serve("a", "b", "c")
+        await trio.sleep(10)
+
+        assert before.source is Source.POLICY
+        assert (await limiter.check("d", {"nothing": "a"})).source is Source.NO_RULE
+
+
 async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojump_clock):
     async with town(serve=False) as t:
         begun = trio.current_time()
@@ -382,13 +405,24 @@ async def test_a_data_center_without_members_is_never_joined_but_found_when_it_h
 ):
     async with town(*two_datacenters()) as t:
         cluster = await t.client("b", datacenter="south")
-        assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
+        with trio.fail_after(1):
+            error = await cluster.wait_joined(5)
+        assert isinstance(error, ConfigError)
+        assert "in data center 'south'" in str(error)
+        assert "known are 'east', 'west'" in str(error)
         t.change_members(*two_datacenters(), row("d", "south"))
         await t.serve("d")
         await trio.sleep(10)
 
         assert await sources(Limiter(cluster)) == {Source.OWNER}
         assert t.requests()["d"] == 1
+
+
+async def test_a_data_center_that_is_down_is_an_outage(autojump_clock):
+    async with town(row("a", "east", "dead"), row("b", "west")) as t:
+        cluster = await t.client("b", datacenter="east")
+
+        assert isinstance(await cluster.wait_joined(5), PeerUnavailable)
 
 
 # -- following what changes ------------------------------------------------------------------------
@@ -623,9 +657,24 @@ async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_cloc
         assert cluster.outage() is None
         for node in t.nodes.values():
             node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
+        await cluster.all_stats()
+
+        assert isinstance(cluster.outage(), AccessDenied)
+
+
+@pytest.mark.parametrize("many", [1, 5])
+async def test_what_the_token_may_not_do_raises_whatever_the_rules_say(autojump_clock, many):
+    async with town() as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        for node in t.nodes.values():
+            node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
 
         with pytest.raises(AccessDenied, match="no scope"):
-            await Limiter(cluster, raise_on_outage=True).reset("d", {"user": "a"})
+            await limiter.check_many("d", [{"user": str(number)} for number in range(many)])
+        with pytest.raises(AccessDenied, match="no scope"):
+            await limiter.reset("d", {"user": "a"})
+        assert cluster.outage() is None
 
 
 async def test_a_closed_client_decides_by_policy(autojump_clock):

@@ -3,7 +3,8 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import SystemRandom
 
@@ -16,11 +17,11 @@ from node.access import load_access
 from node.node import Node
 from node.settings import MemberSettings, NodeSettings
 from ringfence.client.clock import SystemClock
-from ringfence.errors import ConfigError, PeerUnavailable
+from ringfence.errors import ConfigError, PeerUnavailable, UntrustedPeer
 from ringfence.limiter import Limit
 from ringfence.rules.mapping import load_mapping
-from ringfence.transport.authority import self_signed
-from ringfence.transport.tls import ClientTls
+from ringfence.transport.authority import issue, new_authority, self_signed
+from ringfence.transport.tls import ClientTls, ServerTls
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Source
 
@@ -137,11 +138,21 @@ async def test_the_address_may_come_from_the_environment(url, monkeypatch):
         assert limiter.rules.domains == ("d",)
 
 
-async def test_a_limiter_that_outlives_its_block_decides_by_policy(url):
+async def test_a_limiter_that_outlives_its_block_is_closed(url):
     async with ringfence.connect(url) as limiter:
         pass
 
-    assert (await limiter.check("d", {"user": "later"})).source is Source.POLICY
+    with pytest.raises(ConfigError, match="the client is closed"):
+        await limiter.check("d", {"user": "later"})
+
+
+async def test_a_data_center_that_no_member_is_in_is_told_at_once(url):
+    with (
+        trio.fail_after(3),
+        pytest.raises(ConfigError, match=r"in data center 'zz'.*known are 'dc1'"),
+    ):
+        async with ringfence.connect(f"{url}?datacenter=zz"):
+            raise AssertionError
 
 
 async def test_rules_of_ones_own_replace_those_of_the_cluster(url):
@@ -172,6 +183,67 @@ async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
             raise AssertionError
 
 
+async def test_how_long_to_wait_for_a_member_can_be_said(autojump_clock):
+    begun = trio.current_time()
+    with pytest.raises(PeerUnavailable, match="within 20 s"):
+        async with ringfence.connect(nobody(), raise_on_outage=True, wait=20):
+            raise AssertionError
+    assert trio.current_time() == pytest.approx(begun + 20, abs=1)
+
+
+# -- certificates ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def secured(server):
+    """A listener that shows a certificate, and does not get to do more."""
+    transport = TrioUdp(("127.0.0.1", 0), on_bug=raise_, server=server, accept=never)
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(transport.run)
+        yield f"ringfence://{TOKEN}@{host}:{port}"
+        nursery.cancel_scope.cancel()
+
+
+def never(connection):
+    raise AssertionError
+
+
+def signed(now, days, tmp_path, name="ca.pem"):
+    ca, key = new_authority(now, 30)
+    (tmp_path / name).write_bytes(ca)
+    return ServerTls(*issue(ca, key, [], [], now, days))
+
+
+async def test_a_certificate_that_the_ca_did_not_sign_is_a_wrong_setting(tmp_path):
+    now = datetime.now(UTC)
+    signed(now, 30, tmp_path)
+    async with secured(signed(now, 30, tmp_path, "other.pem")) as url:
+        with trio.fail_after(3), pytest.raises(UntrustedPeer, match=r"^the CA given does not sign"):
+            async with ringfence.connect(f"{url}?ca={tmp_path}/ca.pem"):
+                raise AssertionError
+
+
+async def test_a_certificate_of_another_name_is_a_wrong_setting(tmp_path):
+    async with secured(signed(datetime.now(UTC), 30, tmp_path)) as url:
+        with trio.fail_after(3), pytest.raises(UntrustedPeer) as caught:
+            async with ringfence.connect(f"{url}?ca={tmp_path}/ca.pem&server_name=limits.example"):
+                raise AssertionError
+
+    assert str(caught.value).endswith("not name 'limits.example', but node.ringfence.internal")
+
+
+async def test_an_expired_certificate_is_an_outage(tmp_path):
+    past = datetime.now(UTC) - timedelta(days=9)
+    async with secured(signed(past, 8, tmp_path)) as url:
+        trusting = f"{url}?ca={tmp_path}/ca.pem"
+        with trio.fail_after(3):
+            async with ringfence.connect(trusting) as limiter:
+                assert (await limiter.check("d", {"user": "a"})).source is Source.POLICY
+            with pytest.raises(PeerUnavailable, match=r"^the certificate of .* has expired"):
+                async with ringfence.connect(trusting, raise_on_outage=True):
+                    raise AssertionError
+
+
 # -- wrong addresses -------------------------------------------------------------------------------
 
 
@@ -186,6 +258,20 @@ async def test_an_address_must_be_given_or_stand_in_the_environment(monkeypatch)
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
 
     assert "set RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE" in await refusal_of(None)
+
+
+async def test_arguments_of_a_wrong_kind_are_told(tmp_path):
+    assert "5 is not text" in await refusal_of(5)
+    for wait in (-1, "5", float("nan")):
+        with pytest.raises(ConfigError, match=r"wait .* is no duration"):
+            async with ringfence.connect("ringfence://127.0.0.1:1", wait=wait):
+                raise AssertionError
+    with pytest.raises(ConfigError, match="is no RuleSet"):
+        async with ringfence.connect("ringfence://127.0.0.1:1", rules="rules.yaml"):
+            raise AssertionError
+    with pytest.raises(ConfigError, match="give a file or directory, a mapping or a RuleSet"):
+        async with ringfence.local(5):
+            raise AssertionError
 
 
 async def test_a_wrong_address_is_told():
@@ -281,7 +367,7 @@ def test_without_yaml_a_mapping_works_and_a_file_says_what_to_install():
 
     assert out == [
         "mapping works",
-        "reading rule files needs PyYAML: pip install 'ringfence[node]'",
+        "reading rule files needs PyYAML; install Ringfence with its extra 'node'",
     ]
 
 

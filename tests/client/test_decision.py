@@ -159,3 +159,20 @@ def test_a_status_made_by_hand_is_neither_soft_nor_shadowed_nor_unknown():
     status = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
     assert (status.over_soft, status.over_shadow, status.is_unknown) == (False, False, False)
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+def test_a_decision_is_one_line_for_people():
+    assert repr(decide([told(Code.ALLOWED, remaining=3)])) == (
+        "Decision(allowed, 3 of 10 left, from owner, rule d.key)"
+    )
+    assert repr(decide([denied(1.5)])) == (
+        "Decision(denied, 0 of 10 left, retry after 1.5 s, from owner, rule d.key)"
+    )
+    assert repr(NO_RULE) == "Status(allowed, from no_rule)"
+    assert "denied, 3 of 10 left, for good" in repr(told(Code.NEVER, of=rule(name="checkout")))
+    assert "rule checkout" in repr(told(Code.NEVER, of=rule(name="checkout")))
+    assert "over_soft" in repr(told(Code.OVER_SOFT, delay=SECOND))
+    assert "delay 1 s" in repr(told(Code.OVER_SOFT, delay=SECOND))

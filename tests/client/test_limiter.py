@@ -116,7 +116,7 @@ async def test_entries_are_met_in_their_order():
 
 @pytest.mark.parametrize(
     ("domain", "descriptors"),
-    [("other", {"user": "a"}), ("d", {"path": "/"}), ("d", {}), ("d", []), ("d", [{}])],
+    [("other", {"user": "a"}), ("d", {"path": "/"})],
 )
 async def test_what_meets_no_rule_is_allowed(domain, descriptors):
     async with limiter_of(described("user", 0)) as limiter:
@@ -387,6 +387,13 @@ async def test_a_cost_that_is_none_is_told_to_its_caller(cost):
         ({"user": None}, "not text"),
         ({7: "a"}, "not text"),
         (Descriptor((("user", 42),), limit=Limit(1, SECOND)), "not text"),
+        (5, "5 cannot be read; give a mapping"),
+        (None, "None cannot be read"),
+        ([5], "cannot be read"),
+        ([[("user", "a"), 5]], "cannot be read"),
+        ({}, "no descriptors"),
+        ([], "no descriptors"),
+        ([{}], "no descriptors"),
     ],
 )
 async def test_descriptors_that_make_no_sense_are_told_to_their_caller(descriptors, words):
@@ -399,6 +406,40 @@ async def test_a_value_that_is_not_text_is_told_even_where_no_rule_could_apply()
     async with limiter_of(described("user", 1)) as limiter:
         with pytest.raises(ConfigError, match="not text"):
             await limiter.check("other", {"user": 42})
+
+
+async def test_one_of_several_descriptors_may_be_empty():
+    async with limiter_of(described("user", 5)) as limiter:
+        decision = await limiter.check("d", [{}, {"user": "a"}])
+
+    assert [status.remaining for status in decision.statuses] == [None, 4]
+
+
+@pytest.mark.parametrize("requests", [5, None, {"user": "a"}, "user"])
+async def test_many_requests_are_a_list(requests):
+    async with limiter_of(described("user", 5)) as limiter:
+        with pytest.raises(ConfigError, match="is no list"):
+            await limiter.check_many("d", requests)
+
+
+@pytest.mark.parametrize("max_wait", ["1", None, float("nan"), -1, True])
+async def test_how_long_to_wait_is_a_number_of_seconds(max_wait):
+    async with limiter_of(described("user", 5)) as limiter:
+        with pytest.raises(ConfigError, match=r"max_wait .* is no duration"):
+            await limiter.acquire("d", {"user": "a"}, max_wait=max_wait)
+
+
+async def test_only_a_decision_can_be_released():
+    async with limiter_of(described("user", 5)) as limiter:
+        with pytest.raises(ConfigError, match="not None"):
+            await limiter.release(None)
+
+
+@pytest.mark.parametrize("limit", [5, None, []])
+async def test_an_ad_hoc_limit_is_text_or_a_limit(limit):
+    async with limiter_of() as limiter:
+        with pytest.raises(ConfigError, match="neither text"):
+            await limiter.check_limit(limit, "key")
 
 
 @pytest.mark.parametrize("key", [(), (42,), ("a", None)])
@@ -603,6 +644,15 @@ async def test_a_place_is_given_back_when_the_block_is_cancelled(autojump_clock)
         assert await left(limiter, job="x") == 1
 
 
+async def test_what_has_no_places_cannot_be_held_and_is_not_charged():
+    async with limiter_of(described("user", 5)) as limiter:
+        for entries in ({"user": "a"}, {"path": "/"}):
+            with pytest.raises(ConfigError, match="needs a rule with algorithm concurrency"):
+                async with limiter.hold("d", entries):
+                    raise AssertionError
+        assert await left(limiter, user="a") == 5
+
+
 async def test_only_ones_own_place_is_released_and_only_once():
     async with limiter_of(described("job", **places(2))) as limiter:
         first = await limiter.check("d", {"job": "x"})
@@ -667,6 +717,8 @@ class Elsewhere:
         self._engine = Engine(max_keys=1000)
         self._engine.set_rules(engine_rules(held.rules()))
         self.is_lost = False
+        self.denial = None
+        self.knows_rules = True
         self.refusal = None
         self.refreshed = 0
 
@@ -677,6 +729,7 @@ class Elsewhere:
         )
         if self.is_lost:
             verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
+        verdicts.refusal = self.denial
         return verdicts
 
     async def refresh_rules(self):
@@ -800,6 +853,56 @@ async def test_an_outage_that_is_a_refusal_says_why():
 
     with pytest.raises(AccessDenied, match="scope"):
         await Limiter(decider, raise_on_outage=True).reset("d", {"user": "a"})
+
+
+async def test_what_the_token_may_not_do_is_denied_and_never_an_outage():
+    decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
+    decider.is_lost = True
+    decider.denial = AccessDenied("the token lacks the scope 'check'")
+    limiter = Limiter(decider)
+    user = {"user": "a"}
+
+    for call in (
+        limiter.check("d", user),
+        limiter.check_many("d", [user, user]),
+        limiter.peek("d", user),
+        limiter.refund("d", user),
+        limiter.reset("d", user),
+        limiter.acquire("d", user),
+        limiter.check_limit("5/s", "key"),
+        limiter.refund_limit("5/s", "key"),
+        limiter.reset_limit("5/s", "key"),
+    ):
+        with pytest.raises(AccessDenied, match="the scope 'check'"):
+            await call
+
+
+async def test_before_any_rule_is_known_no_decision_says_that_none_applies():
+    decider = Elsewhere(RuleSet(), RuleSet())
+    decider.knows_rules = False
+
+    decision = await Limiter(decider).check("d", {"user": "a"})
+
+    assert decision
+    assert decision.source is Source.POLICY
+    with pytest.raises(PeerUnavailable, match="has told its rules"):
+        await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
+    async with Limiter(decider).hold("d", {"job": "a"}) as held:
+        assert held
+
+
+async def test_a_limiter_is_of_no_use_after_its_block():
+    async with limiter_of(described("user", 5)) as limiter:
+        decision = await limiter.check("d", {"user": "a"})
+
+    for call in (
+        limiter.check("d", {"user": "a"}),
+        limiter.check("d", {"path": "/"}),
+        limiter.check_limit("5/s", "key"),
+        limiter.release(decision),
+    ):
+        with pytest.raises(ConfigError, match="the client is closed"):
+            await call
 
 
 async def test_a_check_that_raises_has_charged_nothing():

@@ -7,6 +7,7 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
+from ringfence.errors import AccessDenied
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.rules import OnFailure, Rule, encode_key
 from ringfence.wire import MAX_KEYS, Op, Source
@@ -174,6 +175,23 @@ async def test_when_nobody_can_be_had_the_rules_policy_decides():
 
     assert codes(verdicts) == [Code.ALLOWED, Code.DENIED, Code.ALLOWED]
     assert verdicts.sources == [Source.POLICY, Source.POLICY, Source.LOCAL]
+
+
+async def test_a_member_that_may_not_be_asked_is_the_last_one_asked():
+    town = Town()
+    for batch in ([key_of("a")], [key_of("a"), key_of("b")]):
+        asked = []
+
+        def refuse(part, *, hops, stand_in, done, asked=asked):
+            asked.append(stand_in)
+            done(AccessDenied("no scope"))
+
+        town.members["a"].ask = refuse
+        verdicts = await town.check(batch)
+
+        assert isinstance(verdicts.refusal, AccessDenied)
+        assert asked == [False]
+    assert (await town.check([key_of("b")])).refusal is None
 
 
 async def test_a_lone_check_falls_back_too():

@@ -112,8 +112,10 @@ def test_a_bad_token_file_is_refused_by_file(tmp_path: Path, tokens: str) -> Non
 
 
 def test_missing_key_files_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys new"):
+    with pytest.raises(ConfigError, match=r"keys: .*no such directory.*ringfence keys new"):
         load_access(KeyDir(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys new"):
+        load_access(KeyDir(tmp_path))
     (tmp_path / "cluster.key").write_text(CLUSTER_KEY.hex(), "ascii")
     with pytest.raises(ConfigError, match=r"tokens\.toml.*ringfence keys new"):
         load_access(KeyDir(tmp_path))

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from node.access import KeyDir
 from node.cli import command
+from node.cli.checking import show_members
 from node.demo.cluster import DemoCluster, running_cluster
 from node.keys import write_keys
 from ringfence.transport.authority import issue, new_authority
@@ -33,6 +36,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1, algorithm: fixed_window}
   - key: closed
     rate_limit: {unit: year, requests_per_unit: 0}
+  - key: free
+    rate_limit: {unlimited: true}
 """
 ALONE = '[[members]]\nname = "a"\naddress = "127.0.0.1:7101"\n'
 
@@ -140,6 +145,7 @@ def test_a_machine_reads_the_whole_decision(run: Run, cluster: DemoCluster, name
         "permanent": False,
         "over_soft": False,
         "over_shadow": False,
+        "rule": "api > client",
     }
 
 
@@ -172,6 +178,46 @@ def test_an_ad_hoc_limit_needs_no_rule(run: Run, cluster: DemoCluster, name: str
     words = ("check", "anything", name, "--limit", "1/day fixed_window", "--cluster", cluster.url)
 
     assert [run(*words).status for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("1/minute burst 10", "allowed: 9 of 10 left in the bucket of 1/minute burst 10\n"),
+        ("1/minute burst 10 queue", "allowed: room for 9 of 10 in the queue\n"),
+        ("5/year fixed_window", "allowed: 4 of 5/year fixed_window left\n"),
+    ],
+)
+def test_what_is_left_is_compared_with_what_there_is(
+    run: Run, cluster: DemoCluster, name: str, limit: str, said: str
+) -> None:
+    assert run("check", "x", name, "--limit", limit, "--cluster", cluster.url).out == said
+
+
+def test_a_queueing_limit_says_when_ones_turn_comes(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    words = ("check", "x", name, "--limit", "1/hour burst 10 queue", "--cluster", cluster.url)
+    run(*words)
+
+    said = run(*words).out
+
+    assert said.startswith("allowed, in its turn after 3599.") or "after 3600.00 s" in said
+    assert said.endswith(" s: room for 8 of 10 in the queue\n")
+
+
+def test_an_unlimited_rule_is_named_and_is_not_taken_for_none(
+    run: Run, cluster: DemoCluster
+) -> None:
+    ran = run("check", "api", "free=x", "--cluster", cluster.url)
+
+    assert (ran.status, ran.out) == (0, "allowed: the rule api > free is unlimited\n")
+
+
+def test_descriptors_may_stand_in_options_alone(run: Run, cluster: DemoCluster, name: str) -> None:
+    words = ("check", "api", "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
+
+    assert run(*words).row["rule"] == "api > client > path"
 
 
 def test_what_a_shadow_rule_would_have_denied_is_said(
@@ -226,6 +272,9 @@ def test_an_unknown_domain_is_refused_with_those_that_are_known(
         (["check", "api", "client=x", "--cost", str(2**60)], "cost"),
         (["check", "api", "client=x", "--limit", "100 per blue moon"], "blue moon"),
         (["check", "api", "client=x", "--limit", "5/s", "-d", "a=b"], "no use for --descriptor"),
+        (["check", "api", "client=x", "--peek", "--reset"], "--peek and --reset do not go"),
+        (["check", "api", "client=x", "--refund", "--reset"], "choose one"),
+        (["check", "api", "client=x", "--peek", "--cost", "1"], "no use for --cost"),
         (["check", "api", "client=x", "--frob"], "--frob"),
         (["chekc", "api"], "chekc"),
     ],
@@ -279,7 +328,7 @@ def test_another_clusters_certificate_is_not_believed(
     url = cluster.url.partition("?")[0] + f"?ca={tmp_path / 'keys' / 'ca.pem'}"
 
     assert "does not sign the certificate" in refused(
-        run("check", "api", "client=x", "--cluster", url), 3
+        run("check", "api", "client=x", "--cluster", url)
     )
 
 
@@ -306,9 +355,39 @@ def test_members_are_listed_with_their_counters(run: Run, cluster: DemoCluster) 
     rows = run("members", "--json", "--cluster", cluster.url).row["members"]
 
     assert table.status == 0
-    assert "owned shards" in table.out
+    assert "shards" in table.out
     assert [(row["name"], row["state"]) for row in rows] == [("a", "alive"), ("b", "alive")]
     assert sum(row["counters"]["owned_shards"] for row in rows) == 16384
+
+
+def _member(name: str, **told: object) -> dict[str, object]:
+    counters = {"owned_shards": 5461, "keys": 123_456, "checks": 12_345_678, "allowed": 11_111_111}
+    return {
+        "name": name,
+        "address": "203.0.113.107:17101",
+        "datacenter": "dc1",
+        "zone": "",
+        "state": "alive",
+        "counters": counters,
+    } | told
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_members_stay_whole_on_a_narrow_screen(width: int) -> None:
+    told = StringIO()
+
+    show_members(
+        Console(file=told, width=width),
+        [_member("node-north-1", zone="n"), _member("b", state="unreachable", counters=None)],
+    )
+
+    lines = told.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in told.getvalue()
+    for words in ("203.0.113.107:17101", "12345678", "unreachable", "zone", "stood in"):
+        assert words in told.getvalue()
+    assert "data center" not in told.getvalue()
+    assert ("stood in" in lines[0]) is (width == 200)
 
 
 # Nodes that do not start
@@ -335,6 +414,14 @@ def test_a_node_with_wrong_settings_does_not_start_and_says_why(
     ran = run("node", "--config", tmp_path / "node.toml", "--name", "a")
 
     assert said in refused(ran)
+
+
+def test_a_node_without_any_settings_says_how_to_pass_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RINGFENCE_NODE_MEMBERS", raising=False)
+
+    assert "pass --config FILE" in refused(run("node"))
 
 
 def test_a_missing_settings_file_is_named(run: Run) -> None:
@@ -413,7 +500,7 @@ def test_rules_are_shown_as_a_tree_with_what_is_to_be_known_of_each(
     assert "watched=[/x]*" in ran.out  # as it stands in the file, not as markup
     for words in ("identity ", "bytes per key", "at most 10 in any one period", "shadow"):
         assert words in ran.out
-    assert ran.out.endswith("4 rules are good\n")
+    assert ran.out.endswith("5 rules are good\n")
 
 
 def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
@@ -422,14 +509,14 @@ def test_a_machine_reads_the_same(run: Run, tmp_path: Path) -> None:
 
     row = run("rules", "check", path, "--json").row
 
-    assert row["count"] == 4
+    assert row["count"] == 5
     assert [rule["label"] for rule in row["rules"]] == [
-        *("api", "client", "path", "watched", "closed", "odd")
+        *("api", "client", "path", "watched", "closed", "free", "odd")
     ]
     assert len(row["rules"][1]["identity"]) == 16
     assert row["rules"][1]["worst"] == 10
     assert row["warnings"] == row["rules"][-1]["warnings"]
-    assert "rules.yaml:15" in row["warnings"][0]
+    assert "rules.yaml:17" in row["warnings"][0]
 
 
 def test_warnings_stand_where_they_belong(run: Run, tmp_path: Path) -> None:
@@ -477,6 +564,17 @@ def test_several_files_share_a_domain_when_merged(run: Run, tmp_path: Path) -> N
     assert run("rules", "check", "--merge", one, two).status == 0
 
 
+def test_a_single_rule_is_good_in_the_singular(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "domain: x\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
+        "utf-8",
+    )
+
+    assert run("rules", "check", path).out.endswith("\n1 rule is good\n")
+    assert "is given twice" in refused(run("rules", "check", path, tmp_path / "." / "rules.yaml"))
+
+
 # The command itself
 
 
@@ -503,4 +601,25 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     )
     os.close(writer)
 
-    assert b"Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    "words", [["rules", "check", "FILE"], ["rules", "check", "FILE", "--json"]]
+)
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(RULES, "utf-8")
+
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "node.entry", *(str(path) if w == "FILE" else w for w in words)],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
+
+    assert ended.returncode == 2
+    assert ended.stderr == (b"ringfence: the output cannot be written: No space left on device\n")

@@ -1,12 +1,24 @@
 """The demonstration, whole: three processes, a real log, a kill, and an independent verdict."""
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from node.cli import command
+from node.cli.demonstrating import picture
+from node.demo.show import Demo
+from ringfence.wire import MemberRow
 
 LINES = 10_000
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
@@ -28,3 +40,63 @@ def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
     assert told["decisions_by_source"]["standby"] > 0
     alive = {node["name"]: node["alive"] for node in told["nodes"]}
     assert alive == {name: name != told["killed_node"] for name in "abc"}
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_picture_tells_the_news_on_a_narrow_screen(width: int) -> None:
+    counters = {"owned_shards": 5461, "checks": 5000, "allowed": 4000, "denied": 1000}
+    seen = Demo(
+        total=10_000,
+        done=10_000,
+        killed="a",
+        rows=[
+            (MemberRow(name, "127.0.0.1", 7101, "dc1", "", 1.0, "alive"), counts)
+            for name, counts in [("a", None), ("b", counters), ("c", None)]
+        ],
+        latencies=[0.001],
+    )
+    told = StringIO()
+
+    Console(file=told, width=width).print(picture(seen))
+
+    lines = told.getvalue().splitlines()
+    assert lines[0].rstrip().endswith("  10000 of 10000 requests")
+    assert lines[1] == "node a was killed (SIGKILL), checks go on"
+    assert lines[2] == "latency p50 1.00 ms, p99 1.00 ms"
+    assert " ".join(lines[3].split()) == "node shards checks allowed denied forwarded stood in"
+    assert len(lines) == 7
+
+
+def test_no_latency_is_told_before_the_first_check() -> None:
+    told = StringIO()
+
+    Console(file=told, width=80).print(picture(Demo()))
+
+    assert "latency" not in told.getvalue()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    screen, terminal = pty.openpty()
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "node.entry", "demo", "--speed", "100"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path), "TERM": "xterm"},
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+    )
+    os.close(terminal)
+    shown = b""
+    while b"shards" not in shown:  # The nodes are up.
+        shown += os.read(screen, 4096)
+
+    demo.send_signal(number)
+    _, said = demo.communicate(timeout=30)
+    os.close(screen)
+
+    assert demo.returncode == 128 + number
+    assert said.count(b"\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ class Ran:
     err: str
 
     @property
-    def last(self) -> dict[str, int]:
+    def last(self) -> dict[str, Any]:
         """The last line, as a machine reads it."""
         last = json.loads(self.out.splitlines()[-1])
         assert isinstance(last, dict)
@@ -151,7 +152,7 @@ def test_a_shadow_rule_denies_nobody_and_charges_nothing_that_is_denied() -> Non
 def test_a_line_that_meets_no_rule_is_allowed() -> None:
     tally = replayed([entry(1)] * 30, rules_of("10/min", "fixed_window"), "method")
 
-    assert (tally.checks, tally.allowed) == (30, 30)
+    assert (tally.checks, tally.allowed, tally.no_rule) == (30, 30, 30)
 
 
 def test_the_clock_of_a_log_never_goes_back() -> None:
@@ -199,7 +200,11 @@ def test_the_last_line_for_machines_has_every_count(run: Run, rules: Path) -> No
         "allowed": 10_000 - denied,
         "denied": denied,
         "errors": 0,
+        "no_rule": 0,
+        "most_throttled": ran.last["most_throttled"],
     }
+    first, *_ = ran.last["most_throttled"]
+    assert first.keys() == {"client", "denied", "checked"}
 
 
 def test_ipv6_clients_of_one_network_are_one_client_when_asked_for(
@@ -255,6 +260,10 @@ def test_people_see_the_counts_and_who_was_throttled_most(
         (["--rules", "RULES", "--local", "--speed", "5"], "--speed paces"),
         (["--rules", "RULES", "--clock", "log"], "--clock log works with --local only"),
         (["--rules", "RULES"], "no cluster address"),
+        (
+            ["--rules", "RULES", "--local", "--cluster", "ringfence://127.0.0.1"],
+            "no use for --cluster",
+        ),
         (["--rules", "RULES", "--local", "--descriptor", "ip"], "a line has no 'ip'"),
         (["--rules", "RULES", "--local", "--default-algorithm", "gcra"], "token_bucket"),
         (["--rules", "nowhere.yaml", "--local"], "nowhere.yaml"),
@@ -270,6 +279,18 @@ def test_wishes_that_do_not_go_together_are_refused(
     assert ran.status == 2
     assert said in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_an_address_in_the_environment_does_not_hinder_a_local_replay(
+    run: Run, rules: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGFENCE_URL", "ringfence://127.0.0.1")
+
+    ran = run("replay", log, "--rules", rules, "--local", "--descriptor", "path")
+
+    assert ran.status == 0
+    assert "0 undecided; 40 met no rule\n" in ran.out
+    assert "most throttled" not in ran.out  # nobody was
 
 
 def test_a_missing_log_is_named(run: Run, rules: Path) -> None:
@@ -308,6 +329,8 @@ def test_a_cluster_decides_by_its_own_rules(run: Run, cluster: DemoCluster, log:
         "allowed": 10,
         "denied": 30,
         "errors": 0,
+        "no_rule": 0,
+        "most_throttled": [{"client": str(log.parent), "denied": 30, "checked": 40}],
     }
 
 
@@ -326,6 +349,25 @@ def test_rules_of_ones_own_travel_with_each_check(
     )
 
     assert (ran.last["allowed"], ran.last["denied"], ran.last["errors"]) == (15, 25, 0)
+
+
+def test_a_trial_of_rules_leaves_the_live_counters_alone(
+    run: Run, cluster: DemoCluster, log: Path, rules: Path
+) -> None:
+    def left() -> int:
+        who = f"client={log.parent}"
+        peek = run("check", "log", who, "--peek", "--json", "--cluster", cluster.url)
+        return int(peek.last["remaining"])
+
+    run("check", "log", f"client={log.parent}", "--cost", "4", "--cluster", cluster.url)
+    rules.write_text(rules_of("10/min", "fixed_window").replace("minute", "year"), "utf-8")
+
+    trials = [
+        run("replay", log, "--cluster", cluster.url, "--rules", rules, "--json") for _ in "ab"
+    ]
+
+    assert [trial.last["allowed"] for trial in trials] == [10, 10]
+    assert left() == 6
 
 
 def test_the_pace_of_the_log_is_kept_at_the_speed_asked_for(

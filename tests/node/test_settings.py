@@ -189,7 +189,7 @@ def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: P
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "RINGFENCE_NODE_MAX_KEYS='many'"),
+        ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS='many': expected a whole number"),
         ({"RINGFENCE_NODE_MEMBERS": "10.0.0.1:7101"}, "is not NAME=HOST:PORT"),
         ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
     ],
@@ -203,7 +203,7 @@ def test_a_variable_that_cannot_be_read_is_named(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('max_keys = "many"', ["max_keys", "int"]),
+        ('max_keys = "many"', ["max_keys: expected a whole number, got text"]),
         ("max_keys = 0", ["max_keys must be at least 1"]),
         ("forward_timeout = 0", ["forward_timeout must be above 0"]),
         ("forward_timeout = nan", ["forward_timeout must be above 0"]),
@@ -234,7 +234,8 @@ def test_a_value_that_cannot_work_is_refused_by_name(
         ('name = "c"\naddress = "127.0.0.1:7103"\nweight = 9', "weight of 'c'"),
         ('name = ""\naddress = "127.0.0.1:7103"', "name of a member is empty"),
         (f'name = "{"c" * 256}"\naddress = "127.0.0.1:7103"', "longer than 255"),
-        ('name = "c"', "address"),
+        ('name = "c"', "members[2]: address is missing"),
+        ('name = "c"\naddress = 5', "members[2].address: expected text, got whole number"),
         ('address = "127.0.0.1:7103"', "name"),
     ],
 )

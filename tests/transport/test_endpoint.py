@@ -444,7 +444,7 @@ def test_an_expired_certificate_is_refused(wire: Wire) -> None:
 
     code, reason = refusal_of(wire, expired, trust())
 
-    assert code == TransportCode.CERTIFICATE
+    assert code == TransportCode.CERTIFICATE_EXPIRED
     assert reason.startswith("the certificate of 10.0.0.1:7600 has expired or is not valid yet")
     assert "ringfence keys new" in reason
 

@@ -1,0 +1,36 @@
+"""What msgspec says, as a person reads it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from node.complaints import in_plain_words
+from node.settings import NodeSettings
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"max_keys": "x"}, "max_keys: expected a whole number, got text"),
+        ({"max_keys": 1.5}, "max_keys: expected a whole number, got number"),
+        ({"forward_timeout": []}, "forward_timeout: expected a number, got list"),
+        ({"merge_domains": 1}, "merge_domains: expected true or false, got whole number"),
+        ({"members": 1}, "members: expected a list, got whole number"),
+        ({"members": [1]}, "members[0]: expected a table, got whole number"),
+        ({"members": [{"name": "a"}]}, "members[0]: address is missing"),
+        ({"default_algorithm": "x"}, "default_algorithm: 'x' is not known; known are y, z"),
+    ],
+)
+def test_place_and_fault_are_named_without_types_of_python(told: dict[str, Any], said: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({"members": []} | told, NodeSettings)
+
+    assert in_plain_words(caught.value, known="y, z") == said
+
+
+def test_what_has_no_place_is_told_without_one() -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert("many", int, strict=False)
+
+    assert in_plain_words(caught.value) == "expected a whole number, got text"
