@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 
 from node.access import KeyDir
 from node.keys import write_keys
@@ -20,6 +21,9 @@ __all__ = ["DemoCluster", "running_cluster"]
 
 NAMES = ("a", "b", "c")
 _HOST = "127.0.0.1"
+_STARTUP = 30.0
+"""Seconds the nodes may take to come up on a busy machine."""
+_LOOK_AGAIN = 0.02
 _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
 
 
@@ -36,6 +40,20 @@ class DemoCluster:
         self.processes[name].kill()
         self.processes[name].wait()
 
+    def wait_until_up(self) -> None:
+        """Wait until every node listens: before that, a standby would decide for its owner.
+
+        Raises `PeerUnavailable` when one ends, or takes longer than half a minute.
+        """
+        give_up = monotonic() + _STARTUP
+        for name, process in self.processes.items():
+            while b" listens on " not in self.logs[name].read_bytes():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_AGAIN)
+                self.assert_running()
+                if monotonic() > give_up:
+                    raise PeerUnavailable(f"node {name} was not up after {_STARTUP:g} s")
+
     def assert_running(self) -> None:
         """Raise `PeerUnavailable` with a node's last words when one has ended by itself."""
         for name, process in self.processes.items():
@@ -47,7 +65,10 @@ class DemoCluster:
 
 @contextmanager
 def running_cluster(rules: Path, names: Sequence[str] = NAMES) -> Iterator[DemoCluster]:
-    """Start a node process per name; they and all their files are gone when the block ends."""
+    """Start a node process per name and wait until all are up.
+
+    They and all their files are gone when the block ends. Raises `PeerUnavailable`.
+    """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
         keys = KeyDir(home / "keys")
@@ -75,7 +96,9 @@ def running_cluster(rules: Path, names: Sequence[str] = NAMES) -> Iterator[DemoC
                     )
             token = keys.token(_TOKEN).read_text("ascii").strip()
             seeds = ",".join(f"{_HOST}:{port}" for port in ports)
-            yield DemoCluster(f"ringfence://{token}@{seeds}?ca={keys.ca}", processes, logs)
+            cluster = DemoCluster(f"ringfence://{token}@{seeds}?ca={keys.ca}", processes, logs)
+            cluster.wait_until_up()
+            yield cluster
         finally:
             _stop(processes)
 
