@@ -75,6 +75,10 @@ def test_no_latency_is_told_before_the_first_check() -> None:
     assert "latency" not in told.getvalue()
 
 
+def heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
     tmp_path: Path, number: signal.Signals
@@ -87,15 +91,19 @@ def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
         stdin=subprocess.DEVNULL,
         stdout=terminal,
         stderr=subprocess.PIPE,
+        # A shell that runs the tests in the background has SIGINT ignored in all below it.
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it only sets a signal
     )
     os.close(terminal)
-    shown = b""
-    while b"shards" not in shown:  # The nodes are up.
-        shown += os.read(screen, 4096)
-
-    demo.send_signal(number)
-    _, said = demo.communicate(timeout=30)
-    os.close(screen)
+    try:
+        shown = b""
+        while b"shards" not in shown:  # The nodes are up.
+            shown += os.read(screen, 4096)
+        demo.send_signal(number)
+        _, said = demo.communicate(timeout=30)
+    finally:
+        demo.kill()
+        os.close(screen)
 
     assert demo.returncode == 128 + number
     assert said.count(b"\n") == 1
