@@ -71,8 +71,8 @@ class Endpoint:
         self._door = Door(entropy, self._reset_key)
         self.refusals: Counter[str] = Counter()
         """How often something was not accepted, by cause."""
-        self._bad_initials = 0.0
-        self._bad_initial_at = 0.0
+        self._failed = 0.0
+        self._failed_at = 0.0
         self._replies: Datagrams = []
         self._routes: dict[bytes, Pipe] = {}
         self._resets: dict[bytes, Pipe] = {}
@@ -235,7 +235,9 @@ class Endpoint:
 
     def ended(self, pipe: Pipe) -> None:
         """See `Owner`."""
-        self._half_open.pop(pipe, None)
+        if pipe in self._half_open:
+            del self._half_open[pipe]
+            self._failed += 1.0
         if pipe.is_incoming and pipe in self._pipes:
             self._lingering[pipe] = None
             if len(self._lingering) > self._settings.max_half_open:
@@ -304,9 +306,15 @@ class Endpoint:
         return None
 
     def _strain(self, now: float) -> float:
-        """Count recent Initials that could not be read: they cost us time, though no memory."""
-        forgiven = (now - self._bad_initial_at) * self._settings.retry_above
-        return max(0.0, self._bad_initials - forgiven)
+        """Count handshakes that failed lately: they cost us time, though no memory any more.
+
+        They weigh as if they were still half open, for as long as an unfinished one may be.
+        """
+        limit = self._settings.retry_above
+        forgiven = (now - self._failed_at) * limit / self._settings.handshake_timeout
+        self._failed = min(max(0.0, self._failed - forgiven), 2.0 * limit)
+        self._failed_at = now
+        return self._failed
 
     def _admit(
         self, original: bytes, retry: bytes | None, cid: bytes, addr: Address, now: float
@@ -337,8 +345,6 @@ class Endpoint:
         pipe.receive(data, addr, now)
         if pipe.is_incoming and pipe.quic is not None and not pipe.quic.is_begun:
             self.refusals["bad_initial"] += 1
-            self._bad_initials = self._strain(now) + 1.0
-            self._bad_initial_at = now
             self._drop(pipe, "not an Initial packet")
 
     def _plan_for(self, pipe: Pipe, deadline: float) -> None:

@@ -676,6 +676,27 @@ def test_initials_that_cannot_be_read_soon_meet_a_retry_although_they_take_no_pl
     assert node.refusals == {"bad_initial": 16, "retry": 484}
 
 
+def test_handshakes_given_up_at_once_soon_meet_a_retry_although_they_take_no_place(
+    wire: Wire,
+) -> None:
+    """A handshake costs us most at its beginning, whoever ends it and however soon."""
+    node = wire.node(options=Settings(max_half_open=24, retry_above=16))
+    wire.lost = lambda source, target, datagram: (
+        target[0].startswith("203.") and len(datagram) >= 1000
+    )
+    for i in range(100):
+        pipe, _ = wire.connect(wire.app((f"203.0.113.{i}", 1000)))
+        wire.run(0.01)
+        pipe.close()
+        wire.run(0.01)
+
+    assert node.half_open < 16
+    assert node.refusals["retry"] > 60
+    pipe, log = wire.connect(wire.app())
+    wire.run(0.1)
+    assert_still_serves(wire, pipe, log)
+
+
 def test_a_retry_token_of_another_address_is_refused(wire: Wire) -> None:
     node = wire.node(options=Settings(max_half_open=4, retry_above=0))
     wire.connect(wire.app())
