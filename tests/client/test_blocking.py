@@ -1,9 +1,9 @@
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -203,15 +203,14 @@ def in_child(call):
             is_well = call()
         finally:
             os._exit(0 if is_well else 1)
-    ends = time.monotonic() + 20
-    while time.monotonic() < ends:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
+    ended = os.pidfd_open(child)
+    try:
+        if not select.select([ended], [], [], 20)[0]:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(ended)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
 
 
 @forks

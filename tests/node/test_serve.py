@@ -33,7 +33,10 @@ def free_port() -> int:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until it holds, or fail."""
+    """Wait until it holds, or fail.
+
+    It looks again and again: what a process in the wild has logged or answers cannot be awaited.
+    """
     give_up = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < give_up, "it did not happen"
