@@ -148,11 +148,6 @@ class Node:
             self._packed_rules = None
             self._engine.set_rules(engine_rules(rules.rules()))
 
-    @property
-    def rule_set(self) -> RuleSet:
-        """The rules in force."""
-        return self._rules
-
     def _targets(self, transport: Transport) -> "dict[NodeId, Link | _Here]":
         hello = Hello(
             Role.NODE,

@@ -33,11 +33,6 @@ class LocalDecider:
         """Nobody else has rules to tell."""
         return True
 
-    def change_rules(self, rules: RuleSet) -> None:
-        """Put other rules in force; counters of rules that stay go on."""
-        self._rules = rules
-        self._engine.set_rules(engine_rules(rules.rules()))
-
     async def decide(
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
