@@ -27,6 +27,8 @@ class Scope(StrEnum):
     """Forget counters."""
     OBSERVE = "observe"
     """Read counters of the node."""
+    ADMIN = "admin"
+    """Tell nodes to leave."""
 
 
 class _TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +85,10 @@ class KeyDir:
 class Access:
     """Decides whom a node serves; all comparisons take constant time."""
 
-    cluster_key: bytes = b""
+    cluster_keys: tuple[bytes, ...] = (b"",)
+    """The first one proves and seals; all are taken, so that a key can be changed at work."""
+    cluster: str = ""
+    """Its name: nodes of other clusters prove nothing here, even with the same key."""
     tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
     """Per token name, the digest of its secret and its scopes."""
     is_open: bool = False
@@ -92,7 +97,12 @@ class Access:
     def scopes_of(self, hello: Hello) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do; None when it is not who it says."""
         if hello.role is Role.NODE:
-            known = proves(self.cluster_key, hello.name, hello.credential)
+            known = any(
+                [
+                    proves(key, hello.name, hello.credential, self.cluster)
+                    for key in self.cluster_keys
+                ]
+            )
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
@@ -101,24 +111,30 @@ class Access:
 
     def proof_of(self, name: str) -> bytes:
         """What a node called `name` shows its peers."""
-        return node_proof(self.cluster_key, name)
+        return node_proof(self.cluster_keys[0], name, self.cluster)
 
 
-def load_access(keys: KeyDir | None) -> Access:
+def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
     """Read cluster key and tokens; raises `ConfigError` naming the file and the mend."""
     if keys is None:
-        return Access(is_open=True)
+        return Access(cluster=cluster, is_open=True)
     if not keys.path.is_dir():
         raise ConfigError(
             f"keys: {keys.path}: no such directory; run `ringfence keys new {keys.path}`"
         )
     try:
-        cluster_key = bytes.fromhex(keys.cluster_key.read_text("ascii").strip())
+        lines = keys.cluster_key.read_text("ascii").split()
+        cluster_keys = tuple([bytes.fromhex(line) for line in lines])
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{keys.cluster_key}: not a cluster key ({error}); `ringfence keys new` writes one"
         ) from error
-    if len(cluster_key) < 16:
+    if not 1 <= len(cluster_keys) <= 2:
+        raise ConfigError(
+            f"{keys.cluster_key}: holds {len(cluster_keys)} keys; one is right, or two while "
+            "`ringfence keys rotate` changes them"
+        )
+    if min(map(len, cluster_keys)) < 16:
         raise ConfigError(f"{keys.cluster_key}: too short; `ringfence keys new` writes 32 bytes")
     try:
         told = msgspec.convert(tomllib.loads(keys.tokens.read_text("utf-8")), _TokenFile)
@@ -135,7 +151,7 @@ def load_access(keys: KeyDir | None) -> Access:
         raise ConfigError(
             f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
         ) from error
-    return Access(cluster_key, tokens)
+    return Access(cluster_keys, cluster, tokens)
 
 
 def _digest_of(record: _TokenRecord) -> bytes:

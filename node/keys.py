@@ -17,7 +17,7 @@ from ringfence.errors import ConfigError
 from ringfence.transport.authority import issue, new_authority
 from ringfence.wire import token_digest
 
-__all__ = ["write_keys"]
+__all__ = ["rotate", "write_keys"]
 
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 _TOKEN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -135,3 +135,43 @@ def _write_private(files: Mapping[Path, bytes]) -> None:
                 with suppress(OSError):
                     done.unlink()
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def rotate(directory: Path, step: str) -> str:
+    """Take the cluster key a step on the way to a new one; returns what holds now.
+
+    `add` takes a new key as well, `use` seals with it, `drop` forgets the old one. Between steps
+    the file goes to every node. Raises `ConfigError` when the step does not fit the file.
+    """
+    path = KeyDir(directory).cluster_key
+    try:
+        keys = path.read_text("ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}); `ringfence keys new` writes one"
+        ) from error
+    match step, keys:
+        case "add", [old]:
+            keys, now = [old, secrets.token_hex(32)], "the new key is taken, the old one is used"
+        case "use", [old, new]:
+            keys, now = [new, old], "the first key is used, the second one is still taken"
+        case "drop", [new, _]:
+            keys, now = [new], "one key is left"
+        case "add", _:
+            raise ConfigError(f"{path}: a change of keys is under way; `use` or `drop` comes next")
+        case _:
+            raise ConfigError(f"{path}: holds {len(keys)} key; `add` comes first")
+    _replace(path, "".join(f"{key}\n" for key in keys))
+    return now
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step, readable by its owner alone: nodes may read it at any moment."""
+    beside = path.with_name(f".{path.name}.new")
+    with suppress(OSError):
+        beside.unlink()
+    _write_private({beside: text.encode()})
+    try:
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,56 +1,88 @@
-"""A node: it decides for the keys it owns, and forwards the rest to the member that does.
+"""A node: a member of the cluster that decides for the shards it holds and forwards the rest.
 
-Everything that happens to a frame happens in one call on the transport's task, except forwarding,
-which waits for a peer in a task of its own. Clock, chance and transport come in from outside:
-production passes the host's, a simulation its own.
+Puts the parts together and answers what sessions ask; the parts are `gossiping` (who is there),
+`holdings`, `handoff` and `streaming` (whose counters are where), `deciding` (what a check gets) and
+`worldwide` (other data centers). Clock, chance and transport come in from outside: production
+passes the host's, a simulation its own.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from random import Random
 
 import trio
 
-from hashring import NodeId, View, shard_of
+from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
+from gossip import Settings as GossipSettings
+from gossip.clock import ClusterClock
+from gossip.seal import Seal
+from hashring import Member, NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
+from node.deciding import Deciding
+from node.gossiping import Gossiping
+from node.handoff import Handoff
+from node.holdings import Holdings
+from node.peers import Peers
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
-from ringfence.client.batch import Batch, Done, Verdicts
+from node.streaming import Streaming, as_snapshot
+from node.worldwide import Worldwide
+from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.local import decide_by, engine_rules
 from ringfence.client.router import Router, Routes
+from ringfence.errors import ConfigError
 from ringfence.limiter import Engine
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Transport
 from ringfence.wire import (
     Answer,
+    Cells,
+    Copy,
+    Digest,
+    Done,
     ErrorCode,
+    Exchange,
     Goodbye,
     Hello,
+    Kept,
     MemberRow,
     Members,
+    Message,
+    Offer,
     PackedRules,
+    Pull,
     Refused,
     Request,
     Role,
-    Source,
     Stats,
     Welcome,
     encode,
+)
+from ringfence.wire import (
+    Peers as PeersMessage,
 )
 
 __all__ = ["Node"]
 
 logger = logging.getLogger("ringfence.node")
 
-_MOST_FORWARDED = 50_000
-"""Checks being forwarded at once; more are refused."""
+Resolve = Callable[[], Awaitable[Sequence[Address]]]
+"""Finds addresses of other members."""
+
+_JOIN_PATIENCE = 3.0
+"""Seconds that a node looks for the others before it begins alone."""
+_RESOLVE_EVERY = 30.0
+_LINGER = 1.0
+"""Seconds that a node which has handed everything over goes on forwarding."""
+_DAY_NS = 86_400_000_000_000
 
 
 class Node:
@@ -64,6 +96,7 @@ class Node:
         *,
         clock: Clock,
         random: Random,
+        gossip: GossipSettings | None = None,
     ) -> None:
         self.counters = Counters()
         self.name = NodeId(settings.name)
@@ -71,29 +104,81 @@ class Node:
         self._access = access
         self._rules = rules
         self._packed_rules: PackedRules | None = None
-        self._clock = clock
         self._random = random
+        self._cluster_clock = ClusterClock()
+        self._clock = _ClusterTime(clock, self._cluster_clock)
+        self._began: float | None = None
+        now = clock.now()
+        host, port = settings.advertise_at
+        self._membership = Membership(
+            Record(
+                name=settings.name,
+                host=host,
+                port=port,
+                datacenter=settings.datacenter,
+                zone=settings.zone,
+                weight=settings.weight,
+                generation=max(1, now // 1_000_000),
+                incarnation=0,
+                status=Status.JOINING,
+                forward_only=False,
+                version=_version(),
+            ),
+            gossip or GossipSettings.lan(),
+            random,
+            0,
+            _Stamps(clock, self._cluster_clock),
+        )
+        self._view = View.of(())
+        self._ring = Ring.of(())
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
-        self._engine = Engine(max_keys=settings.max_keys, first_lease=max(1, clock.now()))
-        self._engine.set_rules(engine_rules(rules.rules()))
-        view = View.of(member.as_member() for member in settings.members)
-        self._view = view.hash
-        self._ring = view.ring(settings.me.datacenter)
-        self._is_mine = [owner == self.name for owner in self._ring.owner_by_shard]
-        self._may_be_mine = [
-            is_mine or self._ring.standby(shard) == self.name
-            for shard, is_mine in enumerate(self._is_mine)
-        ]
-        self._router = Router(FailurePolicy(self._rule_of, clock, settings.max_keys).decide)
+        self._engine = Engine(max_keys=settings.max_keys, first_lease=max(1, now))
+        self._holdings = Holdings(
+            self.name,
+            self._engine,
+            self.counters,
+            self._period_of,
+            max_keys=settings.max_keys,
+            first_gift=max(1, now),
+        )
+        self._handoff = Handoff(
+            self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
+        )
+        self._streaming = Streaming(
+            self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
+        )
+        self._worldwide = Worldwide(
+            settings.datacenter, self._engine, self.counters, self._link_to, self._clock.now, random
+        )
+        self._router = Router(
+            FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
+        )
+        self._deciding = Deciding(
+            self.name,
+            self._engine,
+            self._holdings,
+            self._handoff,
+            self._router,
+            self.counters,
+            self._clock,
+            self._link_to,
+            self._rule_of,
+            self._worldwide.admitted,
+        )
+        self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
-        self._links: list[Link] = []
+        self._peers: Peers | None = None
+        self._gossiping: Gossiping | None = None
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
-        self._forwarded_now = 0
         self._idle = trio.Event()
         self._is_draining = False
-        self._strangers: set[str] = set()
+        self._has_joined = trio.Event()
+        self.asked_to_leave = trio.Event()
+        """Set when an operator wants this node to leave."""
+        self._conflict: Conflict | None = None
+        self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
 
     # -- life ----------------------------------------------------------------------------------
@@ -101,33 +186,81 @@ class Node:
     async def run(
         self,
         transport: Transport,
+        resolve: Resolve | None = None,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; the transport runs beside."""
+        """Join, and serve until cancelled; the transport runs beside.
+
+        `resolve` finds the addresses of other members; None is a cluster of one, until others
+        join it. Raises `ConfigError` when another node has the same name.
+        """
         self._transport = transport
+        self._began = transport.now()
+        hello = Hello(Role.NODE, self.name, self._access.proof_of(self.name), 0)
+        links = LinkSettings(answer_timeout=self._settings.forward_timeout)
+        self._peers = Peers(transport, hello, links, self, self._random, lambda: self._view.hash)
+        seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
+        self._gossiping = Gossiping(
+            self._membership,
+            seal,
+            transport,
+            self._peers,
+            self._uptime,
+            self._on_change,
+            self._on_conflict,
+        )
+        self._seal = seal
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._router.routes = Routes(self._ring, self._targets(transport))
+            for part in (self._handoff, self._streaming, self._deciding, self._worldwide):
+                nursery.start_soon(part.run)
+            self._gossiping.start()
+            if resolve is not None:
+                nursery.start_soon(self._find_seeds, resolve)
+                with trio.move_on_after(_JOIN_PATIENCE):
+                    await self._has_joined.wait()
+                if not self._has_joined.is_set():
+                    logger.warning("no member answered; node %s begins alone", self.name)
+            self._gossiping.become_alive()
+            nursery.start_soon(self._watch_clock)
             task_status.started()
-            await trio.sleep_forever()
+            await self._conflicted.wait()
+            assert self._conflict is not None
+            raise ConfigError(
+                f"another node at {self._conflict.record.host}:{self._conflict.record.port} is "
+                f"called {self.name!r}, too; give each node a name of its own"
+            )
 
-    async def drain(self) -> None:
-        """Send everybody elsewhere, answer what is in flight, then close; bounded in time."""
-        self._is_draining = True
+    async def leave(self) -> None:
+        """Hand everything over, answer what is in flight, then close; bounded in time."""
         assert self._transport is not None
+        if self._gossiping is not None:
+            self._gossiping.leave()
+            with trio.move_on_after(self._settings.drain_timeout):
+                if self._ring.members:
+                    await self._handoff.wait_empty()
+                self._gossiping.left()
+                if self._ring.members:
+                    await trio.sleep(_LINGER)
+        await self._drain(self._transport)
+
+    async def _drain(self, transport: Transport) -> None:
+        self._is_draining = True
         for session in list(self._sessions.values()):
             session.send(Goodbye(f"node {self.name} is leaving"))
-        self._transport.flush()
+        transport.flush()
         with trio.move_on_after(self._settings.drain_timeout):
-            while self._sessions or self._forwarded_now:
+            while self._sessions or self._deciding.waiting:
                 self._idle = trio.Event()
                 await self._idle.wait()
+        if self._gossiping is not None:
+            self._gossiping.stop()
         for session in list(self._sessions.values()):
             session.close(ErrorCode.DRAINING, f"node {self.name} has left")
-        for link in self._links:
-            link.close()
-        self._transport.flush()
+        if self._peers is not None:
+            self._peers.close()
+        transport.flush()
 
     def accept(self, connection: Connection) -> Session:
         """Take an incoming connection."""
@@ -146,25 +279,96 @@ class Node:
             newer = max(rules.version, self._rules.version + 1)
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
-            self._engine.set_rules(engine_rules(rules.rules()))
+            self._worldwide.set_rules(self._rules)
+            self._route()
 
-    def _targets(self, transport: Transport) -> "dict[NodeId, Link | _Here]":
-        hello = Hello(
-            Role.NODE,
-            self.name,
-            self._access.proof_of(self.name),
-            self._random.getrandbits(64),
-        )
-        settings = LinkSettings(answer_timeout=self._settings.forward_timeout)
-        targets: dict[NodeId, Link | _Here] = {self.name: _Here(self._decide_here)}
-        for member in self._settings.members:
-            if member.name != self.name and member.datacenter == self._settings.me.datacenter:
-                link = Link(
-                    transport, member.at, hello, settings, self, self._random, lambda: self._view
+    def change_access(self, access: Access) -> None:
+        """Take other keys and tokens; connections that stand stay."""
+        self._access = access
+        self._seal.change_keys(access.cluster_keys)
+
+    def _uptime(self) -> int:
+        """Nanoseconds that the node has run: membership counts its timers by them."""
+        if self._transport is None or self._began is None:
+            return 0
+        return round((self._transport.now() - self._began) * 1e9)
+
+    async def _find_seeds(self, resolve: Resolve) -> None:
+        while True:
+            seeds = [seed for seed in await resolve() if seed != self._settings.advertise_at]
+            if seeds and self._gossiping is not None:
+                self._gossiping.join(seeds)
+            await trio.sleep(_RESOLVE_EVERY)
+
+    async def _watch_clock(self) -> None:
+        """Decide nothing while the own clock is far from the others'."""
+        was_suspect = False
+        while True:
+            await trio.sleep(1.0)
+            is_suspect = self._cluster_clock.is_suspect
+            if is_suspect != was_suspect and self._gossiping is not None:
+                was_suspect = is_suspect
+                self.counters.add("clock_suspect" if is_suspect else "clock_trusted")
+                logger.warning(
+                    "the clock of node %s is %s the others'; it %s",
+                    self.name,
+                    "far from" if is_suspect else "again near",
+                    "only forwards" if is_suspect else "decides again",
                 )
-                self._links.append(link)
-                targets[NodeId(member.name)] = link
-        return targets
+                self._gossiping.set_forward_only(is_suspect)
+
+    # -- the view ------------------------------------------------------------------------------
+
+    def _on_change(self, changes: Sequence[Changed]) -> None:
+        """Follow the members: links, ring, shards, and what the log tells people."""
+        assert self._peers is not None
+        for change in changes:
+            _tell(change)
+            if change.after.name != self.name and change.after.status is not Status.JOINING:
+                self._has_joined.set()
+        self._peers.update(self._membership.records.values())
+        view = View.of(_member_of(record) for record in self._membership.routed())
+        if view != self._view:
+            old, self._view = self._ring, view
+            self._ring = view.ring(self._settings.datacenter)
+            self._deciding.ring = self._ring
+            self._handoff.follow(old, self._ring)
+            self._streaming.follow(old, self._ring)
+            names = [member.name for member in view.members]
+            logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
+        self._worldwide.set_view(view)
+        self._route()
+
+    def _route(self) -> None:
+        """Tell the router who decides what, and how they are reached."""
+        targets = {
+            member.name: target
+            for member in self._view.members
+            if (target := self._target(member.name)) is not None
+        }
+        elsewhere = self._worldwide.elsewhere()
+        self._deciding.elsewhere = elsewhere.keys()
+        self._router.routes = Routes(self._ring, targets, elsewhere)
+
+    def _target(self, name: NodeId) -> Link | Deciding | None:
+        return self._deciding if name == self.name else self._link_to(name)
+
+    def _link_to(self, name: NodeId) -> Link | None:
+        return None if self._peers is None else self._peers.link(name)
+
+    def _bulk_to(self, name: NodeId) -> Link | None:
+        return None if self._peers is None else self._peers.bulk(name)
+
+    def _on_conflict(self, conflict: Conflict) -> None:
+        logger.error(
+            "node %s at %s:%d has our name",
+            conflict.record.name,
+            conflict.record.host,
+            conflict.record.port,
+        )
+        if conflict.steps_down:
+            self._conflict = conflict
+            self._conflicted.set()
 
     # -- what a session asks -------------------------------------------------------------------
 
@@ -183,53 +387,132 @@ class Node:
         """The answer to a good hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
-        return Welcome(self.name, self._view, self._rules.version)
+        return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide what this node owns, or stands by for; None when some must be forwarded."""
-        is_mine = self._may_be_mine if request.stand_in else self._is_mine
-        if all([is_mine[shard_of(key)] for key in batch.keys]):
-            return self._decide_here(batch, stand_in=request.stand_in)
-        if request.hops or request.stand_in:
-            self.refused("not_owner")
-            return Refused(
-                request.seq,
-                ErrorCode.NOT_HERE,
-                f"node {self.name} does not own all these keys and will not forward them again: "
-                "whoever asked sees other members",
-            )
-        if self._forwarded_now + len(batch) > _MOST_FORWARDED:
-            self.refused("overloaded")
-            return Refused(request.seq, ErrorCode.OVERLOADED, "too many checks are being forwarded")
-        return None
+        """Decide what is held here; None when somebody must be waited for."""
+        verdicts = self._deciding.decide_now(request, batch)
+        if isinstance(verdicts, Refused):
+            self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
+        return verdicts
 
     def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
-        """Have the owners decide, in a task of its own."""
+        """Decide in a task of its own."""
         assert self._nursery is not None
-        self._forwarded_now += len(batch)
         self._nursery.start_soon(self._forward, sender, request, batch)
+
+    async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+        try:
+            verdicts = await self._deciding.decide(request, batch)
+            if verdicts is None:
+                reply: Message = Refused(
+                    request.seq, ErrorCode.NOT_HERE, f"node {self.name} could not have these keys"
+                )
+            else:
+                reply = self.answer(request, verdicts)
+            payload = encode(reply)
+        except Exception:  # A bug that one request meets must not end the node.
+            logger.exception("a bug in Ringfence; %d checks were not decided", len(batch))
+            self.refused("internal")
+            payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+        sender.remember(request.seq, payload)
+        if sender.session is not None and self._transport is not None:
+            sender.session.send_payload(payload)
+            self._transport.flush()
+        self._idle.set()
 
     def answer(self, request: Request, verdicts: Verdicts) -> Answer:
         """Make the answer of the verdicts."""
         return Answer(
-            request.seq, self._view, self._rules.version, verdicts.outcomes, verdicts.sources
+            request.seq, self._view.hash, self._rules.version, verdicts.outcomes, verdicts.sources
         )
 
+    def serve_peer(self, session: Session, name: str, message: Message) -> None:
+        """Answer what only nodes ask."""
+        record = self._membership.records.get(name)
+        match message:
+            case Exchange(seq):
+                assert self._gossiping is not None
+                try:
+                    session.send(self._gossiping.exchanged(message))
+                except BadDatagram as error:
+                    self.refused("bad_records")
+                    session.send(Refused(seq, ErrorCode.BAD_MESSAGE, str(error)))
+            case Pull():
+                assert self._nursery is not None
+                self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
+            case Copy(seq, counts):
+                self._holdings.keep_copy(as_snapshot(counts), self._clock.now())
+                self.counters.add("copies_received")
+                session.send(Done(seq))
+            case Offer(seq, shards):
+                self._handoff.offered(NodeId(name), shards)
+                session.send(Done(seq))
+            case Kept(seq, shards):
+                self._handoff.kept(NodeId(name), shards)
+                session.send(Done(seq))
+            case Cells():
+                datacenter = record.datacenter if record else ""
+                session.send(self._worldwide.take_cells(datacenter, message))
+            case Digest():
+                datacenter = record.datacenter if record else ""
+                session.send(self._worldwide.take_digest(datacenter, message))
+            case _:
+                raise AssertionError(message)
+
+    async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
+        payload = encode(await self._handoff.answer(name, pull))
+        session.send_payload(payload)
+        if self._transport is not None:
+            self._transport.flush()
+
     def members(self, seq: int) -> Members:
-        """The members, as the settings list them."""
+        """The members, as gossip has them."""
         rows = [
             MemberRow(
-                member.name,
-                member.at[0],
-                member.at[1],
-                member.datacenter,
-                member.zone,
-                member.weight,
-                "alive",
+                record.name,
+                record.host,
+                record.port,
+                record.datacenter,
+                record.zone,
+                record.weight,
+                _state_of(record),
             )
-            for member in sorted(self._settings.members, key=lambda member: member.name)
+            for _, record in sorted(self._membership.records.items())
         ]
-        return Members(seq, self._view, rows)
+        return Members(seq, self._view.hash, rows)
+
+    def peers(self, seq: int) -> PeersMessage:
+        """All that is known of the members, for people."""
+        rows: list[object] = []
+        for name, record in sorted(self._membership.records.items()):
+            is_me = name == self.name
+            rtt_ns = None if is_me else self._membership.rtt_ns(name)
+            ring = self._view.ring(record.datacenter)
+            rows.append(
+                {
+                    "name": name,
+                    "host": record.host,
+                    "port": record.port,
+                    "datacenter": record.datacenter,
+                    "zone": record.zone,
+                    "weight": record.weight,
+                    "state": _state_of(record),
+                    "generation": record.generation,
+                    "incarnation": record.incarnation,
+                    "version": record.version,
+                    "owned_shards": ring.owned_count(NodeId(name)),
+                    "rtt_ms": None if rtt_ns is None else rtt_ns / 1e6,
+                    "clock_offset_ms": self._cluster_clock.offset_ns / 1e6 if is_me else None,
+                    "clock_suspect": self._cluster_clock.is_suspect if is_me else None,
+                }
+            )
+        return PeersMessage(seq, rows)  # type: ignore[arg-type]
+
+    def ask_to_leave(self) -> None:
+        """An operator wants this node to leave."""
+        logger.info("node %s was asked to leave", self.name)
+        self.asked_to_leave.set()
 
     def rules(self, seq: int) -> bytes:
         """The encoded rules; laid out once, since every client asks after a change."""
@@ -238,19 +521,28 @@ class Node:
         return self._packed_rules.to(seq)
 
     def stats(self, seq: int) -> Stats:
-        """Counters, and what stands now: keys, evictions, owned shards, connections."""
+        """Counters, and what stands now: keys, evictions, shards, members, connections."""
         assert self._transport is not None
         counters = Counter(self.counters.as_dict())
         for cause, count in self._transport.refusals.items():
             counters[f"refused_{cause}"] += count
+        for name, count in self._membership.counters.items():
+            counters[f"gossip_{name}"] += count
+        if self._gossiping is not None:
+            for cause, count in self._gossiping.refused.items():
+                counters[f"gossip_refused_{cause}"] += count
+        counters.update(self._worldwide.stats())
         return Stats(
             seq,
             dict(counters)
             | {
                 "connections": len(self._sessions),
+                "copied_keys": len(self._holdings.copies),
                 "evicted": self._engine.evicted,
+                "gossip_health": self._membership.health,
                 "keys": len(self._engine),
-                "owned_shards": sum(self._is_mine),
+                "held_shards": self._holdings.count,
+                "owned_shards": self._ring.owned_count(self.name),
                 "rules_version": self._rules.version,
             },
         )
@@ -268,74 +560,81 @@ class Node:
         self._sessions.pop(id(session), None)
         self._idle.set()
 
-    # -- deciding and forwarding ---------------------------------------------------------------
-
-    def _decide_here(self, batch: Batch, *, stand_in: bool) -> Verdicts:
-        outcomes = decide_by(self._engine, batch, self._clock.now())
-        source = Source.STANDBY if stand_in else Source.OWNER
-        verdicts = Verdicts(outcomes, [source] * len(batch))
-        self.counters.decided(batch.op, verdicts, stand_in=stand_in)
-        return verdicts
-
-    async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
-        foreign = sum(not self._is_mine[shard_of(key)] for key in batch.keys)
-        self.counters.add("forwarded", foreign)
-        try:
-            verdicts = await self._router.decide(
-                batch,
-                lambda index: self._vetoes(batch, index),
-                hops=1,
-                within=request.deadline_ms / 1000,
-            )
-            payload = encode(self.answer(request, verdicts))
-        except Exception:  # A bug that one request meets must not end the node.
-            logger.exception("a bug in Ringfence; %d checks were not forwarded", len(batch))
-            self.refused("internal")
-            payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
-        else:
-            undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
-            self.counters.add("undecided", undecided)
-        finally:
-            self._forwarded_now -= len(batch)
-        sender.remember(request.seq, payload)
-        if sender.session is not None and self._transport is not None:
-            sender.session.send_payload(payload)
-            self._transport.flush()
-        self._idle.set()
-
-    def _vetoes(self, batch: Batch, index: int) -> bool:
-        rule = self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))
-        return rule is None or not (rule.shadow or rule.quota)
-
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+    def _period_of(self, key: bytes) -> int:
+        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
+        return _DAY_NS if rule is None or rule.limit is None else rule.limit.period_ns
 
     # -- what links tell -----------------------------------------------------------------------
 
     def on_versions(self, link: Link, view: int, rules: int) -> None:
-        """Members are listed in the settings: a peer that sees others has another list."""
-        if view != self._view and link.name not in self._strangers:
-            self._strangers.add(link.name)
-            logger.error(
-                "peer %s lists other members than this node; give all nodes the same list",
-                link.name,
-            )
+        """Gossip brings other views; rules are each node's own."""
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
-        """Tell the operator."""
+        """Tell the operator, and have a member that was lost probed at once."""
         host, port = link.address
         if reachable:
             logger.info("peer %s at %s:%d is within reach", link.name, host, port)
         else:
             logger.warning("peer at %s:%d is lost: %s", host, port, link.refusal)
+            if link.name and self._gossiping is not None:
+                with suppress(KeyError):
+                    self._gossiping.report_unreachable(link.name)
 
 
-class _Here:
-    """This node as a target of its own router."""
+class _Stamps:
+    """The cluster's clock for probes, which time themselves by another one."""
 
-    def __init__(self, decide: Callable[..., Verdicts]) -> None:
-        self._decide = decide
+    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
+        self._host = host
+        self._cluster = cluster
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
-        """Decide at once."""
-        done(self._decide(batch, stand_in=stand_in))
+    def read(self, now: int) -> int:
+        """The cluster's time in ns."""
+        return self._cluster.read(self._host.now())
+
+    def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
+        """Take what a probe has found out about a member's clock."""
+        self._cluster.sample(name, offset_ns, rtt_ns, self._host.now())
+
+
+class _ClusterTime:
+    """The time that owners count by: the host's clock, moved to where the cluster's stands."""
+
+    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
+        self._host = host
+        self._cluster = cluster
+
+    def now(self) -> int:
+        """Nanoseconds since the Unix epoch, never less than before."""
+        return self._cluster.read(self._host.now())
+
+
+def _member_of(record: Record) -> Member:
+    return Member(NodeId(record.name), record.datacenter, record.zone, record.weight)
+
+
+def _state_of(record: Record) -> str:
+    is_forwarding = record.forward_only and record.status in (Status.ALIVE, Status.SUSPECT)
+    return "forwarding" if is_forwarding else record.status.name.lower()
+
+
+def _tell(change: Changed) -> None:
+    """Write what happened to a member into the log."""
+    before, after = change.before, change.after
+    was = "unknown" if before is None else _state_of(before)
+    now = _state_of(after)
+    if was != now:
+        level = logging.WARNING if after.status in (Status.SUSPECT, Status.DEAD) else logging.INFO
+        logger.log(
+            level, "member %s at %s:%d is %s, was %s", after.name, after.host, after.port, now, was
+        )
+
+
+def _version() -> str:
+    try:
+        return version("ringfence")
+    except PackageNotFoundError:
+        return ""

@@ -13,10 +13,12 @@ from random import SystemRandom
 import trio
 
 from node.access import KeyDir, load_access
+from node.discovery import Discovery
 from node.node import Node
 from node.rulebook import Rulebook
 from node.settings import NodeSettings
 from ringfence.client.clock import SystemClock
+from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
 from ringfence.transport.authority import self_signed
 from ringfence.transport.tls import ClientTls, ServerTls, load_client_tls, load_server_tls
@@ -30,13 +32,14 @@ logger = logging.getLogger("ringfence.node")
 async def serve(
     settings: NodeSettings, *, task_status: trio.TaskStatus[Node] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a node until SIGTERM or SIGINT, then drain. SIGHUP reads the rules again.
+    """Run a node until SIGTERM, SIGINT or an operator asks it to leave; SIGHUP reads keys and
+    rules again.
 
     Raises `ConfigError` when keys, rules or the address are not good.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         keys = KeyDir(Path(settings.keys)) if settings.keys else None
-        access = load_access(keys)
+        access = load_access(keys, settings.cluster)
         rulebook = (
             Rulebook(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
             if settings.rules
@@ -52,10 +55,9 @@ async def serve(
             server=_server_tls(keys),
             accept=node.accept,
         )
+        resolve = Discovery(settings.join).resolve if settings.join else None
         async with trio.open_nursery() as nursery:
-            await nursery.start(node.run, transport)
             await nursery.start(transport.run)
-            _calm_the_collector()
             logger.info(
                 "node %s listens on %s:%d, %d rules, %s",
                 settings.name,
@@ -63,18 +65,16 @@ async def serve(
                 len(rules.rules()),
                 "keys from " + settings.keys if keys else "no keys: loopback only",
             )
-            task_status.started(node)
             ask_reload, asked = trio.open_memory_channel[None](1)
+            nursery.start_soon(_heed_signals, signals, node, keys, settings.cluster, ask_reload)
             if rulebook is not None:
                 nursery.start_soon(_follow, rulebook, node, settings.reload_interval, asked)
-            async for number in signals:
-                if number != signal.SIGHUP:
-                    break
-                with suppress(trio.WouldBlock):  # One that waits is as good as two.
-                    ask_reload.send_nowait(None)
-            logger.info("node %s drains", settings.name)
-            nursery.start_soon(_ignore, signals)
-            await node.drain()
+            await nursery.start(node.run, transport, resolve)
+            _calm_the_collector()
+            task_status.started(node)
+            await node.asked_to_leave.wait()
+            logger.info("node %s hands over and leaves", settings.name)
+            await node.leave()
             nursery.cancel_scope.cancel()
     logger.info("node %s has stopped", settings.name)
 
@@ -86,10 +86,25 @@ def _calm_the_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _ignore(signals: AsyncIterator[int]) -> None:
-    """Take further signals while draining, which is bounded anyway; unread ones would kill us."""
-    async for _ in signals:
-        pass
+async def _heed_signals(
+    signals: AsyncIterator[int],
+    node: Node,
+    keys: KeyDir | None,
+    cluster: str,
+    ask_reload: trio.MemorySendChannel[None],
+) -> None:
+    """Read keys and rules again at SIGHUP; leave at any other signal, however often it comes."""
+    async for number in signals:
+        if number != signal.SIGHUP:
+            node.asked_to_leave.set()
+            continue
+        with suppress(trio.WouldBlock):  # One that waits is as good as two.
+            ask_reload.send_nowait(None)
+        try:
+            if keys is not None:
+                node.change_access(load_access(keys, cluster))
+        except ConfigError as error:
+            logger.error("keys not reloaded, the old ones stay in force: %s", error)
 
 
 async def _follow(

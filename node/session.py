@@ -12,17 +12,28 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,
+    AskLeave,
     AskMembers,
+    AskPeers,
     AskRules,
     AskStats,
     BadMessage,
+    Cells,
+    Copy,
+    Digest,
+    Done,
     ErrorCode,
+    Exchange,
     Hello,
+    Kept,
     Members,
     Message,
+    Offer,
     Op,
+    Peers,
     Ping,
     Pong,
+    Pull,
     Refused,
     Request,
     Role,
@@ -71,6 +82,15 @@ class Desk(Protocol):
 
     def stats(self, seq: int) -> Stats:
         """The node's counters."""
+
+    def peers(self, seq: int) -> Peers:
+        """All that is known of the members."""
+
+    def ask_to_leave(self) -> None:
+        """An operator wants the node to leave."""
+
+    def serve_peer(self, session: "Session", name: str, message: Message) -> None:
+        """Answer what only nodes ask, now or later; `name` is the node that asks."""
 
     def refused(self, cause: str) -> None:
         """Count a refusal."""
@@ -133,7 +153,7 @@ class Session:
         """End the connection from this side."""
         self._close(code, reason)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:
             if isinstance(message, Hello):
                 self._greet(message)
@@ -148,10 +168,21 @@ class Session:
             case AskRules(seq):
                 self.send_payload(self._desk.rules(seq))
             case AskStats(seq):
-                if Scope.OBSERVE in self._scopes:
+                if self._may(seq, Scope.OBSERVE):
                     self.send(self._desk.stats(seq))
+            case AskPeers(seq):
+                if self._may(seq, Scope.OBSERVE):
+                    self.send(self._desk.peers(seq))
+            case AskLeave(seq):
+                if self._may(seq, Scope.ADMIN):
+                    self.send(Done(seq))
+                    self._desk.ask_to_leave()
+            case Exchange() | Pull() | Copy() | Offer() | Kept() | Cells() | Digest():
+                if self._role is Role.NODE:
+                    self._desk.serve_peer(self, self._sender.who[0], message)
                 else:
-                    self._refuse_scope(seq, Scope.OBSERVE)
+                    self._desk.refused("not_permitted")
+                    self._refuse(ErrorCode.NOT_PERMITTED, "only nodes ask each other this")
             case Ping(seq):
                 self.send(Pong(seq))
             case Hello():
@@ -183,8 +214,7 @@ class Session:
     def _ask(self, request: Request, sender: "Sender[Session]") -> None:
         seq = request.seq
         scope = _SCOPES[request.op]
-        if scope not in self._scopes:
-            self._refuse_scope(seq, scope)
+        if not self._may(seq, scope):
             return
         if request.hops and self._role is not Role.NODE:
             self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
@@ -216,11 +246,15 @@ class Session:
             sender.remember(seq, payload)
             self.send_payload(payload)
 
-    def _refuse_scope(self, seq: int, scope: Scope) -> None:
+    def _may(self, seq: int, scope: Scope) -> bool:
+        """Whether the sender has this scope; if not, tell it."""
+        if scope in self._scopes:
+            return True
         self._desk.refused("not_permitted")
         self.send(
             Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
         )
+        return False
 
     def _refuse(self, code: ErrorCode, reason: str) -> None:
         self._desk.refused(code.name.lower())

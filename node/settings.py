@@ -1,7 +1,8 @@
-"""A node's settings: a TOML file, the environment over it, flags over both.
+"""A node's settings: a TOML file, the environment over it, flags over both; none is needed.
 
-Every node of a cluster can share one file; what tells them apart is the name. Unknown names are
-refused, since a misspelt setting that is ignored is a setting that is not there.
+What is not told has a default that suits one node on loopback; a node that joins others needs to
+know one of them. Unknown names are refused, since a misspelt setting that is ignored is a setting
+that is not there.
 """
 
 import difflib
@@ -17,52 +18,41 @@ import msgspec
 
 from hashring import Member, NodeId
 from node.complaints import in_plain_words
-from ringfence.client.url import parse_address
+from node.discovery import from_environment, parse_seed
+from ringfence.client.url import DEFAULT_PORT, parse_address
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.transport.interface import Address
 from ringfence.wire import MAX_TEXT
 
-__all__ = ["MemberSettings", "NodeSettings", "load_settings"]
+__all__ = ["NodeSettings", "load_settings"]
 
 _PREFIX = "RINGFENCE_NODE_"
-
-
-class MemberSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One member of the cluster, as every member lists it."""
-
-    name: str
-    address: str
-    """`HOST:PORT` under which peers and clients reach it (UDP)."""
-    datacenter: str = "dc1"
-    zone: str = ""
-    weight: float = 1.0
-
-    @property
-    def at(self) -> Address:
-        """The address, parsed."""
-        try:
-            return parse_address(self.address)
-        except ConfigError as error:
-            raise ConfigError(f"member {self.name!r}: {error}") from error
-
-    def as_member(self) -> Member:
-        """The member as the ring sees it."""
-        try:
-            return Member(NodeId(self.name), self.datacenter, self.zone, self.weight)
-        except ValueError as error:
-            raise ConfigError(f"member {self.name!r}: {error}") from error
+_LOOPBACK = f"127.0.0.1:{DEFAULT_PORT}"
+_MOST_BYTES = 500
+"""Of name, host, data center and zone together: what is said of a member travels in datagrams."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything a node can be told; times in seconds."""
 
-    members: list[MemberSettings]
-    """All members of the cluster, this one included; the same list on every node."""
     name: str = ""
-    """Which of the members this node is; the host's name when one is called so."""
-    listen: str = ""
-    """`HOST:PORT` to bind; the own member's address when empty."""
+    """Unique in the cluster. `load_settings` takes host and port, or the pod's name, when empty."""
+    listen: str = _LOOPBACK
+    """`HOST:PORT` to bind (UDP), for peers and clients alike."""
+    advertise: str = ""
+    """`HOST:PORT` under which others reach the node; `listen` when empty."""
+    join: list[str] = []
+    """Where to look for other members, each `HOST:PORT`, `dns:NAME:PORT` or `srv:NAME`; one that
+    answers is enough. Empty for the first node of a cluster."""
+    cluster: str = "ringfence"
+    """Nodes of clusters that are called otherwise are strangers, whatever keys they have."""
+    datacenter: str = "dc1"
+    """Nodes of one data center share a ring."""
+    zone: str = ""
+    """What fails together inside the data center."""
+    weight: float = 1.0
+    """Share of the ring relative to the other members, 0.25 to 4."""
     rules: str = ""
     """Rule file, or directory of rule files."""
     keys: str = ""
@@ -76,30 +66,29 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     forward_timeout: float = 0.25
     """How long a peer may take to answer a forwarded check."""
     drain_timeout: float = 5.0
-    """How long a stopping node goes on answering what is in flight."""
+    """How long a leaving node hands over, and then goes on answering what is in flight, at most."""
     reload_interval: float = 1.0
     """How often the rules are looked at for changes; 0 to reload on SIGHUP only."""
 
     @property
-    def me(self) -> MemberSettings:
-        """The own entry among the members."""
-        return next(member for member in self.members if member.name == self.name)
-
-    @property
     def listen_at(self) -> Address:
         """Where to bind."""
-        return parse_address(self.listen) if self.listen else self.me.at
+        return parse_address(self.listen)
+
+    @property
+    def advertise_at(self) -> Address:
+        """Where others reach the node."""
+        return parse_address(self.advertise or self.listen)
 
     @property
     def is_beyond_loopback(self) -> bool:
         """Whether others than this host can reach the node."""
-        host = self.listen_at[0]
-        if host == "localhost":
-            return False
-        try:
-            return not ip_address(host).is_loopback
-        except ValueError:
-            return True
+        return not _is_loopback(self.listen_at[0])
+
+    @property
+    def member(self) -> Member:
+        """The node as the ring sees it."""
+        return Member(NodeId(self.name), self.datacenter, self.zone, self.weight)
 
 
 def load_settings(
@@ -107,11 +96,11 @@ def load_settings(
     environment: Mapping[str, str] = os.environ,
     flags: Mapping[str, object] | None = None,
 ) -> NodeSettings:
-    """Read the settings; raises `ConfigError` that names the file, the setting and the mend.
+    """Read the settings; raises `ConfigError` that names the source, the setting and the mend.
 
     Paths in the file are relative to it.
     """
-    told: dict[str, Any] = {"members": []}
+    told: dict[str, Any] = {}
     source = "flags and environment"
     if path is not None:
         source = str(path)
@@ -120,18 +109,18 @@ def load_settings(
             if isinstance(told.get(name), str) and told[name]:
                 told[name] = str(path.parent / told[name])
     told |= _from_environment(environment)
-    told |= {name: value for name, value in (flags or {}).items() if value not in (None, "")}
-    if path is None and not told["members"]:
+    told |= {name: value for name, value in (flags or {}).items() if value not in (None, "", [])}
+    if "members" in told:
         raise ConfigError(
-            "no settings: pass --config FILE, or set RINGFENCE_NODE_MEMBERS=NAME=HOST:PORT"
+            f"{source}: members is no longer a setting, for nodes find each other; write "
+            f"{_instead_of_members(told)} in its place"
         )
-    if not told.get("name"):
-        told["name"] = socket.gethostname()
     try:
         settings = msgspec.convert(told, NodeSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {_mended(error)}") from error
     try:
+        settings = _completed(settings, environment)
         _validate(settings)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
@@ -143,13 +132,23 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{path}: no such file; write one as in examples/three-nodes.toml, or pass another "
+            f"{path}: no such file; write one as in examples/node.toml, or pass another "
             "with --config"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def _instead_of_members(told: Mapping[str, Any]) -> str:
+    """What says the same as a list of members did, as far as it can be read."""
+    listed = told["members"] if isinstance(told["members"], list) else []
+    rows = [row for row in listed if isinstance(row, dict) and isinstance(row.get("address"), str)]
+    mine = [row["address"] for row in rows if row.get("name") == told.get("name")]
+    others = [row["address"] for row in rows if row["address"] not in mine]
+    listen = f'listen = "{mine[0]}" and ' if mine and "listen" not in told else ""
+    return f'{listen}join = ["{others[0] if others else "HOST:PORT"}"]'
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -159,14 +158,19 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if not variable.startswith(_PREFIX):
             continue
         name = variable.removeprefix(_PREFIX).lower()
+        if name == "members":
+            raise ConfigError(
+                f"environment: {variable} is no longer a setting, for nodes find each other; set "
+                f"{_PREFIX}JOIN=HOST:PORT in its place"
+            )
         if name not in fields:
             known = [_PREFIX + field.upper() for field in fields]
             raise ConfigError(
                 f"environment: {variable} sets nothing{_did_you_mean(variable, known)}"
             )
         text = environment[variable]
-        if name == "members":
-            told[name] = [_member_of(entry, variable) for entry in text.split(",") if entry]
+        if name == "join":
+            told[name] = [seed.strip() for seed in text.split(",") if seed.strip()]
             continue
         try:
             told[name] = msgspec.convert(text, fields[name].type, strict=False)
@@ -175,24 +179,18 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return told
 
 
-def _member_of(entry: str, variable: str) -> dict[str, str]:
-    name, equals, address = entry.strip().partition("=")
-    if not equals:
-        raise ConfigError(
-            f"environment: {variable}: {entry!r} is not NAME=HOST:PORT; "
-            "write a=10.0.0.1:7101,b=10.0.0.2:7101"
-        )
-    return {"name": name, "address": address}
+def _completed(settings: NodeSettings, environment: Mapping[str, str]) -> NodeSettings:
+    """Fill in what follows from the rest, or from what Kubernetes tells a pod."""
+    host, port = _address_of("listen", settings.listen)
+    found = from_environment(environment)
+    name = settings.name or found.get("name") or f"{socket.gethostname()}-{port}"
+    advertise = settings.advertise
+    if not advertise and _is_wildcard(host) and "advertise" in found:
+        advertise = _host_and_port(found["advertise"], port)
+    return msgspec.structs.replace(settings, name=name, advertise=advertise)
 
 
 def _validate(settings: NodeSettings) -> None:
-    _validate_members(settings.members)
-    names = [member.name for member in settings.members]
-    if settings.name not in names:
-        raise ConfigError(
-            f"this node is called {settings.name!r}, which is not among the members "
-            f"{', '.join(names)}; pass --name, or set name"
-        )
     for name in ("forward_timeout", "drain_timeout"):
         if not 0 < getattr(settings, name) <= 60:
             raise ConfigError(f"{name} must be above 0 and at most 60 seconds")
@@ -200,59 +198,104 @@ def _validate(settings: NodeSettings) -> None:
         raise ConfigError("reload_interval must be from 0 to 3600 seconds")
     if settings.max_keys < 1:
         raise ConfigError("max_keys must be at least 1")
-    try:
-        host, port = settings.listen_at
-    except ConfigError as error:
-        raise ConfigError(f"listen: {error}") from error
-    if port < 1:
-        raise ConfigError(f"listen: no port in {settings.listen!r}; write HOST:PORT")
+    if settings.advertise:
+        _address_of("advertise", settings.advertise)
+    _validate_texts(settings)
+    host, port = settings.listen_at
     if settings.is_beyond_loopback and not settings.keys:
         raise ConfigError(
-            f"node {settings.name!r} would listen on {host}:{port}, beyond loopback, "
-            'without keys; run `ringfence keys new keys` and set keys = "keys"'
+            f"node {settings.name!r} would listen on {_host_and_port(host, port)}, beyond "
+            'loopback, without keys; run `ringfence keys new keys` and set keys = "keys"'
+        )
+    if _is_wildcard(settings.advertise_at[0]):
+        which = "advertise" if settings.advertise else "listen"
+        raise ConfigError(
+            f"{which}: nobody can reach a node at {settings.advertise_at[0]}; set advertise to "
+            "the HOST:PORT under which the others reach this node"
+        )
+    for text in settings.join:
+        _validate_seed(text, settings)
+
+
+def _validate_texts(settings: NodeSettings) -> None:
+    """Check what others are told of this node."""
+    try:
+        member = settings.member
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    host = settings.advertise_at[0]
+    texts = {
+        "name": member.name,
+        "advertise": host,
+        "cluster": settings.cluster,
+        "datacenter": member.datacenter,
+        "zone": member.zone,
+    }
+    for name, text in texts.items():
+        if len(text) > MAX_TEXT or not text.isprintable():
+            raise ConfigError(
+                f"{name}: {text[:40]!r} is longer than {MAX_TEXT} characters or cannot be printed; "
+                "shorten it"
+            )
+    if not settings.cluster:
+        raise ConfigError("cluster is empty; give the cluster a name")
+    told = "".join((member.name, host, member.datacenter, member.zone))
+    if (size := len(told.encode())) > _MOST_BYTES:
+        raise ConfigError(
+            f"name, address, datacenter and zone have {size} bytes together; shorten them to "
+            f"{_MOST_BYTES}"
         )
 
 
-def _validate_members(members: list[MemberSettings]) -> None:
-    if not members:
-        raise ConfigError("no members; list every node under [[members]]")
-    names: set[str] = set()
-    by_address: dict[Address, str] = {}
-    for member in members:
-        _validate_member(member)
-        if member.name in names:
-            raise ConfigError(f"two members are called {member.name!r}; names must differ")
-        names.add(member.name)
-        other = by_address.setdefault(member.at, member.name)
-        if other != member.name:
-            raise ConfigError(
-                f"members {other!r} and {member.name!r} have the same address {member.address!r}; "
-                "give each a port of its own"
-            )
+def _validate_seed(text: str, settings: NodeSettings) -> None:
+    seed = parse_seed(text)
+    if seed.kind != "srv" and seed.port < 1:
+        raise ConfigError(f"join {text!r}: nobody listens on port 0")
+    is_far = seed.kind == "address" and _is_ip(seed.name) and not _is_loopback(seed.name)
+    if is_far and not settings.is_beyond_loopback:
+        raise ConfigError(
+            f"join {text!r} is beyond loopback, and this node would listen on {settings.listen} "
+            "only, where nobody there can reach it; set listen to an address of this host"
+        )
 
 
-def _validate_member(member: MemberSettings) -> None:
-    member.as_member()
-    for text in (member.name, member.at[0], member.datacenter, member.zone):
-        if len(text) > MAX_TEXT or not text.isprintable():
-            raise ConfigError(
-                f"member {member.name[:40]!r}: {text[:40]!r} is longer than {MAX_TEXT} characters "
-                "or cannot be printed; shorten it"
-            )
-    if member.at[1] < 1:
-        raise ConfigError(f"member {member.name!r} has no port in {member.address!r}")
+def _address_of(name: str, text: str) -> Address:
+    try:
+        host, port = parse_address(text)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    if port < 1:
+        raise ConfigError(f"{name}: no port in {text!r}; write HOST:PORT")
+    return host, port
+
+
+def _host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
+
+
+def _is_wildcard(host: str) -> bool:
+    return _is_ip(host) and ip_address(host).is_unspecified
 
 
 def _mended(error: msgspec.ValidationError) -> str:
     """Say what is wrong, and of an unknown name what was probably meant."""
     text = str(error)
-    quoted = text.split("`")[1::2]
     if "unknown field" in text:
-        place = quoted[1] if len(quoted) > 1 else ""
-        kind = MemberSettings if place.startswith("$.members") else NodeSettings
-        known = [field.name for field in msgspec.structs.fields(kind)]
-        where = f" in {place.removeprefix('$.')}" if place else ""
-        return f"there is no setting {quoted[0]!r}{where}{_did_you_mean(quoted[0], known)}"
+        name = text.split("`")[1]
+        known = [field.name for field in msgspec.structs.fields(NodeSettings)]
+        return f"there is no setting {name!r}{_did_you_mean(name, known)}"
     return in_plain_words(error, known=", ".join(Algorithm))
 
 

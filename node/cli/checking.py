@@ -1,16 +1,11 @@
-"""`ringfence check` and `ringfence members`: ask a running cluster."""
-
-from typing import TypeAlias
+"""`ringfence check`: ask a running cluster once."""
 
 import click
 import trio
-from rich.console import Console
-from rich.table import Table
 
 from node.cli.common import (
     as_json,
     cluster_option,
-    console,
     decision_row,
     json_option,
     need_cluster,
@@ -23,15 +18,9 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, format_limit
-from ringfence.wire import MemberRow, Source
+from ringfence.wire import Source
 
-__all__ = ["check", "members", "show_members"]
-
-_Row: TypeAlias = dict[str, object]
-_COUNTED = ("owned_shards", "keys", "checks", "allowed", "denied", "forwarded", "stood_in")
-_HEADINGS = {"datacenter": "data center", "owned_shards": "shards"}
-_UNBOUNDED = 10_000
-"""Columns of a screen that any table fits into."""
+__all__ = ["check"]
 
 
 @click.command()
@@ -98,64 +87,6 @@ def _verb_of(**chosen: bool) -> str:
     return verbs[0] if verbs else "check"
 
 
-@click.command()
-@cluster_option
-@json_option
-def members(cluster: str | None, json_: bool) -> None:
-    """List the members of the cluster with their counters."""
-    rows = trio.run(_members, need_cluster(cluster))
-    if json_:
-        as_json({"members": [_member_row(row, counters) for row, counters in rows]})
-        return
-    show_members(console(), [_member_row(row, counters) for row, counters in rows])
-
-
-def show_members(screen: Console, rows: list[_Row]) -> None:
-    """Print one table where the screen is wide enough for it, else one of names, one of counters.
-
-    Data center and zone are left out where they are the same for all.
-    """
-    who = ["name", "address", "state"]
-    who += [name for name in ("datacenter", "zone") if len({row[name] for row in rows}) > 1]
-    whole = _members_table(rows, [*who, *_COUNTED])
-    if (
-        screen.measure(whole, options=screen.options.update_width(_UNBOUNDED)).maximum
-        <= screen.width
-    ):
-        screen.print(whole)
-        return
-    screen.print(_members_table(rows, who))
-    screen.print()
-    screen.print(_members_table(rows, ["name", *_COUNTED]))
-
-
-def _members_table(rows: list[_Row], columns: list[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        heading = _HEADINGS.get(column, column.replace("_", " "))
-        is_count = column in _COUNTED
-        table.add_column(heading, justify="right" if is_count else "left", overflow="fold")
-    for row in rows:
-        counters = row["counters"]
-        counts = counters if isinstance(counters, dict) else dict.fromkeys(_COUNTED, "-")
-        table.add_row(
-            *(str((counts if name in _COUNTED else row).get(name, 0)) for name in columns)
-        )
-    return table
-
-
-def _member_row(row: MemberRow, counters: dict[str, int] | None) -> _Row:
-    return {
-        "name": row.name,
-        "address": f"{row.host}:{row.port}",
-        "datacenter": row.datacenter,
-        "zone": row.zone,
-        "weight": row.weight,
-        "state": row.state if counters is not None else "unreachable",
-        "counters": counters,
-    }
-
-
 async def _check(
     url: ClusterUrl,
     domain: str,
@@ -186,15 +117,6 @@ async def _check(
                 return await limiter.reset(domain, descriptors)
             case _:
                 return await limiter.check(domain, descriptors, 0 if verb == "peek" else cost)
-
-
-async def _members(url: ClusterUrl) -> list[tuple[MemberRow, dict[str, int] | None]]:
-    async with open_cluster(url, raise_on_outage=True) as cluster:
-        rows = await cluster.all_stats()
-        refusal = cluster.outage()
-        if refusal is not None:
-            raise refusal  # They are within reach, but the token may not look.
-        return rows
 
 
 _DONE = {"refund": "refunded", "reset": "reset"}

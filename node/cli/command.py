@@ -9,9 +9,11 @@ from typing import NoReturn
 
 import click
 
-from node.cli.checking import check, members
+from node.cli.checking import check
 from node.cli.demonstrating import demo
 from node.cli.keys import keys
+from node.cli.leaving import leave
+from node.cli.members import members
 from node.cli.replaying import replay
 from node.cli.rules import rules
 from node.cli.running import node
@@ -55,7 +57,7 @@ def ringfence() -> None:
     """
 
 
-for verb in (node, demo, check, replay, rules, keys, members):
+for verb in (node, demo, check, replay, rules, keys, members, leave):
     ringfence.add_command(verb)
 
 

@@ -121,8 +121,8 @@ def _summarise(screen: Console, result: DemoResult) -> None:
         f"{tally.denied} denied, {tally.errors} undecided."
     )
     screen.print(
-        f"Node {result.killed} was killed half way; its keys went on with their standby nodes "
-        f"({result.by_source.get('standby', 0)} decisions)."
+        f"Node {result.killed} was killed half way; its standbys decided in its place "
+        f"({result.by_source.get('standby', 0)} checks) until its shards were theirs."
     )
     screen.print(
         f"An independent exact count over the {result.judged_keys} keys whose owner lived finds "

@@ -1,4 +1,4 @@
-"""`ringfence keys new`: make the secrets of a cluster."""
+"""`ringfence keys`: make the secrets of a cluster, and change the one that nodes share."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ import click
 
 from node.access import KeyDir
 from node.cli.common import as_json, json_option
+from node.keys import rotate as rotate_key
 from node.keys import write_keys
 
 __all__ = ["keys"]
 
-_DEFAULT_TOKENS = ("app:check", "operator:check,reset,observe")
+_DEFAULT_TOKENS = ("app:check", "operator:check,reset,observe,admin")
 
 
 @click.group()
@@ -29,7 +30,7 @@ def keys() -> None:
     "tokens",
     multiple=True,
     metavar="NAME:SCOPE,SCOPE",
-    help="A client's token; scopes are check, reset, observe. "
+    help="A client's token; scopes are check, reset, observe, admin. "
     f"Repeatable; {' and '.join(_DEFAULT_TOKENS)} when absent.",
 )
 @click.option("--days", default=825, show_default=True, type=click.IntRange(1, 3650))
@@ -57,3 +58,26 @@ def new(
     click.echo(f'nodes: set keys = "{directory}"')
     first = next(path for path in written if path.suffix == ".token")
     click.echo(f"clients: ringfence://$(cat {first})@HOST:PORT?ca={key_dir.ca}")
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("step", type=click.Choice(["add", "use", "drop"]))
+@json_option
+def rotate(directory: Path, step: str, json_: bool) -> None:
+    """Change the cluster key in DIRECTORY while the nodes run, in three steps.
+
+    `add` makes a key that is taken besides the old one, `use` makes it the one that is used, and
+    `drop` forgets the old one. After each step copy cluster.key to every node and send each a
+    SIGHUP, before the next step.
+    """
+    now = rotate_key(directory, step)
+    following = {"add": "use", "use": "drop", "drop": None}[step]
+    if json_:
+        as_json({"step": step, "now": now, "next": following})
+        return
+    click.echo(f"{KeyDir(directory).cluster_key}: {now}")
+    click.echo(
+        "copy it to every node and send each a SIGHUP"
+        + (f"; then: ringfence keys rotate {directory} {following}" if following else "")
+    )

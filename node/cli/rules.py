@@ -1,5 +1,6 @@
 """`ringfence rules check`: read rule files and show what they mean."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +11,15 @@ from rich.text import Text
 from node.cli.common import as_json, console, json_option, printable
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
-from ringfence.rules.load import Defaults, load_files, load_path
-from ringfence.rules.report import ReportRow, describe
+from ringfence.rules.load import Defaults, RuleFileError, load_files, load_path
+from ringfence.rules.report import Datacenters, ReportRow, describe, too_short
 
 __all__ = ["rules"]
+
+_UNKNOWN = (
+    "how far limits of global scope can be exceeded depends on the data centers; "
+    "add --datacenters N --rtt MS"
+)
 
 
 @click.group()
@@ -31,26 +37,75 @@ def rules() -> None:
     show_default=True,
     help="For rules that name none, as the node's setting.",
 )
+@click.option(
+    "--datacenters",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Print how far rules of global scope can be exceeded in so many data centers.",
+)
+@click.option(
+    "--rtt",
+    type=click.FloatRange(0, 10_000),
+    metavar="MS",
+    help="With --datacenters: the round trip between two of them.",
+)
+@click.option(
+    "--demand",
+    type=click.FloatRange(0, 1_000_000),
+    metavar="X",
+    help="With --datacenters: what all callers ask, in multiples of the limit.  [default: 2]",
+)
 @json_option
-def check(files: tuple[Path, ...], merge: bool, default_algorithm: str, json_: bool) -> None:
+def check(
+    files: tuple[Path, ...],
+    merge: bool,
+    default_algorithm: str,
+    datacenters: int | None,
+    rtt: float | None,
+    demand: float | None,
+    json_: bool,
+) -> None:
     """Check FILES (or one directory) and print the tree: identity, algorithm, memory, bound."""
     _refuse_repeated(files)
+    where = _datacenters(datacenters, rtt, demand)
     defaults = Defaults(algorithm=Algorithm(default_algorithm))
     if len(files) == 1:
         loaded = load_path(files[0], defaults=defaults, merge=merge)
     else:
         loaded = load_files(files, defaults=defaults, merge=merge)
-    rows = describe(loaded.rules, loaded.warnings)
+    problems = too_short(loaded, where) if where is not None else []
+    if problems:
+        raise RuleFileError(problems)
+    rows = describe(loaded.rules, loaded.warnings, where)
+    warnings = [str(warning) for warning in loaded.warnings]
     count = len(loaded.rules.rules())
+    is_unknown = where is None and any(rule.scope == "global" for rule in loaded.rules.rules())
+    if is_unknown:
+        warnings.append(_UNKNOWN)
     if json_:
-        warnings = [str(warning) for warning in loaded.warnings]
         as_json({"count": count, "rules": [asdict(row) for row in rows], "warnings": warnings})
         return
     screen = console()
     for row in rows:
         for line in _lines(row):
             screen.print(line, soft_wrap=True)
+    if is_unknown:
+        screen.print(Text(f"warning: {_UNKNOWN}", "yellow"), soft_wrap=True)
     screen.print("1 rule is good" if count == 1 else f"{count} rules are good")
+
+
+def _datacenters(count: int | None, rtt: float | None, demand: float | None) -> Datacenters | None:
+    """Take what was said of the data centers; None when nothing was."""
+    for name, number in (("--rtt", rtt), ("--demand", demand)):
+        if number is not None and math.isnan(number):
+            raise ConfigError(f"{name} is no number; write one such as 80")
+        if number is not None and count is None:
+            raise ConfigError(f"{name} says nothing without --datacenters; add --datacenters N")
+    if count is None:
+        return None
+    if rtt is None:
+        raise ConfigError("--datacenters without --rtt; add the round trip between two, in ms")
+    return Datacenters(count, round(rtt * 1e6), 2.0 if demand is None else demand)
 
 
 def _refuse_repeated(files: tuple[Path, ...]) -> None:
@@ -78,5 +133,11 @@ def _lines(row: ReportRow) -> Iterator[Text]:
         yield Text(f"{indent}    {', '.join(filter(None, [*known, *row.flags]))}", "dim")
     if row.worst is not None:
         yield Text(f"{indent}    at most {row.worst} in any one period. {row.bound}", "dim")
+    if row.reach is not None:
+        reach = row.reach
+        words = f"in all data centers at most {reach.bound} are counted"
+        if reach.ceiling != reach.bound:
+            words += f", or {reach.ceiling} when links are cut or all demand comes at once"
+        yield Text(f"{indent}    {words}. {reach.reason}", "dim")
     for warning in row.warnings:
         yield Text(f"{indent}    warning: {printable(warning)}", "yellow")

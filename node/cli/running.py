@@ -17,8 +17,27 @@ __all__ = ["node"]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Settings file; see docs/operations. RINGFENCE_NODE_* variables and flags go over it.",
 )
-@click.option("--name", help="Which of the listed members this node is.")
-@click.option("--listen", metavar="HOST:PORT", help="Address to bind instead of the member's own.")
+@click.option("--name", help="Unique in the cluster; host and port when absent.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="UDP address to bind; 127.0.0.1:7101 when absent."
+)
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="Where others reach it, if not where it listens."
+)
+@click.option(
+    "--join",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Any running node of the cluster; also dns:NAME:PORT and srv:NAME. Repeatable.",
+)
+@click.option("--datacenter", help="Nodes of one data center share a ring; dc1 when absent.")
+@click.option("--zone", help="What fails together inside the data center.")
+@click.option("--weight", type=float, help="Share of the ring, 0.25 to 4; 1 when absent.")
+@click.option(
+    "--cluster-name",
+    "cluster",
+    help="Nodes of other clusters are strangers; ringfence when absent.",
+)
 @click.option("--rules", help="Rule file or directory.")
 @click.option("--keys", help="Directory that `ringfence keys new` wrote.")
 @click.option(
@@ -31,13 +50,34 @@ def node(
     config: Path | None,
     name: str | None,
     listen: str | None,
+    advertise: str | None,
+    join: tuple[str, ...],
+    datacenter: str | None,
+    zone: str | None,
+    weight: float | None,
+    cluster: str | None,
     rules: str | None,
     keys: str | None,
     log_level: str,
 ) -> None:
-    """Run a node until SIGTERM; SIGHUP reads the rules again."""
+    """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
+
+    Nothing needs to be configured: `ringfence node` alone is a cluster of one on loopback, which
+    others join by naming it.
+    """
     from node.serve import serve
 
-    flags = {"name": name, "listen": listen, "rules": rules, "keys": keys}
+    flags = {
+        "name": name,
+        "listen": listen,
+        "advertise": advertise,
+        "join": list(join),
+        "datacenter": datacenter,
+        "zone": zone,
+        "weight": weight,
+        "cluster": cluster,
+        "rules": rules,
+        "keys": keys,
+    }
     with log_to_stderr(log_level):
         trio.run(serve, load_settings(config, flags=flags))

@@ -1,12 +1,11 @@
 """Three node processes on loopback with keys of their own, for as long as the demo runs."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,19 +34,32 @@ class DemoCluster:
     processes: dict[str, "subprocess.Popen[bytes]"]
     logs: dict[str, Path]
 
+    def start(self, name: str, *flags: str) -> None:
+        """Start a node process; what it logs goes to its file."""
+        with self.logs[name].open("wb") as log:
+            self.processes[name] = subprocess.Popen(  # noqa: S603 - our own module
+                # -P: a folder called `node` where the user happens to stand is not ours.
+                [sys.executable, "-P", "-m", "node.entry", "node", "--name", name, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+            )
+
     def kill(self, name: str) -> None:
         """End a node as a power failure would."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def wait_until_up(self) -> None:
-        """Wait until every node listens: before that, a standby would decide for its owner.
+        """Wait until every node sees all others: before that, some would decide alone.
 
         Raises `PeerUnavailable` when one ends, or takes longer than half a minute.
         """
         give_up = monotonic() + _STARTUP
+        everybody = f"view of {len(self.processes)} members".encode()
         for name, process in self.processes.items():
-            while b" listens on " not in self.logs[name].read_bytes():
+            while everybody not in self.logs[name].read_bytes():
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_LOOK_AGAIN)
                 self.assert_running()
@@ -64,51 +76,35 @@ class DemoCluster:
 
 
 @contextmanager
-def running_cluster(rules: Path, names: Sequence[str] = NAMES) -> Iterator[DemoCluster]:
-    """Start a node process per name and wait until all are up.
+def running_cluster(
+    rules: Path, names: Sequence[str] = NAMES, scopes: str = "check,observe,admin"
+) -> Iterator[DemoCluster]:
+    """Start a node process per name and wait until all see each other.
 
-    They and all their files are gone when the block ends. Raises `PeerUnavailable`.
+    All but the first are told of the first, and nothing else. `scopes` are those of the token in
+    the cluster's address. They and all their files are gone when the block ends. Raises
+    `PeerUnavailable`.
     """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
         keys = KeyDir(home / "keys")
-        write_keys(keys.path, ["localhost"], [_HOST], [f"{_TOKEN}:check,observe"], days=2)
-        ports = _free_ports(len(names))
-        config = home / "cluster.toml"
-        config.write_text(
-            _settings(rules, keys.path, dict(zip(names, ports, strict=True))), "utf-8"
+        write_keys(keys.path, ["localhost"], [_HOST], [f"{_TOKEN}:{scopes}"], days=2)
+        addresses = [f"{_HOST}:{port}" for port in _free_ports(len(names))]
+        token = keys.token(_TOKEN).read_text("ascii").strip()
+        cluster = DemoCluster(
+            f"ringfence://{token}@{','.join(addresses)}?ca={keys.ca}",
+            {},
+            {name: home / f"{name}.log" for name in names},
         )
-        logs = {name: home / f"{name}.log" for name in names}
-        processes: dict[str, subprocess.Popen[bytes]] = {}
+        told = ("--rules", str(rules), "--keys", str(keys.path))
         try:
-            for name in names:
-                with logs[name].open("wb") as log:
-                    processes[name] = subprocess.Popen(  # noqa: S603 - our own module
-                        # -P: a folder called `node` where the user happens to stand is not ours.
-                        [
-                            *(sys.executable, "-P", "-m", "node.entry", "node"),
-                            *("--config", str(config), "--name", name),
-                        ],
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=_environment(),
-                    )
-            token = keys.token(_TOKEN).read_text("ascii").strip()
-            seeds = ",".join(f"{_HOST}:{port}" for port in ports)
-            cluster = DemoCluster(f"ringfence://{token}@{seeds}?ca={keys.ca}", processes, logs)
+            for name, address in zip(names, addresses, strict=True):
+                join = ("--join", addresses[0]) if name != names[0] else ()
+                cluster.start(name, "--listen", address, *told, *join)
             cluster.wait_until_up()
             yield cluster
         finally:
-            _stop(processes)
-
-
-def _settings(rules: Path, keys: Path, ports: Mapping[str, int]) -> str:
-    members = "".join(
-        f'\n[[members]]\nname = "{name}"\naddress = "{_HOST}:{port}"\n'
-        for name, port in ports.items()
-    )
-    return f"rules = {json.dumps(str(rules))}\nkeys = {json.dumps(str(keys))}\n{members}"
+            _stop(cluster.processes)
 
 
 def _environment() -> dict[str, str]:

@@ -117,7 +117,9 @@ async def _replay(
     shape = Shape((("client",),))
     limiter = Limiter(cluster)
     ring = Ring.of(
-        Member(NodeId(row.name), row.datacenter, row.zone, row.weight) for row in cluster.members
+        Member(NodeId(row.name), row.datacenter, row.zone, row.weight)
+        for row in cluster.members
+        if row.state == "alive"
     )
     records: list[Recorded] = []
     by_source: dict[str, int] = {}

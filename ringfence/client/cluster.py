@@ -18,6 +18,7 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
+from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
 from ringfence.client.router import Router, Routes
 from ringfence.errors import (
     AccessDenied,
@@ -29,17 +30,7 @@ from ringfence.errors import (
 )
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
-from ringfence.wire import (
-    AskMembers,
-    AskRules,
-    AskStats,
-    Hello,
-    MemberRow,
-    Members,
-    Message,
-    Rules,
-    Stats,
-)
+from ringfence.wire import AskMembers, AskRules, Hello, MemberRow, Members, Message, Plain, Rules
 
 __all__ = ["Cluster", "ClusterSettings"]
 
@@ -54,6 +45,8 @@ _SEED_PAUSE = 2.0
 _IDLE_PAUSE = 10.0
 """Seconds until we ask what is new although no answer has told us that something is."""
 _LOCAL_KEYS = 100_000
+_ROUTED = ("alive", "suspect")
+"""States of members that are in the ring; the others take no part in it, or not yet, or no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ class ClusterSettings:
     one-shot tools."""
 
 
-_Reply = TypeVar("_Reply", Members, Rules, Stats)
+_Told = TypeVar("_Told", Members, Rules)
 
 
 class Cluster:
@@ -158,9 +151,23 @@ class Cluster:
 
     async def stats(self, row: MemberRow) -> dict[str, int] | None:
         """Fetch one member's counters; None when it cannot be had."""
-        link = self._link_of(row)
-        reply = await _call(link, AskStats, Stats)
-        return reply.counters if reply is not None else None
+        return await counters_of(self._link_of(row))
+
+    async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
+        """Ask one member what it knows of all members; None when it cannot be had."""
+        return await peers_of(self._link_of(row))
+
+    async def ask_to_leave(self, row: MemberRow) -> bool:
+        """Ask one member to hand over, leave and stop; whether it said that it will.
+
+        Raises `AccessDenied` when the token may not.
+        """
+        return await ask_to_leave(self._link_of(row))
+
+    async def members_seen_by(self, row: MemberRow) -> tuple[MemberRow, ...] | None:
+        """Ask one member for the members right now; None when it cannot be had."""
+        reply = await call(self._link_of(row), AskMembers, Members)
+        return None if reply is None else tuple(reply.members)
 
     async def all_stats(self) -> list[tuple[MemberRow, dict[str, int] | None]]:
         """Fetch every member's counters at once, None for those that cannot be had."""
@@ -289,7 +296,9 @@ class Cluster:
             await self._fetch_rules()
         members = await self._ask_any(AskMembers, Members)
         has_rules = self._fixed_rules or self._seen_rules >= 0
-        is_new = members is not None and members.view != self._view
+        is_new = members is not None and (
+            members.view != self._view or _places(members.members) != _places(self._rows)
+        )
         if members is not None and has_rules and (is_new or self._router.routes is None):
             self._adopt(members)
         self._changed.set()
@@ -314,7 +323,7 @@ class Cluster:
 
     def _adopt(self, members: Members) -> None:
         """Route by these members from now on; links to those that are gone are closed."""
-        alive = [row for row in members.members if row.state in ("alive", "suspect", "leaving")]
+        alive = [row for row in members.members if row.state in _ROUTED]
         answering = {link.name for link in self._links.values() if link.is_ready}
         near = [row.datacenter for row in alive if row.name in answering]
         datacenter = self._datacenter or (near[0] if near else None)
@@ -343,7 +352,7 @@ class Cluster:
         for address, link in list(self._links.items()):
             if id(link) not in keep:
                 del self._links[address]
-                link.close()
+                link.retire()
         self._misplaced = None
         self._rows = tuple(members.members)
         self._view = members.view
@@ -367,11 +376,11 @@ class Cluster:
                 return link
         return self._link_to((row.host, row.port))
 
-    async def _ask_any(self, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
+    async def _ask_any(self, make: Callable[[int], Message], kind: type[_Told]) -> _Told | None:
         """Ask the members in turn until one replies."""
         for link in sorted(self._links.values(), key=lambda link: link is not self._teller):
             if link.is_ready:
-                reply = await _call(link, make, kind)
+                reply = await call(link, make, kind)
                 if reply is not None:
                     return reply
         return None
@@ -380,16 +389,6 @@ class Cluster:
         return self._rules.by_id(rule_id)
 
 
-async def _call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
-    """Send a question over a link and wait for its reply."""
-    answered = anyio.Event()
-    replies: list[_Reply] = []
-
-    def on_reply(reply: object) -> None:
-        if isinstance(reply, kind):
-            replies.append(reply)
-        answered.set()
-
-    link.call(make, on_reply)
-    await answered.wait()
-    return replies[0] if replies else None
+def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
+    """What must be the same for the links to stay right."""
+    return [(row.name, row.host, row.port, row.state) for row in rows]

@@ -5,73 +5,36 @@ leaves at once when nothing is in flight; later ones leave when the tasks that a
 had their say, so that nobody waits for a timer. A frame that was not answered when the connection
 broke is sent again under its number, and the member answers it without counting twice. A member
 that stays silent is given up quickly and tried again in the background.
+
+Decides when frames leave and what becomes of the connection; what is in them is `link_flight`'s.
 """
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from ringfence.client.asks import Ask, request_of, take_together
-from ringfence.client.batch import Batch, Done, Verdicts
-from ringfence.errors import (
-    AccessDenied,
-    LocalProtocolError,
-    PeerUnavailable,
-    RemoteProtocolError,
-    RingfenceError,
-    UntrustedPeer,
-)
-from ringfence.transport.closing import TransportCode, text_of
+from ringfence.client.asks import Ask
+from ringfence.client.batch import Batch, Done
+from ringfence.client.link_errors import CertificateExpired, error_of
+from ringfence.client.link_flight import REPLIES, Flight, Reply
+from ringfence.client.link_settings import LinkSettings
+from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
-    MAX_DEADLINE_MS,
     Answer,
     ErrorCode,
     Goodbye,
     Hello,
-    Members,
     Message,
-    Ping,
-    Pong,
     Refused,
-    Rules,
-    Stats,
     Welcome,
     decode,
     encode,
 )
 
 __all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings"]
-
-logger = logging.getLogger("ringfence.client")
-
-Reply: TypeAlias = Members | Rules | Stats | Pong
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """How patient a link is; times in seconds."""
-
-    answer_timeout: float = 0.5
-    """A frame not answered for so long is given up; the caller may ask elsewhere."""
-    backoff_least: float = 0.05
-    backoff_most: float = 2.0
-    """Pause between attempts to reach a lost member, doubling from least to most, jittered."""
-    welcome_timeout: float = 5.0
-    """A member that accepts a connection but does not say welcome for so long is lost."""
-    max_waiting: int = 65_536
-    """Checks waiting or in flight; one more is given up at once."""
-    max_frames: int = 256
-    """Frames in flight; a member remembers at least as many answers per sender."""
-
-
-class CertificateExpired(PeerUnavailable):
-    """The member's certificate is not valid at this time; that is an outage of the member."""
 
 
 class LinkListener(Protocol):
@@ -91,14 +54,6 @@ class _State(Enum):
     LEAVING = auto()
     LOST = auto()
     CLOSED = auto()
-
-
-@dataclass(slots=True)
-class _Frame:
-    payload: bytes
-    sent_at: float
-    asks: list[Ask] = field(default_factory=list)
-    on_reply: Callable[[Reply | None], None] | None = None
 
 
 class Link:
@@ -124,21 +79,15 @@ class Link:
         self._settings = settings
         self._listener = listener
         self._random = random
-        self._view = view
+        self._flight = Flight(settings, view)
         self._state = _State.IDLE
         self._connection: Connection | None = None
-        self._outbox: deque[Ask] = deque()
-        self._calls: deque[
-            tuple[Callable[[int], Message], Callable[[Reply | None], None], float]
-        ] = deque()
-        self._frames: dict[int, _Frame] = {}
-        self._waiting_keys = 0
-        self._next_seq = 1
         self._flush_planned = False
         self._heard_at = float("-inf")
         self._misses = 0
         self._attempts = 0
         self._lost = False
+        self._is_retired = False
         self._timer: Timer | None = None
         self._retry: Timer | None = None
 
@@ -159,31 +108,50 @@ class Link:
 
         At most `MAX_KEYS` rows; the router cuts larger batches.
         """
-        if (
-            self._lost
-            or self._state is _State.CLOSED
-            or self._waiting_keys + len(batch) > self._settings.max_waiting
-        ):
+        flight = self._flight
+        if self._lost or self._state is _State.CLOSED or not flight.has_room(len(batch)):
             done(None)
             return
-        self._waiting_keys += len(batch)
-        self._outbox.append(Ask(batch, hops, stand_in, done, self._transport.now()))
+        flight.add(Ask(batch, hops, stand_in, done, self._transport.now()))
         self._leave()
 
     def call(
-        self, make: Callable[[int], Message], on_reply: Callable[[Reply | None], None]
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[Reply | None], None],
+        timeout: float | None = None,
     ) -> None:
-        """Send the message that `make` builds for a sequence number; tell its reply, or None."""
+        """Send the message that `make` builds for a sequence number; tell its reply, or None.
+
+        `timeout` is how many seconds to wait when that is longer than for checks.
+        """
         if self._lost or self._state is _State.CLOSED:
             on_reply(None)
             return
-        self._calls.append((make, on_reply, self._transport.now()))
+        patience = self._settings.answer_timeout if timeout is None else timeout
+        self._flight.add_call(make, on_reply, self._transport.now(), patience)
         self._leave()
 
     def open(self) -> None:
         """Begin to connect, so that the first check need not wait for the handshake."""
         if self._state is _State.IDLE:
             self._connect()
+
+    def retire(self) -> None:
+        """Take nothing new, wait for what is in flight as long as ever, then close.
+
+        For a member that has left: it still answers what it was asked.
+        """
+        if self._state is _State.READY:
+            self._send_waiting()
+        if self._state not in (_State.READY, _State.LEAVING) or not self._flight.frames:
+            self.close()
+            return
+        self._state = _State.LEAVING
+        self._lost = self._is_retired = True
+        self._flight.give_up_unsent()
+        self._transport.flush()
+        self._watch()
 
     def close(self) -> None:
         """Give up what waits, tell the member goodbye and stop."""
@@ -194,7 +162,7 @@ class Link:
         if self._connection is not None:
             self._connection.close(ErrorCode.OK, "the sender is closing")
             self._connection = None
-        self._give_up_everything()
+        self._flight.give_up_everything()
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -202,54 +170,26 @@ class Link:
         if self._state is _State.IDLE:
             self._connect()
         if self._state is _State.READY:
-            if not self._frames:
-                self._send_outbox()
+            if not self._flight.frames:
+                self._send_waiting()
                 self._transport.flush()
-            elif not self._flush_planned:
-                self._flush_planned = True
-                self._transport.call_soon(self._send_planned)
+            else:
+                self._plan_to_send()
         self._watch()
+
+    def _plan_to_send(self) -> None:
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._transport.call_soon(self._send_planned)
 
     def _send_planned(self) -> None:
         self._flush_planned = False
         if self._state is _State.READY:
-            self._send_outbox()
+            self._send_waiting()
 
-    def _send_outbox(self) -> None:
-        while self._calls:
-            make, on_reply, asked_at = self._calls.popleft()
-            seq = self._take_seq()
-            self._send(seq, _Frame(encode(make(seq)), asked_at, on_reply=on_reply))
-        while self._outbox and len(self._frames) < self._settings.max_frames:
-            self._send_frame(take_together(self._outbox))
-
-    def _send_frame(self, together: list[Ask]) -> None:
-        seq = self._take_seq()
-        now = self._transport.now()
-        left = together[-1].asked_at + self._settings.answer_timeout - now
-        deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
-        try:
-            payload = encode(request_of(together, seq, self._view(), deadline_ms))
-        except LocalProtocolError as error:
-            # Nothing an application passes may end the task that serves all its checks.
-            if len(together) > 1:
-                for each in together:  # Only one of them can be at fault.
-                    self._send_frame([each])
-                return
-            logger.error("%d checks cannot be sent: %s", len(together[0].batch), error)
-            self._give_up_asks(together)
-        else:
-            self._send(seq, _Frame(payload, now, together))
-
-    def _send(self, seq: int, frame: _Frame) -> None:
-        self._frames[seq] = frame
+    def _send_waiting(self) -> None:
         assert self._connection is not None
-        self._connection.send(frame.payload)
-
-    def _take_seq(self) -> int:
-        seq = self._next_seq
-        self._next_seq += 1
-        return seq
+        self._flight.depart(self._transport.now(), self._connection.send)
 
     # -- the connection ------------------------------------------------------------------------
 
@@ -282,48 +222,47 @@ class Link:
         self._connection = None
         self._fail(self._error_of(code, reason))
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         match message:
             case Answer():
-                frame = self._frames.pop(message.seq, None)
-                if frame is not None:
-                    self._answer(frame, message)
+                if self._flight.answer(message):
+                    self._attempts = 0
+                else:
+                    for refund, hops in self._flight.too_late(message, self._transport.now()):
+                        self.ask(refund, hops=hops, done=_nothing)
                 self._listener.on_versions(self, message.view, message.rules)
             case Welcome() if self._state is _State.CONNECTING:
                 self._welcome(message)
-            case Members() | Rules() | Stats() | Pong():
-                frame = self._frames.pop(message.seq, None)
-                if frame is not None:
-                    self._reply(frame, message)
             case Refused(seq=0):
                 self._drop(message.code, message.reason)
             case Refused():
-                frame = self._frames.pop(message.seq, None)
-                if frame is not None:
-                    self._refuse(frame, message)
+                self._take_refusal(message)
             case Goodbye():
                 self._bow_out(message.reason)
+            case _ if isinstance(message, REPLIES):
+                if self._flight.reply(message):
+                    self._attempts = 0
             case _:
                 raise RemoteProtocolError(
                     f"a node does not send {type(message).__name__} to the side that asked"
                 )
         if self._state is _State.LEAVING:
             self._close_if_answered()
-        elif self._outbox and self._state is _State.READY and not self._flush_planned:
-            self._flush_planned = True
-            self._transport.call_soon(self._send_planned)
+        elif self._state is _State.READY and self._flight.has_asks_waiting:
+            self._plan_to_send()
 
     def _bow_out(self, reason: str) -> None:
         """The member drains: it still answers what is in flight, but gets nothing more."""
         self.refusal = self._error_of(ErrorCode.DRAINING, reason)
         self._state = _State.LEAVING
         self._lost = True
-        self._give_up_unsent()
-        self._listener.on_reachable(self, False)
+        self._flight.give_up_unsent()
+        if not self._is_retired:
+            self._listener.on_reachable(self, False)
         self._close_if_answered()
 
     def _close_if_answered(self) -> None:
-        if not self._frames:
+        if not self._flight.frames:
             self._drop(ErrorCode.DRAINING, "it is leaving")
 
     def _welcome(self, welcome: Welcome) -> None:
@@ -331,9 +270,8 @@ class Link:
         self.refusal = None
         self._state = _State.READY
         assert self._connection is not None
-        for frame in self._frames.values():  # The member remembers those it has answered.
-            self._connection.send(frame.payload)
-        self._send_outbox()
+        self._flight.send_again(self._connection.send)  # The member remembers what it has answered.
+        self._send_waiting()
         self._lost = False
         self._listener.on_reachable(self, True)
         self._listener.on_versions(self, welcome.view, welcome.rules)
@@ -343,40 +281,16 @@ class Link:
         if self._connection is connection and self._state is _State.CONNECTING:
             self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and said nothing")
 
-    def _answer(self, frame: _Frame, answer: Answer) -> None:
-        rows = sum([len(ask.batch) for ask in frame.asks])
-        if len(answer.outcomes) != rows or not rows:
-            self._give_up(frame)
-            raise RemoteProtocolError(f"asked {rows} checks, was answered {len(answer.outcomes)}")
-        self._attempts = 0
-        verdicts = Verdicts(answer.outcomes, answer.sources)
-        self._waiting_keys -= rows
-        if len(frame.asks) == 1:
-            frame.asks[0].done(verdicts)
+    def _take_refusal(self, refused: Refused) -> None:
+        frame = self._flight.frames.pop(refused.seq, None)
+        if frame is None:
             return
-        start = 0
-        for ask in frame.asks:
-            stop = start + len(ask.batch)
-            ask.done(verdicts.slice(start, stop))
-            start = stop
-
-    def _reply(self, frame: _Frame, reply: Reply) -> None:
-        if frame.asks:
-            self._give_up(frame)
-            raise RemoteProtocolError(f"a request was answered by a {type(reply).__name__}")
-        self._attempts = 0
-        if frame.on_reply is not None:
-            frame.on_reply(reply)
-
-    def _refuse(self, frame: _Frame, refused: Refused) -> None:
         error = self._error_of(refused.code, refused.reason)
-        if frame.on_reply is not None or not isinstance(error, AccessDenied):
+        if frame.on_reply is None and isinstance(error, AccessDenied):
+            self._flight.deny(frame, error)  # The next one may ask for something else.
+        else:
             self.refusal = error
-            self._give_up(frame)
-            return
-        for ask in frame.asks:  # Told to whoever asked; the next one may ask for something else.
-            self._waiting_keys -= len(ask.batch)
-            ask.done(error)
+            self._flight.give_up(frame)
 
     def _drop(self, code: int, reason: str) -> None:
         """Close our side and try again later."""
@@ -387,6 +301,9 @@ class Link:
 
     def _fail(self, error: RingfenceError) -> None:
         if self._state is _State.CLOSED:
+            return
+        if self._is_retired:
+            self.close()
             return
         was_ready = self._state is _State.READY
         self.refusal = error
@@ -402,7 +319,7 @@ class Link:
             self._retry = self._transport.call_at(self._transport.now() + pause, self._again)
 
     def _lose(self) -> None:
-        self._give_up_everything()
+        self._flight.give_up_everything()
         if not self._lost:
             self._lost = True
             self._listener.on_reachable(self, False)
@@ -417,48 +334,35 @@ class Link:
         pause = min(settings.backoff_most, settings.backoff_least * 2.0**self._attempts)
         return pause * (0.5 + self._random.random() / 2)
 
-    # -- giving up -----------------------------------------------------------------------------
+    # -- patience ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """See to it that the oldest ask is looked at when its time is over."""
-        if self._timer is None and (self._frames or self._outbox or self._calls):
-            self._timer = self._transport.call_at(
-                self._oldest() + self._settings.answer_timeout, self._on_timer
-            )
+        """See to it that whoever waits longest is looked at when the time is over.
 
-    def _oldest(self) -> float:
-        """When the longest waiting of all asks was made; never, when nothing waits."""
-        ages = [next(iter(self._frames.values())).sent_at] if self._frames else []
-        ages += [self._outbox[0].asked_at] if self._outbox else []
-        ages += [self._calls[0][2]] if self._calls else []
-        return min(ages, default=float("inf"))
+        Never later than the usual patience from now, so that what is asked while a call with more
+        of it is waited for need not move the timer.
+        """
+        if self._timer is None and not self._flight.is_empty:
+            soon = self._transport.now() + self._settings.answer_timeout
+            self._timer = self._transport.call_at(
+                min(self._flight.first_due(), soon), self._on_timer
+            )
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._state is _State.CONNECTING and self._is_late(self._oldest()):
+        now = self._transport.now()
+        if self._state is _State.CONNECTING and self._flight.first_due() <= now:
             self._lose()  # The attempt goes on; nobody else waits for it.
             return
-        while self._outbox and self._is_late(self._outbox[0].asked_at):
-            self._give_up_asks([self._outbox.popleft()])
-        while self._calls and self._is_late(self._calls[0][2]):
-            self._calls.popleft()[1](None)
-        overdue = [seq for seq, frame in self._frames.items() if self._is_late(frame.sent_at)]
-        frames = [self._frames.pop(seq) for seq in overdue]
-        for frame in frames:
-            self._give_up(frame)
+        late = self._flight.give_up_late(now)
         if self._state is _State.LEAVING:
             self._close_if_answered()
         elif self._state is _State.READY:
-            if any(frame.sent_at > self._heard_at for frame in frames):
+            if any(frame.sent_at > self._heard_at for frame in late):
                 self._on_silence()
             else:
-                self._send_outbox()  # There is room again.
+                self._send_waiting()  # There is room again.
         self._watch()
-
-    def _is_late(self, since: float) -> bool:
-        # The very sum that the timer was set by: computed otherwise it could round past it, and the
-        # timer would fire again and again at one instant of a virtual clock.
-        return since + self._settings.answer_timeout <= self._transport.now()
 
     def _on_silence(self) -> None:
         """One unanswered frame raises a doubt, which a ping must settle; the second is proof."""
@@ -476,46 +380,13 @@ class Link:
                 )
             )
         else:
-            seq = self._take_seq()
-            self._send(seq, _Frame(encode(Ping(seq)), self._transport.now()))
+            assert self._connection is not None
+            self._flight.ping(self._transport.now(), self._connection.send)
             self._transport.flush()
 
-    def _give_up(self, frame: _Frame) -> None:
-        self._give_up_asks(frame.asks)
-        if frame.on_reply is not None:
-            frame.on_reply(None)
-
-    def _give_up_asks(self, asks: Iterable[Ask]) -> None:
-        for ask in asks:
-            self._waiting_keys -= len(ask.batch)
-            ask.done(None)
-
-    def _give_up_unsent(self) -> None:
-        outbox, self._outbox = self._outbox, deque()
-        calls, self._calls = self._calls, deque()
-        self._give_up_asks(outbox)
-        for _, on_reply, _ in calls:
-            on_reply(None)
-
-    def _give_up_everything(self) -> None:
-        frames, self._frames = self._frames, {}
-        for frame in frames.values():
-            self._give_up(frame)
-        self._give_up_unsent()
-
     def _error_of(self, code: int, reason: str) -> RingfenceError:
-        """Put in words of ours why the member does not serve us."""
-        where = text_of(self.address)
-        if code == ErrorCode.BAD_CREDENTIAL and not self._hello.credential:
-            reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"
-        elif where not in reason:
-            reason = f"{where}: {reason}"
-        match code:
-            case ErrorCode.BAD_CREDENTIAL | ErrorCode.NOT_PERMITTED:
-                return AccessDenied(reason)
-            case TransportCode.CERTIFICATE:
-                return UntrustedPeer(reason)
-            case TransportCode.CERTIFICATE_EXPIRED:
-                return CertificateExpired(reason)
-            case _:
-                return PeerUnavailable(reason)
+        return error_of(code, reason, self.address, has_credential=bool(self._hello.credential))
+
+
+def _nothing(answer: object) -> None:
+    """Nobody waits for a refund."""

@@ -6,7 +6,7 @@ live with different owners: what was charged is given back at once when another 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 
@@ -25,6 +25,7 @@ __all__ = ["Fallback", "Router", "Routes"]
 _FIRST = range(1)
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
+_COUNTED = (Source.OWNER, Source.STANDBY)
 _DENIALS = (Code.DENIED, Code.NEVER)
 
 
@@ -34,6 +35,21 @@ class Routes:
 
     ring: Ring
     targets: Mapping[NodeId, Target]
+    elsewhere: Mapping[bytes, Ring] = field(default_factory=dict)
+    """Rings that decide the keys of some rules, by the rule's id: the first 8 bytes of a key."""
+
+    def owner(self, key: bytes) -> NodeId | None:
+        """Name the member that decides a key; None when there is none."""
+        owners = self._ring_of(key).owner_by_shard
+        return owners[shard_of(key)] if owners else None
+
+    def standby(self, key: bytes) -> NodeId | None:
+        """Name the member that decides a key when its owner cannot be had."""
+        ring = self._ring_of(key)
+        return ring.standby(shard_of(key)) if ring.owner_by_shard else None
+
+    def _ring_of(self, key: bytes) -> Ring:
+        return self.elsewhere.get(key[:8], self.ring) if self.elsewhere else self.ring
 
 
 Fallback = Callable[[Batch, int], tuple[Outcome, Source]]
@@ -43,8 +59,11 @@ Fallback = Callable[[Batch, int], tuple[Outcome, Source]]
 class Router:
     """Sends each key of a batch to the member that decides it, and gathers the verdicts."""
 
-    def __init__(self, fallback: Fallback) -> None:
+    def __init__(self, fallback: Fallback, *, retries: bool = False) -> None:
+        """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
+        learn of it before their callers do."""
         self._fallback = fallback
+        self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
         """None until the members are known: then everything falls back."""
 
@@ -66,13 +85,18 @@ class Router:
         """
         routes = self.routes
         asked_at = anyio.current_time()
-        attempts: Sequence[bool] = (False, True)
+        attempts: Sequence[bool] = self._attempts
         refusal: AccessDenied | None = None
+        asked: Routes | None = None
         if len(batch) == 1 and within is None and routes is not None:
             # The lone check, on the path of every request: no splitting, no gathering.
             waiter = _Waiter(batch, _FIRST)
-            owner = routes.ring.owner_by_shard[shard_of(batch.keys[0])]
-            routes.targets[owner].ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
+            owner = routes.owner(batch.keys[0])
+            target = None if owner is None else routes.targets.get(owner)
+            if target is None:
+                waiter.resolve(None)
+            else:
+                target.ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
             try:
                 verdicts = await waiter.wait()
             except BaseException:
@@ -80,16 +104,17 @@ class Router:
                 raise
             if verdicts is not None:
                 return verdicts
-            attempts = (True,) if waiter.refusal is None else ()
+            attempts = attempts[1:] if waiter.refusal is None else ()
+            asked = routes
             refusal = waiter.refusal
         gathering = _Gathering(batch, asked_at, [])
         gathering.verdicts.refusal = refusal
         try:
             if within is None:
-                await self._gather(gathering, routes, attempts, hops)
+                await self._gather(gathering, attempts, hops, asked)
             else:
                 with anyio.move_on_after(within):
-                    await self._gather(gathering, routes, attempts, hops)
+                    await self._gather(gathering, attempts, hops, asked)
         except BaseException:
             self._abandon(gathering)
             raise
@@ -129,13 +154,26 @@ class Router:
                     part = refund.take(indexes)
                     target.ask(part, hops=0, stand_in=stand_in, done=_nothing)
 
+    def give_back(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
+        """Give back all that a batch was charged, for it was decided elsewhere, too."""
+        if batch.op is Op.CHECK:
+            codes = verdicts.outcomes.codes
+            rows = [row for row, code in enumerate(codes) if code <= _LAST_CHARGED]
+            self.refund(batch, rows, verdicts, asked_at)
+
     async def _gather(
-        self, gathering: "_Gathering", routes: Routes | None, attempts: Sequence[bool], hops: int
+        self, gathering: "_Gathering", attempts: Sequence[bool], hops: int, asked: Routes | None
     ) -> None:
-        """Ask the owners, then for what they left the standbys."""
+        """Ask the owners, then for what they left the standbys.
+
+        `asked` are the routes by which the owner was asked already.
+        """
         batch = gathering.batch
-        for stand_in in attempts if routes is not None else ():
-            assert routes is not None
+        for stand_in in attempts:
+            routes = self.routes
+            if routes is None or (routes is asked and not stand_in):
+                continue
+            asked = routes
             parts = _split(routes, batch, gathering.missing, stand_in=stand_in)
             gathering.is_split = gathering.is_split or len(parts) > 1
             gathering.waiters = []
@@ -203,13 +241,18 @@ class Router:
                 waiter.on_late = partial(self._take_back, gathering, waiter)
 
     def _take_back(self, gathering: "_Gathering", waiter: "_Waiter", late: Verdicts) -> None:
-        """Give back late charges of checks that did not pass, and leases that nobody holds."""
+        """Give back late charges of checks that did not pass or were charged elsewhere, and leases
+        that nobody holds.
+
+        A check that the policy let pass is counted, late as it is.
+        """
         codes, leases = late.outcomes.codes, late.outcomes.leases
-        final = gathering.verdicts.outcomes.codes
+        final, sources = gathering.verdicts.outcomes.codes, gathering.verdicts.sources
         rows = [
             row
             for row, index in enumerate(waiter.indexes)
-            if codes[row] <= _LAST_CHARGED and (final[index] > _LAST_CHARGED or leases[row])
+            if codes[row] <= _LAST_CHARGED
+            and (final[index] > _LAST_CHARGED or leases[row] or sources[index] in _COUNTED)
         ]
         self.refund(waiter.part, rows, late, gathering.asked_at)
 
@@ -275,12 +318,11 @@ def _split(
     routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
 ) -> list[tuple[Sequence[int], Target]]:
     """Cut rows by the member that decides, each part as large as a frame may be."""
-    owner_of, standby = routes.ring.owner_by_shard, routes.ring.standby
+    member_of = routes.standby if stand_in else routes.owner
     by_member: dict[NodeId, list[int]] = {}
     for index in indexes:
-        shard = shard_of(batch.keys[index])
-        member = standby(shard) if stand_in else owner_of[shard]
-        if member is not None:
+        member = member_of(batch.keys[index])
+        if member is not None and member in routes.targets:
             by_member.setdefault(member, []).append(index)
     return [
         (chunk, routes.targets[member])

@@ -8,6 +8,7 @@ from ringfence.limiter.engine import Engine, EngineRule
 from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
+from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
 __all__ = [
@@ -22,6 +23,8 @@ __all__ = [
     "Table",
     "Engine",
     "EngineRule",
+    "Snapshot",
+    "BadState",
     "OverAdmission",
     "over_admission",
     "bytes_per_key",

@@ -7,16 +7,24 @@ id from the first 8 bytes of the key and takes the rest for granted.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringfence.limiter.groups import (
+    ID_BYTES,
+    UNKNOWN,
+    Member,
+    carried,
+    decide_group,
+    decide_run,
+    peek,
+    runs,
+    spans,
+)
 from ringfence.limiter.limit import Limit
-from ringfence.limiter.outcome import Code, Outcomes
-from ringfence.limiter.reference import OVER_SOFT, Verdict, columns
+from ringfence.limiter.outcome import Outcomes
+from ringfence.limiter.reference import Verdict, columns
+from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
 __all__ = ["Engine", "EngineRule"]
-
-_ID_BYTES = 8
-_UNKNOWN: Verdict = (Code.UNKNOWN_RULE.value, 0, 0, 0, 0, 0)
-_UNCHARGED = Code.UNCHARGED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,8 @@ class EngineRule:
     limit: Limit
     vetoes: bool = True
     """Whether its denial denies the whole group; not so for shadow and quota rules."""
+    is_shared: bool = False
+    """Whether other data centers count against the same limit."""
 
 
 @dataclass(slots=True)
@@ -34,24 +44,6 @@ class _Kept:
 
     table: Table
     vetoes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One check of a group, with the table that decides it; None when its rule is unknown."""
-
-    table: Table | None
-    key: bytes
-    cost: int
-    limit: Limit | None
-    vetoes: bool
-
-    @property
-    def amount(self) -> int:
-        """The amount of the limit to apply; 0 when the rule is unknown."""
-        if self.limit is not None:
-            return self.limit.amount
-        return 0 if self.table is None else self.table.limit.amount
 
 
 class Engine:
@@ -92,15 +84,15 @@ class Engine:
         )
         self._rules = {}
         for number, rule in rules.items():
-            prefix = number.to_bytes(_ID_BYTES, "big")
+            prefix = number.to_bytes(ID_BYTES, "big")
             kept = old.get(prefix)
             if kept is None:
-                table = self._new_table(rule.limit)
+                table = self._new_table(rule.limit, is_shared=rule.is_shared)
                 if self._ruleless is not None:
                     self._ruleless.hand_over(prefix, table)
             else:
                 table = kept.table
-                table.change_limit(rule.limit)
+                table.change_limit(rule.limit, is_shared=rule.is_shared)
             self._rules[prefix] = _Kept(table, rule.vetoes)
 
     def decide(
@@ -125,18 +117,18 @@ class Engine:
             raise ValueError(f"groups: {list(groups)} do not add up to {len(keys)} keys")
         rows: list[Verdict] = []
         amounts: list[int] = []
-        for start, end, is_group in _spans(groups, len(keys)):
+        for start, end, is_group in spans(groups, len(keys)):
             if is_group:
                 members = [
-                    self._member(keys[at], costs[at], _carried(limits, which, at))
+                    self._member(keys[at], costs[at], carried(limits, which, at))
                     for at in range(start, end)
                 ]
-                rows += _decide_group(members, now)
+                rows += decide_group(members, now)
                 amounts += [member.amount for member in members]
             else:
-                for first, last, limit in _runs(keys, limits, which, start, end):
+                for first, last, limit in runs(keys, limits, which, start, end):
                     member = self._member(keys[first], 0, limit)
-                    rows += _decide_run(
+                    rows += decide_run(
                         member.table, keys[first:last], costs[first:last], limit, now
                     )
                     amounts += [member.amount] * (last - first)
@@ -145,9 +137,9 @@ class Engine:
 
     def _decide_one(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> Outcomes:
         """Decide a lone check by its rule's own limit: the most frequent frame of all."""
-        kept = self._rules.get(keys[0][:_ID_BYTES])
+        kept = self._rules.get(keys[0][:ID_BYTES])
         if kept is None:
-            return columns([_UNKNOWN], [0])
+            return columns([UNKNOWN], [0])
         outcomes = kept.table.check_many(keys, costs, now)
         self._keep_bounded(1, now)
         return outcomes
@@ -172,7 +164,7 @@ class Engine:
                 age_ns = ages_ns[at] if ages_ns else 0
                 lease = leases[at] if leases else 0
                 member.table.give_back(member.key, member.cost, now, age_ns, lease)
-        return _peek(members, now)
+        return peek(members, now)
 
     def reset(
         self, keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], now: int
@@ -182,7 +174,141 @@ class Engine:
         for member in members:
             if member.table is not None:
                 member.table.reset(member.key)
-        return _peek(members, now)
+        return peek(members, now)
+
+    # -- moving between nodes ------------------------------------------------------------------
+
+    def keys(self) -> list[bytes]:
+        """All keys that have a counter."""
+        return [key for table in self._tables() for key in table.all_keys()]
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key has a counter."""
+        table = self._table_of(key)
+        return table is not None and table.has(key)
+
+    def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
+        """Write the counters of keys down; keys that are as new are left out."""
+        taken = Snapshot([], [], [], [], [])
+        numbers: dict[Limit, int] = {}
+        heard_any = False
+        for key in keys:
+            table = self._table_of(key)
+            found = None if table is None else table.state(key, now)
+            if found is None:
+                continue
+            state, limit, heard = found
+            if limit not in numbers:
+                numbers[limit] = len(numbers)
+                taken.limits.append(limit)
+            taken.keys.append(key)
+            taken.states.append(state)
+            taken.which.append(numbers[limit])
+            taken.heard.append(heard)
+            heard_any = heard_any or bool(heard)
+        if not heard_any:
+            taken.heard.clear()
+        return taken
+
+    def restore(self, snapshot: Snapshot, now: int) -> int:
+        """Put counters in place of those there are; durations in them began at `now`.
+
+        An empty state forgets its key. Returns how many were refused, for no counter writes such
+        numbers.
+        """
+        refused = 0
+        for at, key in enumerate(snapshot.keys):
+            state, limit = snapshot.states[at], snapshot.limits[snapshot.which[at]]
+            table = self._table_of(key)
+            if not state:
+                if table is not None:
+                    table.reset(key)
+                continue
+            if table is None:
+                table = self._ruleless = self._new_table(limit)
+            try:
+                table.revive(key, state, limit, snapshot.heard[at] if snapshot.heard else {}, now)
+            except BadState:
+                refused += 1
+        self._keep_bounded(len(snapshot.keys), now)
+        return refused
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Drop counters: another node has them."""
+        for key in keys:
+            table = self._table_of(key)
+            if table is not None:
+                table.reset(key)
+
+    def charge(
+        self,
+        keys: Sequence[bytes],
+        units: Sequence[int],
+        ages_ns: Sequence[int],
+        now: int,
+        *,
+        limits: Sequence[Limit] = (),
+        which: Sequence[int] = (),
+    ) -> None:
+        """Count units admitted elsewhere `ages_ns` ago, whatever the ceilings.
+
+        Keys whose rule is unknown, that have no counter and carry no limit are passed over. Give
+        the units of one key oldest first: what a bucket has lost since depends on their order.
+        Raises `ValueError` when the lengths differ or a number is negative.
+        """
+        rows = list(zip(keys, units, ages_ns, strict=True))
+        for at, (key, count, age_ns) in enumerate(rows):
+            limit = carried(limits, which, at)
+            if limit is None and key[:ID_BYTES] not in self._rules and not self.has(key):
+                continue
+            table = self._table_of(key) if limit is None else self._member(key, 0, limit).table
+            if table is not None and count:
+                table.charge(key, count, now, age_ns, limit)
+        self._keep_bounded(len(keys), now)
+
+    # -- other data centers --------------------------------------------------------------------
+
+    def hear(
+        self, writer: str, keys: Sequence[bytes], cells: Sequence[Sequence[int]], now: int
+    ) -> int:
+        """Take what another data center admitted: window number and count in turns, per key.
+
+        Returns how many cells were refused: of windows to come, or of rules that are not shared.
+        """
+        refused = 0
+        for key, numbers in zip(keys, cells, strict=True):
+            kept = self._rules.get(key[:ID_BYTES])
+            try:
+                if kept is None:
+                    refused += len(numbers) // 2
+                else:
+                    refused += kept.table.hear(key, writer, numbers, now)
+            except BadState:
+                refused += -(-len(numbers) // 2)
+        self._keep_bounded(len(keys), now)
+        return refused
+
+    def told(self, keys: Sequence[bytes], now: int) -> list[list[int]]:
+        """What this data center admitted of keys, as `hear` takes it; empty for nothing."""
+        told: list[list[int]] = []
+        for key in keys:
+            kept = self._rules.get(key[:ID_BYTES])
+            told.append([] if kept is None else kept.table.told(key, now))
+        return told
+
+    def used(self, key: bytes, now: int) -> int:
+        """Units of a key in use; 0 when it has no counter."""
+        table = self._table_of(key)
+        return 0 if table is None else table.used(key, now)
+
+    def ceiling(self, key: bytes) -> int:
+        """Most units of a key that its rule admits; 0 when there is no such rule."""
+        kept = self._rules.get(key[:ID_BYTES])
+        return 0 if kept is None else kept.table.limit.ceiling
+
+    def _table_of(self, key: bytes) -> Table | None:
+        kept = self._rules.get(key[:ID_BYTES])
+        return self._ruleless if kept is None else kept.table
 
     def _members(
         self,
@@ -190,25 +316,27 @@ class Engine:
         costs: Sequence[int],
         limits: Sequence[Limit],
         which: Sequence[int],
-    ) -> list[_Member]:
+    ) -> list[Member]:
         return [
-            self._member(key, cost, _carried(limits, which, at))
+            self._member(key, cost, carried(limits, which, at))
             for at, (key, cost) in enumerate(zip(keys, costs, strict=True))
         ]
 
-    def _member(self, key: bytes, cost: int, limit: Limit | None) -> _Member:
+    def _member(self, key: bytes, cost: int, limit: Limit | None) -> Member:
         """Find the table of a key; a carried limit always finds one, and vetoes."""
-        kept = self._rules.get(key[:_ID_BYTES])
+        kept = self._rules.get(key[:ID_BYTES])
         if kept is not None:
-            return _Member(kept.table, key, cost, limit, kept.vetoes or limit is not None)
+            return Member(kept.table, key, cost, limit, kept.vetoes or limit is not None)
         if limit is None:
-            return _Member(None, key, cost, None, True)
+            return Member(None, key, cost, None, True)
         if self._ruleless is None:
             self._ruleless = self._new_table(limit)
-        return _Member(self._ruleless, key, cost, limit, True)
+        return Member(self._ruleless, key, cost, limit, True)
 
-    def _new_table(self, limit: Limit) -> Table:
-        return Table(limit, max_keys=self._max_keys, first_lease=self._first_lease)
+    def _new_table(self, limit: Limit, *, is_shared: bool = False) -> Table:
+        return Table(
+            limit, max_keys=self._max_keys, first_lease=self._first_lease, is_shared=is_shared
+        )
 
     def _tables(self) -> Iterator[Table]:
         for kept in self._rules.values():
@@ -224,101 +352,3 @@ class Engine:
         while (excess := len(self) - self._max_keys) > 0:
             max(self._tables(), key=len).evict(excess, now)
         self._room = self._max_keys - len(self)
-
-
-def _carried(limits: Sequence[Limit], which: Sequence[int], at: int) -> Limit | None:
-    return limits[which[at] - 1] if which and which[at] else None
-
-
-def _spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut a frame into groups of two and more, and the stretches of lone checks between them."""
-    lone_from = at = 0
-    for size in groups:
-        if size > 1:
-            if lone_from < at:
-                yield lone_from, at, False
-            yield at, at + size, True
-            lone_from = at + size
-        at += size
-    if lone_from < total:
-        yield lone_from, total, False
-
-
-def _runs(
-    keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], start: int, end: int
-) -> Iterator[tuple[int, int, Limit | None]]:
-    """Cut lone checks into runs of one rule and one limit, so that a run is one table call."""
-    first = start
-    while first < end:
-        prefix = keys[first][:_ID_BYTES]
-        last = first + 1
-        while (
-            last < end
-            and keys[last].startswith(prefix)
-            and (not which or which[last] == which[first])
-        ):
-            last += 1
-        yield first, last, _carried(limits, which, first)
-        first = last
-
-
-def _decide_run(
-    table: Table | None,
-    keys: Sequence[bytes],
-    costs: Sequence[int],
-    limit: Limit | None,
-    now: int,
-) -> list[Verdict]:
-    if table is None:
-        return [_UNKNOWN] * len(keys)
-    return table.verdicts(keys, costs, now, limit)
-
-
-def _ask(member: _Member, cost: int, now: int) -> Verdict:
-    """Charge `cost` to the member's key, whatever its own cost is."""
-    return _decide_run(member.table, (member.key,), (cost,), member.limit, now)[0]
-
-
-def _peek(members: Sequence[_Member], now: int) -> Outcomes:
-    rows = [_ask(member, 0, now) for member in members]
-    return columns(rows, [member.amount for member in members])
-
-
-def _is_admitted(row: Verdict) -> bool:
-    return row[0] <= OVER_SOFT
-
-
-def _decide_group(members: Sequence[_Member], now: int) -> list[Verdict]:
-    """Charge all members one after the other, or none when one that vetoes is denied."""
-    rows = [_ask(member, member.cost, now) for member in members]
-    blocked = any(
-        member.vetoes and not _is_admitted(row) for member, row in zip(members, rows, strict=True)
-    )
-    if not blocked:
-        return rows
-    for member, row in zip(reversed(members), reversed(rows), strict=True):
-        if member.table is not None and member.cost and _is_admitted(row):
-            member.table.give_back(member.key, member.cost, now, lease=row[5])
-    return _explain(members, rows, now)
-
-
-def _explain(members: Sequence[_Member], rows: Sequence[Verdict], now: int) -> list[Verdict]:
-    """Answer for a group whose charges were undone.
-
-    A denied member is asked once more, for its own cost and what earlier members wanted of the
-    same key together: that is denied for the same reason, and says exactly when, if ever, the
-    whole group fits.
-    """
-    answers: list[Verdict] = []
-    wanted: dict[bytes, int] = {}
-    for member, row in zip(members, rows, strict=True):
-        is_admitted = _is_admitted(row)
-        if is_admitted or not member.cost:
-            _, remaining, _, reset_after, _, _ = _ask(member, 0, now)
-            code = _UNCHARGED if is_admitted else row[0]
-            answers.append((code, remaining, row[2], reset_after, 0, 0))
-        else:
-            answers.append(_ask(member, wanted.get(member.key, 0) + member.cost, now))
-        if is_admitted:
-            wanted[member.key] = wanted.get(member.key, 0) + member.cost
-    return answers

@@ -6,7 +6,7 @@ were looked at longest ago and drops those that are as new.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from ringfence.limiter.limit import Limit
@@ -20,6 +20,8 @@ from ringfence.limiter.reference import (
     columns,
     scheme_of,
 )
+from ringfence.limiter.reference.shared import Shared
+from ringfence.limiter.states import pairs_of
 
 __all__ = ["Table"]
 
@@ -29,6 +31,8 @@ _LOOK_AT = 2
 """Entries a new key looks at: with two, rested entries leave faster than new ones come."""
 _SAMPLE = 8
 """Entries that one eviction chooses from."""
+_PLAIN_BUCKET = 2
+"""Numbers in the state of a bucket that nobody else pours into."""
 _CODES = tuple(Code)
 
 
@@ -39,12 +43,15 @@ class Table:
     lose the least, so that flooding it with keys gives little away.
     """
 
-    def __init__(self, limit: Limit, *, max_keys: int, first_lease: int = 1) -> None:
+    def __init__(
+        self, limit: Limit, *, max_keys: int, first_lease: int = 1, is_shared: bool = False
+    ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
         self.evicted = 0
         """Keys that were dropped although they were not as new."""
         self._max_keys = max_keys
+        self._is_shared = is_shared
         self._lease_ids = LeaseIds(first_lease)
         self._counters: OrderedDict[bytes, Counter] = OrderedDict()
         """In the order in which the hand of the clock will look at them."""
@@ -138,20 +145,130 @@ class Table:
         if counter is None:
             return
         counter.refund(cost, now, age_ns, lease)
-        if not counter.used(now):
+        if counter.is_rested(now):
             del self._counters[key]
 
     def reset(self, key: bytes) -> None:
         """Forget a key."""
         self._counters.pop(key, None)
 
-    def change_limit(self, limit: Limit) -> None:
+    def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
         """Apply another limit from the next check on, to the counts as they are.
 
         A key is converted when it is next asked about: what it has used stays used, so that
         neither raising nor lowering refills it. Until then it drains by the old limit.
         """
+        if is_shared != self._is_shared:
+            self._is_shared = is_shared
+            self._schemes.clear()
         self._scheme = self._scheme_of(limit)
+
+    # -- moving between nodes ------------------------------------------------------------------
+
+    def all_keys(self) -> list[bytes]:
+        """All keys that have a counter."""
+        return list(self._counters)
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key has a counter."""
+        return key in self._counters
+
+    def state(self, key: bytes, now: int) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
+        """Write a key's counter down, with its limit and what it heard; None when it is as new."""
+        counter = self._counters.get(key)
+        if counter is None or counter.is_rested(now):
+            return None
+        heard = counter.heard_cells(now) if isinstance(counter, Shared) else {}
+        return counter.state(now), counter.scheme.limit, heard
+
+    def revive(
+        self,
+        key: bytes,
+        state: Sequence[int],
+        limit: Limit,
+        heard: Mapping[str, Sequence[int]],
+        now: int,
+    ) -> None:
+        """Put a counter in place of a key's own, which leaves it only what it has heard.
+
+        What was shared where it comes from stays so until the next check. Raises `BadState`.
+        """
+        is_shared = bool(heard) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
+        if is_shared and not self._is_shared:
+            scheme = scheme_of(limit, self._lease_ids, is_shared=True)
+        else:
+            scheme = self._scheme_of(limit)
+        counter = scheme.revive(state, now)
+        if isinstance(counter, Shared):
+            for writer, cells in heard.items():
+                counter.recall(writer, pairs_of(cells), now)
+            old = self._counters.get(key)
+            known = scheme.adopt(old, now) if isinstance(old, Shared) else None
+            if isinstance(known, Shared):
+                for writer, heard_here in known.heard.items():
+                    counter.hear(writer, heard_here, now)
+        self._counters.pop(key, None)
+        if not counter.is_rested(now):
+            self._insert(key, counter, now)
+
+    def charge(
+        self, key: bytes, units: int, now: int, age_ns: int, limit: Limit | None = None
+    ) -> None:
+        """Count units that were admitted elsewhere `age_ns` ago, whatever the ceiling.
+
+        Without `limit`, by the one that the key was last counted by.
+        """
+        if units < 0 or age_ns < 0:
+            raise ValueError(f"charge: {units} units and age {age_ns} must not be negative")
+        counter = self._counters.get(key)
+        if counter is None:
+            scheme = self._scheme if limit is None else self._scheme_of(limit)
+            counter = scheme.open(now - age_ns)  # Not used since, so that it has drained since.
+            counter.charge(units, now, age_ns)
+            self._insert(key, counter, now)
+            return
+        if limit is not None and counter.scheme.limit != limit:
+            counter = self._counters[key] = self._scheme_of(limit).adopt(counter, now)
+        counter.charge(units, now, age_ns)
+
+    # -- other data centers --------------------------------------------------------------------
+
+    def hear(self, key: bytes, writer: str, cells: Sequence[int], now: int) -> int:
+        """Take another data center's counts of a key; return how many were refused.
+
+        Raises `BadState`.
+        """
+        known = pairs_of(cells)
+        counter = self._counters.get(key)
+        is_new = counter is None
+        if counter is None:
+            counter = self._scheme.open(now)
+        elif counter.scheme is not self._scheme:
+            counter = self._scheme.adopt(counter, now)
+        if not isinstance(counter, Shared):
+            return len(known)
+        refused = counter.hear(writer, known, now)
+        if not is_new:
+            self._counters[key] = counter
+        elif not counter.is_rested(now):
+            self._insert(key, counter, now)
+        return refused
+
+    def told(self, key: bytes, now: int) -> list[int]:
+        """What this data center admitted of a key: window number and count in turns."""
+        counter = self._counters.get(key)
+        if counter is None or not self._is_shared:
+            return []
+        if counter.scheme is not self._scheme:  # Others number windows by the table's limit.
+            counter = self._counters[key] = self._scheme.adopt(counter, now)
+        return counter.told(now) if isinstance(counter, Shared) else []
+
+    def used(self, key: bytes, now: int) -> int:
+        """Units of a key in use."""
+        counter = self._counters.get(key)
+        return 0 if counter is None else counter.used(now)
+
+    # -- keeping within bounds -----------------------------------------------------------------
 
     def evict(self, count: int, now: int) -> None:
         """Drop up to `count` keys: each time the one of a small sample that loses the least."""
@@ -173,10 +290,10 @@ class Table:
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
         for oldest, rival in list(islice(self._counters.items(), _LOOK_AT)):
-            if rival.used(now):
-                self._counters.move_to_end(oldest)
-            else:
+            if rival.is_rested(now):
                 del self._counters[oldest]
+            else:
+                self._counters.move_to_end(oldest)
         if len(self._counters) >= self._max_keys:
             self.evict(1, now)
         self._counters[key] = counter
@@ -186,5 +303,7 @@ class Table:
         if scheme is None:
             if len(self._schemes) >= _KEPT_SCHEMES:
                 self._schemes.popitem(last=False)
-            scheme = self._schemes[limit] = scheme_of(limit, self._lease_ids)
+            scheme = self._schemes[limit] = scheme_of(
+                limit, self._lease_ids, is_shared=self._is_shared
+            )
         return scheme

@@ -5,7 +5,7 @@ a limit without an amount, `replaces` that names nothing, a pattern that can nev
 syntax are `load`'s, the keys of a `rate_limit` are `ratelimit`'s.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ringfence.rules.glob import Glob, is_pattern
@@ -76,6 +76,8 @@ class Loaded:
 
     rules: RuleSet
     warnings: tuple[Problem, ...]
+    places: Mapping[int, tuple[str, int]]
+    """By the identity of a rule, file and line of what says its scope, or of its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class _Namespace:
     top: list[_Sibling] = field(default_factory=list)
     replaces: list[tuple[Spot, int, str]] = field(default_factory=list)
     on_failure: OnFailure | None = None
+    places: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
 def finish(
@@ -133,7 +136,8 @@ def finish(
         Domain(space.name, tuple(space.rows), space.on_failure or defaults.on_failure)
         for space in spaces.values()
     ]
-    return Loaded(RuleSet(domains, version=version), in_order(findings.warnings))
+    places = {rule: held for space in spaces.values() for rule, held in space.places.items()}
+    return Loaded(RuleSet(domains, version=version), in_order(findings.warnings), places)
 
 
 def _read_file(
@@ -254,8 +258,10 @@ class _Walk:
         if detailed:
             details = tuple("share" if detail == "share" else "detailed" for detail in details)
         self._note_replaces(spot, read)
+        identity = rule_id(self._space.name, path)
+        self._space.places[identity] = (spot.file, read.scope_line)
         return Rule(
-            id=rule_id(self._space.name, path),
+            id=identity,
             domain=self._space.name,
             path=path,
             limit=read.limit,
@@ -265,6 +271,8 @@ class _Walk:
             shadow=shadow,
             quota=quota,
             on_failure=read.on_failure,
+            scope=read.scope,
+            home=read.home,
             metadata=metadata,
             details=details if any(details) else (),
         )

@@ -6,7 +6,7 @@ in place, so a bad file never replaces good rules unless its caller lets it. Wha
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -108,7 +108,7 @@ def load_path(path: Path, *, defaults: Defaults | None = None, merge: bool = Fal
         raise RuleFileError([Problem(str(path), 0, "", what, "put a *.yaml file into it")])
     loaded = load_files(paths, defaults=defaults, merge=merge)
     rules = RuleSet(loaded.rules.contents, version=max(before, loaded.rules.version))
-    return Loaded(rules, loaded.warnings)
+    return replace(loaded, rules=rules)
 
 
 def _youngest(paths: Sequence[Path]) -> int:

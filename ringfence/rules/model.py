@@ -39,6 +39,9 @@ class Rule:
     """The limit came with the request (override or ad hoc), so it must travel with the check."""
     on_failure: OnFailure = OnFailure.ALLOW
     scope: str = "datacenter"
+    """`datacenter`, or how the limit holds in all data centers: `global`, `split` or `home`."""
+    home: str = ""
+    """The data center that decides, when `scope` is `home`."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or ``."""

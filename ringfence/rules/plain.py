@@ -59,6 +59,7 @@ def _row_to_plain(row: Row) -> Plain:
         row.quota,
         row.on_failure.value,
         row.scope,
+        row.home,
         _metadata_to_plain(row.metadata, 0),
         list(row.details),
     ]
@@ -117,9 +118,13 @@ def _step(plain: Plain) -> tuple[str, str | None]:
 
 
 def _rule(domain: str, path: Path, plain: Plain) -> Rule:
-    (limit, unit, name, replaces, shadow, quota, on_failure, scope, metadata, details) = _fields(
-        plain, 10, "rule"
+    (limit, unit, name, replaces, shadow, quota, on_failure, scope, home, metadata, details) = (
+        _fields(plain, 11, "rule")
     )
+    reach = _choice(scope, "scope", ("datacenter", "global", "split", "home"))
+    decider = _text(home, "home")
+    if (reach == "home") != bool(decider):
+        raise RemoteProtocolError(f"rules: the home {decider[:40]!r} for the scope {reach}")
     return Rule(
         id=rule_id(domain, path),
         domain=domain,
@@ -131,7 +136,8 @@ def _rule(domain: str, path: Path, plain: Plain) -> Rule:
         shadow=_bool(shadow, "shadow"),
         quota=_bool(quota, "quota"),
         on_failure=_word(OnFailure, on_failure, "on_failure"),
-        scope=_choice(scope, "scope", ("datacenter", "global")),
+        scope=reach,
+        home=decider,
         metadata=_metadata_map(metadata, 0),
         details=_details(details, path),
     )

@@ -1,9 +1,9 @@
 """The `rate_limit` map of a descriptor, and the `defaults` map of a file, read into limits.
 
 Envoy's keys keep their meaning. Ours stand beside them in the same map: `algorithm`, `burst`,
-`period`, `slots`, `align`, `timezone`, `soft`, `mode`, `scope`, `on_failure`. A key that belongs to
-one algorithm chooses it when the rule names none, as in limits written as strings. The descriptor
-around the map is `build`'s.
+`period`, `slots`, `align`, `timezone`, `soft`, `mode`, `scope`, `global`, `on_failure`. A key that
+belongs to one algorithm chooses it when the rule names none, as in limits written as strings. The
+descriptor around the map is `build`'s, who shares a limit `scope`'s.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.rules.model import OnFailure
 from ringfence.rules.periods import UNIT_NS, parse_period, parse_share, unit_of
+from ringfence.rules.scope import check_scope, read_scope
 from ringfence.rules.source import Item, Spot, Table
 
 __all__ = [
@@ -29,17 +30,15 @@ UINT32_MAX = 2**32 - 1
 
 _ENVOY_KEYS = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
 DEFAULT_KEYS = (
-    *("algorithm", "mode", "slots", "align", "timezone", "soft", "scope", "on_failure"),
+    *("algorithm", "mode", "slots", "align", "timezone", "soft", "scope", "global", "on_failure"),
 )
 """Our keys that a file may set for all its rules."""
 _OUR_KEYS = (*DEFAULT_KEYS, "burst", "period")
 RATE_LIMIT_KEYS = (*_ENVOY_KEYS, *_OUR_KEYS)
-_COUNTING_KEYS = tuple(key for key in _OUR_KEYS if key not in ("scope", "on_failure"))
+_COUNTING_KEYS = tuple(key for key in _OUR_KEYS if key not in ("scope", "global", "on_failure"))
 """Those that say how to count, so that nothing unlimited can have them."""
 
-_GLOBAL_MEND = "leave it out: each data center then holds the limit by itself"
 NOT_YET = {
-    "global": ("`global` is not available yet", _GLOBAL_MEND),
     "elastic": (
         "`elastic` is not available yet",
         "use `soft: 20%` to admit a fixed share above the limit",
@@ -80,6 +79,9 @@ class Defaults:
     """For calendar windows."""
     soft_permille: int = 0
     on_failure: OnFailure = OnFailure.ALLOW
+    scope: str = "datacenter"
+    """As in `Rule`."""
+    home: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ class RateLimit:
     replaces: tuple[tuple[str, int], ...]
     """Names, each with its line."""
     on_failure: OnFailure
+    scope: str
+    home: str
+    scope_line: int
+    """Where the scope is said, or the map begins."""
 
 
 def read_defaults(spot: Spot, table: Table, base: Defaults) -> Defaults:
@@ -133,7 +139,14 @@ class _Reader:
             self._check_unlimited()
         else:
             unit, limit = self._limit()
-        return RateLimit(limit, unit, name, replaces, self._settings.on_failure)
+        settings = self._settings
+        said = self._fields.get("global", self._fields.get("scope"))
+        line = self._line if said is None else said.line
+        if limit is not None:
+            check_scope(self._spot, line, settings.scope, limit)
+        return RateLimit(
+            limit, unit, name, replaces, settings.on_failure, settings.scope, settings.home, line
+        )
 
     def _limit(self) -> tuple[str, Limit | None]:
         unit, period_ns = self._period()
@@ -255,8 +268,7 @@ def _shared(spot: Spot, fields: Mapping[str, Item], base: Defaults) -> Defaults:
     align = spot.choice(fields, "align", ("calendar", "epoch"))
     soft = spot.parsed(fields, "soft", parse_share)
     on_failure = spot.choice(fields, "on_failure", tuple(OnFailure))
-    if spot.choice(fields, "scope", ("datacenter", "global")) == "global":
-        spot.error(fields["scope"].line, "`scope: global` is not available yet", _GLOBAL_MEND)
+    scope, home = read_scope(spot, fields, (base.scope, base.home))
     return replace(
         base,
         slots=base.slots if slots is None else slots,
@@ -265,6 +277,8 @@ def _shared(spot: Spot, fields: Mapping[str, Item], base: Defaults) -> Defaults:
         timezone=_timezone(spot, fields) or base.timezone,
         soft_permille=base.soft_permille if soft is None else soft,
         on_failure=OnFailure(on_failure or base.on_failure),
+        scope=scope,
+        home=home,
     )
 
 

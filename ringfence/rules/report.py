@@ -7,14 +7,16 @@ clients do not import this.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringfence.limiter import bytes_per_key, over_admission
+from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
+from ringfence.rules.build import Loaded
 from ringfence.rules.model import Rule
+from ringfence.rules.reach import Reach, reach_of, shortest_ns
 from ringfence.rules.ruleset import RuleSet
 from ringfence.rules.source import Problem
 from ringfence.rules.strings import format_limit
 from ringfence.rules.tree import Row, label, place
 
-__all__ = ["ReportRow", "describe"]
+__all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class ReportRow:
     """Most cost that any window of one period may let through while no node fails."""
     bound: str = ""
     """Why `worst` is what it is."""
+    scope: str = ""
+    """`datacenter`, or how the limit holds in all of them: `global`, `split` or `home`."""
+    reach: Reach | None = None
+    """What that holds over the data centers asked about; None within one."""
     name: str = ""
     flags: tuple[str, ...] = ()
     """`shadow`, `quota`, `share`, `replaces NAME`, `on_failure deny` and the like."""
@@ -43,8 +49,25 @@ class ReportRow:
     """What is legal here yet perhaps not meant, each with its file and line."""
 
 
-def describe(rules: RuleSet, warnings: Sequence[Problem] = ()) -> list[ReportRow]:
-    """Lay out all domains in file order; every warning stands at the row it is about."""
+@dataclass(frozen=True, slots=True)
+class Datacenters:
+    """Where rules of global scope are to hold."""
+
+    count: int
+    """1 or more."""
+    rtt_ns: int
+    """Round trip between two of them."""
+    demand: float = 2.0
+    """What all callers ask together, as a multiple of the limit, evenly from everywhere."""
+
+
+def describe(
+    rules: RuleSet, warnings: Sequence[Problem] = (), where: Datacenters | None = None
+) -> list[ReportRow]:
+    """Lay out all domains in file order; every warning stands at the row it is about.
+
+    `where`, when given, adds what rules of global scope hold over those data centers.
+    """
     notes: dict[str, list[str]] = {}
     for warning in warnings:
         notes.setdefault(warning.place, []).append(str(warning))
@@ -56,7 +79,7 @@ def describe(rules: RuleSet, warnings: Sequence[Problem] = ()) -> list[ReportRow
             here = place(domain.name, row.path)
             found = notes.pop(here, [])
             found += notes.pop(f"{here} > rate_limit", [])
-            rows.append(_row(row, tuple(found)))
+            rows.append(_row(row, tuple(found), where))
     if notes and rows:
         # A place that no row has, as a rule's metadata: better at the top than lost.
         rest = tuple(text for found in notes.values() for text in found)
@@ -64,7 +87,26 @@ def describe(rules: RuleSet, warnings: Sequence[Problem] = ()) -> list[ReportRow
     return rows
 
 
-def _row(row: Row, warnings: tuple[str, ...]) -> ReportRow:
+def too_short(loaded: Loaded, where: Datacenters) -> list[Problem]:
+    """Find the rules whose period is too short for counts that come from so far away."""
+    least = -(-shortest_ns(where.rtt_ns) * 10 // NS_PER_SECOND) / 10
+    return [
+        Problem(
+            *loaded.places[rule.id],
+            f"{place(rule.domain, rule.path)} > rate_limit",
+            f"with {where.rtt_ns / 1e6:g} ms there and back, counts of other data centers come too "
+            f"late for {format_limit(rule.limit)}",
+            f"use a period of at least {least:g} s, `scope: datacenter`, `global: {{mode: split}}`"
+            " or `global: {mode: home, home: NAME}`",
+        )
+        for rule in loaded.rules.rules()
+        if rule.limit is not None
+        and (reach := _reach(rule.limit, rule.scope, where)) is not None
+        and reach.is_too_short
+    ]
+
+
+def _row(row: Row, warnings: tuple[str, ...], where: Datacenters | None) -> ReportRow:
     name = label(*row.path[-1])
     if not isinstance(row, Rule):
         return ReportRow(len(row.path), name, warnings=warnings)
@@ -79,10 +121,18 @@ def _row(row: Row, warnings: tuple[str, ...]) -> ReportRow:
         bytes_per_key=None if limit is None else bytes_per_key(limit),
         worst=None if forecast is None else forecast.worst,
         bound="" if forecast is None else forecast.reason,
+        scope=row.scope,
+        reach=None if limit is None else _reach(limit, row.scope, where),
         name=row.name,
         flags=tuple(_flags(row)),
         warnings=warnings,
     )
+
+
+def _reach(limit: Limit, scope: str, where: Datacenters | None) -> Reach | None:
+    if where is None or scope == "datacenter":
+        return None
+    return reach_of(limit, scope, where.count, where.rtt_ns, where.demand)
 
 
 def _flags(rule: Rule) -> list[str]:
@@ -98,4 +148,6 @@ def _flags(rule: Rule) -> list[str]:
     flags += [f"replaces {name}" for name in rule.replaces]
     if rule.limit is not None:
         flags.append(f"on_failure {rule.on_failure.value}")
+    if rule.scope != "datacenter":
+        flags.append(f"{rule.scope} {rule.home}".strip())
     return flags

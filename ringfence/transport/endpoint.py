@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from ringfence.transport.closing import Closing, TransportCode, text_of
 from ringfence.transport.door import CID_LENGTH, Admit, Door, Drop, Reply, header_of
-from ringfence.transport.interface import Accept, Address, Connection, Handler
+from ringfence.transport.interface import Accept, Address, Connection, Handler, OnSealed
 from ringfence.transport.pipe import Pipe, State
 from ringfence.transport.quic import Datagrams, Quic
 from ringfence.transport.settings import Settings
@@ -29,13 +29,10 @@ from ringfence.transport.tls import (
 )
 from ringfence.wire.errors import ErrorCode
 
-__all__ = ["Endpoint", "OnBug", "OnSealed", "numeric"]
+__all__ = ["Endpoint", "OnBug", "numeric"]
 
 OnBug: TypeAlias = Callable[[Exception], None]
 """Told of exceptions that should not have been raised; must not raise itself."""
-
-OnSealed: TypeAlias = Callable[[bytes, Address], None]
-"""Told of datagrams that are not QUIC, and where they came from."""
 
 
 class Endpoint:
@@ -52,12 +49,12 @@ class Endpoint:
         client: ClientTls | None = None,
         server: ServerTls | None = None,
         accept: Accept | None = None,
-        on_sealed: OnSealed | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._settings = settings
         self._on_bug = on_bug
-        self._on_sealed = on_sealed
+        self.on_sealed: OnSealed | None = None
+        """Told of datagrams that are not QUIC; without it they are refused."""
         self._accept = accept
         client = client or ClientTls()
         self._server_name = client.server_name
@@ -266,11 +263,11 @@ class Endpoint:
         return None
 
     def _take_sealed(self, data: bytes, addr: Address) -> None:
-        if self._on_sealed is None:
+        if self.on_sealed is None:
             self.refusals["not_quic"] += 1
             return
         try:
-            self._on_sealed(data, addr)
+            self.on_sealed(data, addr)
         except Exception as error:  # noqa: BLE001 - as for any handler.
             self.bug(error)
 

@@ -7,7 +7,22 @@ own loop and must neither wait nor raise. What they send leaves when the loop fl
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
-__all__ = ["Accept", "Address", "Connection", "Handler", "Timer", "Transport"]
+from ringfence.errors import LocalProtocolError
+
+__all__ = [
+    "Accept",
+    "Address",
+    "Connection",
+    "Handler",
+    "MAX_SEALED",
+    "OnSealed",
+    "Timer",
+    "Transport",
+    "check_sealed",
+]
+
+MAX_SEALED = 1178
+"""Most bytes in one sealed datagram: with UDP's and IPv6's headers it passes any path QUIC does."""
 
 Address: TypeAlias = tuple[str, int]
 """Host (IPv4, IPv6 or name) and UDP port."""
@@ -55,6 +70,10 @@ Accept: TypeAlias = Callable[[Connection], Handler]
 """Called for each incoming connection before its `on_open`."""
 
 
+OnSealed: TypeAlias = Callable[[bytes, Address], None]
+"""Told of datagrams that are not QUIC, and where they came from."""
+
+
 class Timer(Protocol):
     """A call planned by `Transport.call_at`."""
 
@@ -73,6 +92,17 @@ class Transport(Protocol):
     def refusals(self) -> Mapping[str, int]:
         """How often something was not accepted, by cause."""
 
+    on_sealed: OnSealed | None
+    """Told of sealed datagrams that come in; without it they are refused."""
+
+    def send_sealed(self, datagram: bytes, address: Address) -> None:
+        """Send one datagram beside the connections: it may get lost, come twice, or late.
+
+        Its first byte has bit 0x40 clear, which tells it from QUIC. Raises `LocalProtocolError`
+        for any other, and above `MAX_SEALED` bytes. Nothing else that goes wrong is told, but
+        counted in `refusals`; to a name, datagrams are lost until it has been looked up.
+        """
+
     def now(self) -> float:
         """Monotonic seconds; only differences mean anything."""
 
@@ -87,3 +117,11 @@ class Transport(Protocol):
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """Make `call` at `when` on the clock of `now`; then flush."""
+
+
+def check_sealed(datagram: bytes) -> None:
+    """Raise `LocalProtocolError` for what `Transport.send_sealed` must not send."""
+    if not 0 < len(datagram) <= MAX_SEALED or datagram[0] & 0x40:
+        raise LocalProtocolError(
+            f"a sealed datagram has 1 to {MAX_SEALED} bytes and bit 0x40 of its first byte clear"
+        )

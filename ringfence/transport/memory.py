@@ -5,7 +5,6 @@ lives, silence when the other side cannot be heard. Time is trio's, so a virtual
 instant. There are no packets and no certificates inside: `endpoint` has those.
 """
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
@@ -16,12 +15,20 @@ import trio
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.closing import TransportCode, text_of
 from ringfence.transport.endpoint import OnBug
-from ringfence.transport.interface import Accept, Address, Connection, Handler, Timer
+from ringfence.transport.interface import (
+    Accept,
+    Address,
+    Connection,
+    Handler,
+    OnSealed,
+    Timer,
+    check_sealed,
+)
+from ringfence.transport.memory_end import End
 from ringfence.transport.settings import Settings
 from ringfence.transport.timers import Timers
 from ringfence.transport.waker import Waker
 from ringfence.wire.errors import ErrorCode
-from ringfence.wire.framing import frame
 
 __all__ = ["MemoryNetwork", "MemoryTransport"]
 
@@ -43,12 +50,14 @@ class MemoryNetwork:
         self._jitter = jitter
         self.settings = settings or Settings()
         self._delays: dict[frozenset[Address], float] = {}
-        self._cuts: dict[frozenset[Address], dict[_End, None]] = {}
-        """Links that carry nothing, with the ends that wait for them."""
+        self._losses: dict[frozenset[Address], float] = {}
+        self._repeats: dict[frozenset[Address], float] = {}
+        self._cuts: dict[tuple[Address, Address], dict[End, None]] = {}
+        """Ways, from and to, that carry nothing, with the ends that wait for them."""
         self._running: dict[Address, MemoryTransport] = {}
         self._silent: set[Address] = set()
         """Addresses of crashed transports: whoever asks there hears nothing."""
-        self._ends: dict[_End, None] = {}
+        self._ends: dict[End, None] = {}
 
     def transport(
         self, address: Address, *, on_bug: OnBug, accept: Accept | None = None
@@ -60,20 +69,40 @@ class MemoryNetwork:
         """From now on, messages between the two take `delay` seconds."""
         self._delays[frozenset((a, b))] = delay
 
+    def set_loss(self, a: Address, b: Address, share: float) -> None:
+        """From now on, this share of the sealed datagrams between the two is lost."""
+        self._losses[frozenset((a, b))] = share
+
+    def set_repeats(self, a: Address, b: Address, share: float) -> None:
+        """From now on, this share of the sealed datagrams between the two comes twice."""
+        self._repeats[frozenset((a, b))] = share
+
     def cut(self, a: Address, b: Address) -> None:
-        """Carry nothing between the two; messages wait, and after the idle timeout it is over."""
-        link = frozenset((a, b))
-        if link not in self._cuts:
-            self._cuts[link] = {}
-            self._grow_silent(lambda end: end.link == link)
+        """Carry nothing between the two; messages wait, and after the idle timeout it is over.
+
+        Sealed datagrams do not wait: they are lost.
+        """
+        self.cut_one_way(a, b)
+        self.cut_one_way(b, a)
+
+    def cut_one_way(self, a: Address, b: Address) -> None:
+        """Carry nothing from `a` to `b`, as `cut`; what `b` sends still arrives.
+
+        Since QUIC does not live without acknowledgements, no new connection comes about, and both
+        sides of the old ones end by the idle timeout.
+        """
+        if (a, b) not in self._cuts:
+            self._cuts[a, b] = {}
+            self._grow_silent(lambda end: end.link == frozenset((a, b)))
 
     def heal(self, a: Address, b: Address) -> None:
-        """Undo `cut`: what waited goes on its way."""
-        link = frozenset((a, b))
-        for end in self._cuts.pop(link, {}):
-            end.depart()
+        """Undo `cut` and `cut_one_way`: what waited goes on its way."""
+        for way in ((a, b), (b, a)):
+            for end in self._cuts.pop(way, {}):
+                end.depart()
         for end in self._ends:
-            if end.link == link and end.peer is not None and end.peer.home.is_alive:
+            is_theirs = end.link == frozenset((a, b))
+            if is_theirs and end.peer is not None and end.peer.home.is_alive:
                 end.hear_again()
 
     def crash(self, address: Address) -> None:
@@ -98,10 +127,12 @@ class MemoryNetwork:
         if self._running.get(transport.address) is transport:
             del self._running[transport.address]
 
-    def knock(self, end: "_End") -> None:
+    def knock(self, end: End) -> None:
         """Carry a new connection's first packet to where it is meant for."""
         target = self._running.get(end.address)
-        if end.is_closed or end.address in self._silent or end.link in self._cuts:
+        there, back = (end.home.address, end.address), (end.address, end.home.address)
+        is_silent = end.address in self._silent or there in self._cuts or back in self._cuts
+        if end.is_closed or is_silent:
             return  # The handshake timeout will tell.
         if target is None or target.accept is None:
             reason = f"nobody listens at {text_of(end.address)}"
@@ -109,9 +140,23 @@ class MemoryNetwork:
         else:
             target.call_at(trio.current_time(), partial(target.take, end))
 
-    def is_cut(self, end: "_End") -> bool:
-        """Whether the link is cut; if so, `end` goes on when it heals."""
-        waiting = self._cuts.get(end.link)
+    def carry(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
+        """Carry a sealed datagram, if the link does; it may overtake others."""
+        link = frozenset((sender.address, address))
+        target = self._running.get(address)
+        if target is None or (sender.address, address) in self._cuts:
+            return
+        if self._random.random() < self._losses.get(link, 0.0):
+            return
+        twice = self._random.random() < self._repeats.get(link, 0.0)
+        for _ in range(1 + twice):
+            # Planned by the receiver: what has left arrives, whatever becomes of the sender.
+            land = partial(target.take_sealed, datagram, sender.address)
+            target.call_at(self.arrival(link, 0.0), land)
+
+    def is_cut(self, end: End) -> bool:
+        """Whether the way of `end` is cut; if so, it goes on when that heals."""
+        waiting = self._cuts.get((end.home.address, end.address))
         if waiting is not None:
             waiting[end] = None
         return waiting is not None
@@ -123,19 +168,19 @@ class MemoryNetwork:
             delay += self._random.uniform(0.0, self._jitter)
         return max(not_before, trio.current_time() + delay)
 
-    def ends_of(self, transport: "MemoryTransport") -> list["_End"]:
+    def ends_of(self, transport: "MemoryTransport") -> list[End]:
         """List its sides of all connections that are not closed."""
         return [end for end in self._ends if end.home is transport]
 
-    def add(self, end: "_End") -> None:
+    def add(self, end: End) -> None:
         """Take note of one end of a connection."""
         self._ends[end] = None
 
-    def remove(self, end: "_End") -> None:
+    def remove(self, end: End) -> None:
         """Take note that this end is closed."""
         self._ends.pop(end, None)
 
-    def _grow_silent(self, concerns: Callable[["_End"], bool]) -> None:
+    def _grow_silent(self, concerns: Callable[[End], bool]) -> None:
         for end in [end for end in self._ends if concerns(end)]:
             end.grow_silent(self.settings.idle_timeout)
 
@@ -150,13 +195,14 @@ class MemoryTransport:
         self.accept = accept
         self.is_alive = False
         """Whether it runs and has not crashed."""
+        self.on_sealed: OnSealed | None = None
         self._address = address
         self._on_bug = on_bug
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
         self._waker = Waker()
         self._sleeping: trio.CancelScope | None = None
-        self._unsent: dict[_End, None] = {}
+        self._unsent: dict[End, None] = {}
 
     @property
     def address(self) -> Address:
@@ -202,9 +248,15 @@ class MemoryTransport:
         """Begin a connection; its first packet leaves at the next flush."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
-        end = _End(self, address, handler)
+        end = End(self, address, handler)
         end.knock(self.network.settings.handshake_timeout)
         return end
+
+    def send_sealed(self, datagram: bytes, address: Address) -> None:
+        """See `Transport`."""
+        check_sealed(datagram)
+        if self.is_alive:
+            self.network.carry(self, datagram, address)
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""
@@ -224,14 +276,19 @@ class MemoryTransport:
             self._sleeping.deadline = when
         return timer
 
-    def take(self, visitor: "_End") -> None:
+    def take(self, visitor: End) -> None:
         """Answer a connection that arrives."""
-        end = _End(self, visitor.home.address, None)
+        end = End(self, visitor.home.address, None)
         end.peer, visitor.peer = visitor, end
         end.open()
         visitor.later(visitor.open)
 
-    def will_send(self, end: "_End") -> None:
+    def take_sealed(self, datagram: bytes, source: Address) -> None:
+        """Hand on a sealed datagram that arrives."""
+        if self.on_sealed is not None:
+            self.on_sealed(datagram, source)
+
+    def will_send(self, end: End) -> None:
         """Take note that `end` has something for the next flush."""
         self._unsent[end] = None
 
@@ -255,148 +312,3 @@ class MemoryTransport:
             for call in calls:
                 self.make(call)
             self.flush()
-
-
-class _End:
-    """One side of a connection, as its owner holds it."""
-
-    def __init__(self, home: MemoryTransport, address: Address, handler: Handler | None) -> None:
-        self.home = home
-        self.peer: _End | None = None
-        self.link = frozenset((home.address, address))
-        self._address = address
-        self._handler = handler
-        self._is_open = False
-        self.is_closed = False
-        """Whether either side has ended it, or silence has."""
-        self._queue: deque[bytes] = deque()
-        self._goodbye: tuple[int, str] | None = None
-        self._unsent = 0
-        self._last_arrival = 0.0
-        self._patience: Timer | None = None
-        home.network.add(self)
-
-    @property
-    def address(self) -> Address:
-        """Where the peer is."""
-        return self._address
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the handshake is done and nobody has closed."""
-        return self._is_open
-
-    @property
-    def unsent(self) -> int:
-        """Bytes that have not arrived."""
-        return 0 if self.is_closed else self._unsent
-
-    def send(self, payload: bytes) -> None:
-        """Queue one message; dropped when the connection is closed."""
-        size = len(frame(payload))
-        if not self.is_closed:
-            self._queue.append(payload)
-            self._unsent += size
-            self.home.will_send(self)
-
-    def close(self, code: int = 0, reason: str = "") -> None:
-        """Close once what was sent before has left; the handler hears nothing more."""
-        if not self.is_closed:
-            self._handler = None
-            self._shut()
-            self._goodbye = code, reason
-            self.home.will_send(self)
-
-    def knock(self, timeout: float) -> None:
-        """Ask the peer for a connection."""
-        reason = f"handshake timed out (no answer from {text_of(self._address)})"
-        self._wait(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
-        self.home.call_at(
-            self.home.network.arrival(self.link, 0.0), partial(self.home.network.knock, self)
-        )
-
-    def open(self) -> None:
-        """The peer has answered, or this is the answer."""
-        if self.is_closed:
-            return
-        self._is_open = True
-        if self._patience is not None:
-            self._patience.cancel()
-        if self._handler is None:
-            assert self.home.accept is not None
-            self._guard(self._accept)
-        self._tell(lambda handler: handler.on_open(self))
-        self.home.will_send(self)
-
-    def later(self, call: Callable[[], None]) -> None:
-        """Make `call` at this side, after the time a message takes."""
-        self._last_arrival = self.home.network.arrival(self.link, self._last_arrival)
-        self.home.call_at(self._last_arrival, call)
-
-    def depart(self) -> None:
-        """Send what is queued, if the link carries it; else it waits for the link."""
-        peer = self.peer
-        if peer is None or not (self._is_open or self._goodbye) or self.home.network.is_cut(self):
-            return
-        while self._queue:
-            payload = self._queue.popleft()
-            peer.later(partial(self._arrive, peer, payload))
-        if self._goodbye is not None:
-            peer.later(partial(peer.lose, *self._goodbye))
-            self._goodbye = None
-
-    def lose(self, code: int, reason: str) -> None:
-        """The connection is over, not by this side's wish."""
-        if self.is_closed:
-            return
-        self._shut()
-        handler, self._handler = self._handler, None
-        if handler is not None:
-            self._guard(lambda: handler.on_close(code, reason))
-
-    def grow_silent(self, timeout: float) -> None:
-        """Nothing comes from the peer any more; give up after `timeout`, unless it does again."""
-        if self._is_open:
-            reason = f"idle timeout: {text_of(self._address)} went silent"
-            self._wait(timeout, ErrorCode.IDLE, reason)
-
-    def hear_again(self) -> None:
-        """Undo `grow_silent`."""
-        if self._is_open and self._patience is not None:
-            self._patience.cancel()
-
-    def _arrive(self, peer: "_End", payload: bytes) -> None:
-        self._unsent -= len(frame(payload))
-        peer._tell(lambda handler: handler.on_message(payload))
-
-    def _wait(self, timeout: float, code: int, reason: str) -> None:
-        self._patience = self.home.call_at(
-            self.home.now() + timeout, partial(self.lose, code, reason)
-        )
-
-    def _accept(self) -> None:
-        assert self.home.accept is not None
-        self._handler = self.home.accept(self)
-
-    def _tell(self, call: Callable[[Handler], None]) -> None:
-        handler = self._handler
-        if handler is not None and self._is_open:
-            self._guard(lambda: call(handler))
-
-    def _guard(self, call: Callable[[], None]) -> None:
-        """A bug in a handler ends its connection and no other."""
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001
-            self.home.report(error)
-            handler = self._handler
-            self.close(ErrorCode.INTERNAL, "internal error")
-            if handler is not None:
-                handler.on_close(ErrorCode.INTERNAL, "internal error")
-
-    def _shut(self) -> None:
-        self._is_open = False
-        self.is_closed = True
-        if self._patience is not None:
-            self._patience.cancel()
-        self.home.network.remove(self)

@@ -11,16 +11,24 @@ another one does not believe it.
 import errno
 import socket
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.closing import Closing, TransportCode, text_of
-from ringfence.transport.endpoint import Endpoint, OnBug, OnSealed, numeric
+from ringfence.transport.endpoint import Endpoint, OnBug, numeric
 from ringfence.transport.icmp import listen_for_errors, read_errors
-from ringfence.transport.interface import Accept, Address, Connection, Handler, Timer
+from ringfence.transport.interface import (
+    Accept,
+    Address,
+    Connection,
+    Handler,
+    OnSealed,
+    Timer,
+    check_sealed,
+)
 from ringfence.transport.pipe import Pipe
 from ringfence.transport.settings import Settings
 from ringfence.transport.timers import Timers
@@ -33,6 +41,12 @@ _BATCH = 64
 
 _LARGEST = 4096
 """More than any peer sends in one datagram; of a larger one the rest is lost, so it is junk."""
+
+_NAME_HOLDS = 30.0
+"""Seconds until a name that datagrams go to is looked up again."""
+_NAME_FAILS = 1.0
+"""Seconds until a name that could not be looked up is tried again."""
+_MOST_NAMES = 4096
 
 _SOCKET_BUFFER = 4 << 20
 """Asked of the kernel, which may grant less: bursts wait there while Python is busy."""
@@ -53,7 +67,6 @@ class Udp(ABC):
         client: ClientTls | None = None,
         server: ServerTls | None = None,
         accept: Accept | None = None,
-        on_sealed: OnSealed | None = None,
     ) -> None:
         """`bind` is the address to listen on; None, for a client, is any port of this host.
 
@@ -66,13 +79,15 @@ class Udp(ABC):
             client=client,
             server=server,
             accept=accept,
-            on_sealed=on_sealed,
         )
         self._on_bug = on_bug
         self._socket: socket.socket | None = None
         self._is_ipv6 = False
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
+        self._resolved: OrderedDict[Address, tuple[float, Address | None]] = OrderedDict()
+        """Numeric addresses of names that datagrams were sent to, and until when they hold; None
+        as long as a name has not been looked up."""
 
     @property
     def address(self) -> Address:
@@ -96,8 +111,8 @@ class Udp(ABC):
         """Monotonic seconds; only differences mean anything."""
 
     @abstractmethod
-    def _look_up(self, pipe: Pipe) -> None:
-        """Have a task call `_resolve` with what `getaddrinfo` says of the pipe's address."""
+    def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
+        """Have a task call `then` with what `getaddrinfo` says of an address: nothing, in doubt."""
 
     @abstractmethod
     def _wake_flusher(self) -> None:
@@ -114,11 +129,52 @@ class Udp(ABC):
         pipe = self._endpoint.prepare(address, handler, self.now())
         host = numeric(address[0])
         if host is None:
-            self._look_up(pipe)
+            self._look_up(address, partial(self._resolve, pipe))
         else:
             self._endpoint.begin(pipe, [(host, address[1])], self.now())
         self.call_soon(_nothing)  # Whoever forgets to flush still gets its datagram out.
         return pipe
+
+    @property
+    def on_sealed(self) -> OnSealed | None:
+        """See `Transport`."""
+        return self._endpoint.on_sealed
+
+    @on_sealed.setter
+    def on_sealed(self, call: OnSealed | None) -> None:
+        self._endpoint.on_sealed = call
+
+    def send_sealed(self, datagram: bytes, address: Address) -> None:
+        """See `Transport`. To a name it is lost until the name has been looked up."""
+        check_sealed(datagram)
+        sock = self._socket
+        if sock is None:
+            return
+        host = numeric(address[0])
+        target = (host, address[1]) if host is not None else self._numeric_of(address)
+        if target is not None:
+            self._send(sock, datagram, target)
+
+    def _numeric_of(self, address: Address) -> Address | None:
+        """What a name stood for lately; when that is not known, begin to look it up."""
+        until, known = self._resolved.get(address, (0.0, None))
+        if self.now() >= until:
+            self._resolved[address] = self.now() + _NAME_HOLDS, known
+            self._look_up(address, partial(self._learn, address))
+            while len(self._resolved) > _MOST_NAMES:
+                self._resolved.popitem(last=False)
+        return known
+
+    def _learn(self, address: Address, rows: Iterable[AddressInfo]) -> None:
+        if address not in self._resolved:
+            return
+        until, known = self._resolved[address]
+        usable = self._usable(rows)
+        if usable:
+            self._resolved[address] = until, usable[0]
+        else:
+            self.refusals["name_not_resolved"] += 1
+            self._resolved[address] = self.now() + _NAME_FAILS, known
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""
@@ -172,16 +228,19 @@ class Udp(ABC):
 
     def _resolve(self, pipe: Pipe, rows: Iterable[AddressInfo]) -> None:
         """Begin the connection that waited for these addresses; none at all is a failure."""
-        addresses = [self._plain(row[4]) for row in rows]
-        usable = [a for a in dict.fromkeys(addresses) if self._is_ipv6 or ":" not in a[0]]
-        # Nodes listen on 127.0.0.1 by default, but many hosts resolve localhost to ::1 first.
-        usable.sort(key=lambda address: address[0] == "::1")
+        usable = self._usable(rows)
         if usable:
             self._endpoint.begin(pipe, usable, self.now())
         else:
             reason = f"the name {pipe.address[0]!r} has no address that this host can use"
             self._endpoint.fail(pipe, Closing(TransportCode.UNREACHABLE, reason))
         self.flush()
+
+    def _usable(self, rows: Iterable[AddressInfo]) -> list[Address]:
+        addresses = [self._plain(row[4]) for row in rows]
+        usable = [a for a in dict.fromkeys(addresses) if self._is_ipv6 or ":" not in a[0]]
+        # Nodes listen on 127.0.0.1 by default, but many hosts resolve localhost to ::1 first.
+        return sorted(usable, key=lambda address: address[0] == "::1")
 
     def _open(self, rows: Iterable[AddressInfo]) -> socket.socket:
         """Make the socket, bound to the first of `rows` that works, or to any port.

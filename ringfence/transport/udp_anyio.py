@@ -15,7 +15,6 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
-from ringfence.transport.pipe import Pipe
 from ringfence.transport.udp import AddressInfo, Udp
 
 __all__ = ["AnyioUdp"]
@@ -84,16 +83,18 @@ class AnyioUdp(Udp):
         if self._reading is not None and deadline < self._reading.deadline:
             self._reading.deadline = deadline
 
-    def _look_up(self, pipe: Pipe) -> None:
+    def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._tasks is not None
-        self._tasks.start_soon(self._look_up_and_begin, pipe)
+        self._tasks.start_soon(self._look_up_and_tell, address, then)
 
-    async def _look_up_and_begin(self, pipe: Pipe) -> None:
+    async def _look_up_and_tell(
+        self, address: Address, then: Callable[[list[AddressInfo]], None]
+    ) -> None:
         try:
-            rows = await _getaddrinfo(pipe.address, 0)
+            rows = await _getaddrinfo(address, 0)
         except (OSError, UnicodeError):
             rows = []
-        self._resolve(pipe, rows)
+        then(rows)
 
 
 def _clock_of_this_loop() -> Callable[[], float]:

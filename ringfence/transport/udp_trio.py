@@ -5,6 +5,7 @@ host name is resolved. All the rest is in `udp`.
 """
 
 import socket
+from collections.abc import Callable
 from math import inf
 
 import trio
@@ -12,7 +13,6 @@ from trio.lowlevel import wait_readable
 
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
-from ringfence.transport.pipe import Pipe
 from ringfence.transport.udp import AddressInfo, Udp
 from ringfence.transport.waker import Waker
 
@@ -80,16 +80,18 @@ class TrioUdp(Udp):
         if self._reading is not None and deadline < self._reading.deadline:
             self._reading.deadline = deadline
 
-    def _look_up(self, pipe: Pipe) -> None:
+    def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(self._look_up_and_begin, pipe)
+        self._nursery.start_soon(self._look_up_and_tell, address, then)
 
-    async def _look_up_and_begin(self, pipe: Pipe) -> None:
+    async def _look_up_and_tell(
+        self, address: Address, then: Callable[[list[AddressInfo]], None]
+    ) -> None:
         try:
-            rows = list(await _getaddrinfo(pipe.address, 0))
+            rows = list(await _getaddrinfo(address, 0))
         except (OSError, UnicodeError):
             rows = []
-        self._resolve(pipe, rows)
+        then(rows)
 
 
 async def _getaddrinfo(address: Address, flags: int) -> list[AddressInfo]:

@@ -12,9 +12,14 @@ __all__ = [
     "MAX_ITEMS",
     "MAX_KEY",
     "MAX_KEYS",
+    "MAX_MOVED",
+    "MAX_NUMBERS",
+    "MAX_PACKED",
+    "MAX_PARTS",
     "MAX_REASON",
     "MAX_TEXT",
     "MAX_U64",
+    "MAX_WRITERS",
     "MIN_KEY",
 ]
 
@@ -36,6 +41,16 @@ MAX_REASON = 500
 """Most characters in a reason; `encode` cuts a longer one."""
 MAX_CREDENTIAL = 64
 """Most bytes in a hello's credential."""
+MAX_MOVED = 8192
+"""Most keys whose counters one message moves or copies."""
+MAX_NUMBERS = 1 << 14
+"""Most numbers in the state of one counter."""
+MAX_PARTS = 1 << 16
+"""Most messages that the counters of one shard are spread over."""
+MAX_WRITERS = 256
+"""Most data centers whose cells one counter has."""
+MAX_PACKED = 1 << 19
+"""Most bytes of packed members in one message."""
 MAX_ITEMS = 1 << 15
 """Most items in any array: members, counters, one level of the rules."""
 MAX_DEPTH = 64

@@ -6,7 +6,7 @@ and the next begins is `framing`'s business; whether its sender may send it, the
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 from msgpack import packb, unpackb
 
@@ -36,6 +36,7 @@ from ringfence.wire.messages import (
     Stats,
     Welcome,
 )
+from ringfence.wire.moves import READERS, VALIDATED_AS_LAID_OUT, lay_out
 from ringfence.wire.requests import (
     ANSWER,
     ANSWER_FIELDS,
@@ -66,19 +67,19 @@ _PONG = 13
 _GOODBYE = 14
 
 _ROLES = (Role.NODE, Role.CLIENT)
-_STATES = frozenset({"alive", "suspect", "dead", "leaving", "left"})
+_STATES = frozenset({"joining", "alive", "suspect", "forwarding", "leaving", "dead", "left"})
 _ROW_FIELDS = 7
 _MAX_PORT = 65_535
 _MAX_CODE = 65_535
-_VALIDATED_AS_WRITTEN = (REQUEST, ANSWER)
+_VALIDATED_AS_WRITTEN = (REQUEST, ANSWER, *VALIDATED_AS_LAID_OUT)
 
 
 def encode(message: Message) -> bytes:
     """Turn a message into the payload of one frame.
 
     Raises `LocalProtocolError` for a message that `decode` would refuse: a bound is broken, columns
-    do not fit each other, or all of it is larger than `MAX_MESSAGE`. Checks are hot and validated
-    as they are laid out; any other message is simply read back.
+    do not fit each other, or all of it is larger than `MAX_MESSAGE`. Checks and counters are hot,
+    and validated as they are laid out; any other message is simply read back.
     """
     try:
         fields = _lay_out(message)
@@ -194,7 +195,7 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
         case Goodbye():
             return [_GOODBYE, message.reason[:MAX_REASON]]
         case _:
-            assert_never(message)
+            return lay_out(message)
 
 
 def _lay_out_row(row: MemberRow) -> list[object]:
@@ -307,5 +308,6 @@ _READERS: dict[int, tuple[type[Message], int, Callable[[list[object]], Message]]
     _PING: (Ping, 2, _numbered(Ping)),
     _PONG: (Pong, 2, _numbered(Pong)),
     _GOODBYE: (Goodbye, 2, _read_goodbye),
+    **READERS,
 }
 """By type number: what it is, how many fields its array has, and how they are read."""

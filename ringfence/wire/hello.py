@@ -14,14 +14,15 @@ _NODE_CONTEXT = b"ringfence wire 1: node\x00"
 """Keeps this use of the cluster key apart from every other one."""
 
 
-def node_proof(cluster_key: bytes, name: str) -> bytes:
+def node_proof(cluster_key: bytes, name: str, cluster: str = "") -> bytes:
     """Make the credential of the node `name`: 32 bytes that only a holder of the key can make."""
-    return hmac.digest(cluster_key, _NODE_CONTEXT + name.encode(), hashlib.sha256)
+    who = cluster.encode() + b"\x00" + name.encode()
+    return hmac.digest(cluster_key, _NODE_CONTEXT + who, hashlib.sha256)
 
 
-def proves(cluster_key: bytes, name: str, proof: bytes) -> bool:
+def proves(cluster_key: bytes, name: str, proof: bytes, cluster: str = "") -> bool:
     """Whether `proof` was made from this cluster key for this name."""
-    return hmac.compare_digest(node_proof(cluster_key, name), proof)
+    return hmac.compare_digest(node_proof(cluster_key, name, cluster), proof)
 
 
 def token_digest(secret: bytes) -> bytes:

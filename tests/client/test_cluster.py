@@ -1,4 +1,5 @@
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,14 +17,18 @@ from ringfence.rules.mapping import load_mapping
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     Answer,
+    AskLeave,
     AskMembers,
+    AskPeers,
     AskRules,
     AskStats,
+    Done,
     ErrorCode,
     Goodbye,
     Hello,
     MemberRow,
     Members,
+    Peers,
     Ping,
     Pong,
     Refused,
@@ -56,7 +61,8 @@ def row(name, datacenter="dc1", state="alive"):
 
 
 def view_of(rows):
-    return View.of(Member(NodeId(each.name), each.datacenter) for each in rows)
+    alive = [each for each in rows if each.state in ("alive", "suspect")]
+    return View.of(Member(NodeId(each.name), each.datacenter) for each in alive)
 
 
 class Node:
@@ -73,6 +79,10 @@ class Node:
         self.hellos = []
         self.heard = []
         self.connections = []
+        self.told = [{"name": name}]
+        """What it knows of the members."""
+        self.farewell = Done
+        """What it says when it is asked to leave."""
         self.plain = None
         """What it sends in place of its rules."""
         self.engine = Engine(max_keys=1000)
@@ -125,6 +135,10 @@ class Node:
                 return Rules(seq, self.rules.version, plain)
             case AskStats(seq):
                 return Stats(seq, {"checks": self.count(Request)})
+            case AskPeers(seq):
+                return Peers(seq, self.told)
+            case AskLeave(seq):
+                return self.farewell(seq)
             case Ping(seq):
                 return Pong(seq)
         raise AssertionError(message)
@@ -552,6 +566,61 @@ async def test_a_member_that_is_gone_is_not_asked_any_more(autojump_clock):
         assert t.nodes["c"].connections == []
 
 
+@pytest.mark.parametrize("state", ["joining", "forwarding", "leaving", "dead", "left"])
+async def test_only_members_that_are_alive_or_suspect_are_asked(autojump_clock, state):
+    async with town(row("a"), row("b", state="suspect"), row("c", state=state)) as t:
+        cluster = await t.joined("a")
+
+        assert await sources(Limiter(cluster)) == {Source.OWNER}
+        assert t.requests()["b"] > 0
+        assert t.nodes["c"].hellos == []
+        assert [member.state for member in cluster.members] == ["alive", "suspect", state]
+
+
+async def test_a_member_that_leaves_still_answers_what_it_was_asked(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        limiter = Limiter(cluster)
+        node = t.nodes["c"]
+        node.mute = Request
+        t.change_members(row("a"), row("b"), row("c", state="leaving"))
+        found = []
+
+        async def ask():
+            found.append(await sources(limiter))
+
+        t.nursery.start_soon(ask)  # The others' answers tell of another view.
+        await trio.sleep(0.3)
+        assert cluster.members[2].state == "leaving"
+        assert not found
+        for late in [message for message in node.heard if isinstance(message, Request)]:
+            node.connections[0].send(encode(node.answer(late)))
+        node.transport.flush()
+        await trio.sleep(0.1)
+
+        assert found == [{Source.OWNER}]
+        assert node.connections == []
+
+
+async def test_a_member_that_moved_is_asked_where_it_is(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined("a", "b")
+        limiter = Limiter(cluster)
+        view = cluster.view
+        t.crash("c")
+        t.nodes["c"].at = ("c-new", 7101)
+        await t.serve("c")
+        moved = replace(row("c"), host="c-new")
+        for name in "abc":
+            t.nodes[name].rows = [row("a"), row("b"), moved]
+        await sources(limiter)
+        await trio.sleep(15)
+
+        assert cluster.view == view
+        assert [member.host for member in cluster.members] == ["a", "b", "c-new"]
+        assert await sources(limiter) == {Source.OWNER}
+
+
 async def test_members_that_make_no_ring_change_nothing(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined())
@@ -649,6 +718,34 @@ async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojum
             ("b", {"checks": 0}),
             ("c", None),
         ]
+
+
+async def test_a_member_tells_what_it_knows_of_all(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        a, b, c = cluster.members
+        t.nodes["b"].told = "odd"
+        t.crash("c")
+
+        assert await cluster.peers(a) == [{"name": "a"}]
+        assert await cluster.peers(b) is None
+        assert await cluster.peers(c) is None
+        assert await cluster.members_seen_by(a) == (a, b, c)
+        assert await cluster.members_seen_by(c) is None
+
+
+async def test_a_member_is_asked_to_leave(autojump_clock):
+    async with town() as t:
+        cluster = await t.joined()
+        a, b, c = cluster.members
+        t.nodes["b"].farewell = lambda seq: Refused(seq, ErrorCode.NOT_PERMITTED, "no admin")
+        t.crash("c")
+
+        assert await cluster.ask_to_leave(a)
+        with pytest.raises(AccessDenied, match="no admin"):
+            await cluster.ask_to_leave(b)
+        assert not await cluster.ask_to_leave(c)
+        assert t.nodes["a"].count(AskLeave) == 1
 
 
 async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_clock):

@@ -15,7 +15,7 @@ import trio
 import ringfence
 from node.access import load_access
 from node.node import Node
-from node.settings import MemberSettings, NodeSettings
+from node.settings import NodeSettings
 from ringfence.client.clock import SystemClock
 from ringfence.errors import ConfigError, PeerUnavailable, UntrustedPeer
 from ringfence.limiter import Limit
@@ -53,7 +53,7 @@ def url():
 
 async def serve(port, started):
     at = f"127.0.0.1:{port}"
-    settings = NodeSettings(name="a", members=[MemberSettings(name="a", address=at)])
+    settings = NodeSettings(name="a", listen=at)
     rules = load_mapping(RULES).rules
     node = Node(settings, load_access(None), rules, clock=SystemClock(), random=SystemRandom())
     transport = TrioUdp(
@@ -64,8 +64,8 @@ async def serve(port, started):
         accept=node.accept,
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(node.run, transport)
         await nursery.start(transport.run)
+        await nursery.start(node.run, transport)
         started.set_result((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
         await trio.sleep_forever()
 

@@ -17,14 +17,26 @@ from ringfence.wire import (
     MAX_KEYS,
     Answer,
     AskMembers,
+    AskPeers,
+    Copy,
+    Counts,
+    Differs,
+    Digest,
+    Done,
     ErrorCode,
+    Exchange,
+    Exchanged,
     Goodbye,
     Hello,
     MemberRow,
     Members,
+    Offer,
     Op,
+    Peers,
     Ping,
     Pong,
+    Pull,
+    Pulled,
     Refused,
     Request,
     Role,
@@ -50,13 +62,16 @@ class Peer:
         self.refusal = None
         self.reply = self.answer
         """What it says to a request."""
+        self.says = None
+        """What it says to other questions than those that it knows, if anything."""
         self.hellos = []
         self.requests = []
+        self.questions = []
         self.connections = []
         self.closings = []
         self.remembered = {}
         self.counted = []
-        """Keys of requests that it had not seen before."""
+        """Keys of checks that it had not seen before."""
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
         self.transport = self._network.transport(THERE, on_bug=raise_, accept=self.accept)
@@ -81,7 +96,8 @@ class Peer:
     def answer(self, request):
         if (request.seq, self.hellos[-1].session) not in self.remembered:
             self.remembered[request.seq, self.hellos[-1].session] = True
-            self.counted += request.keys
+            if request.op is Op.CHECK:
+                self.counted += request.keys
         return answer_to(request)
 
     @property
@@ -120,8 +136,13 @@ class Talk:
             case AskMembers(seq):
                 if peer.answers:
                     self.connection.send(encode(Members(seq, 11, MEMBERS)))
-            case Ping(seq) if peer.pongs:
-                self.connection.send(encode(Pong(seq)))
+            case Ping(seq):
+                if peer.pongs:
+                    self.connection.send(encode(Pong(seq)))
+            case question:
+                peer.questions.append(question)
+                if peer.answers and peer.says is not None:
+                    self.connection.send(encode(peer.says(question)))
 
 
 def mark(key):
@@ -186,9 +207,9 @@ def ask(link, *names, op=Op.CHECK, stand_in=False, **columns):
     return asked
 
 
-def call(link):
+def call(link, make=AskMembers, timeout=None):
     replies = []
-    link.call(AskMembers, replies.append)
+    link.call(make, replies.append, timeout)
     return replies
 
 
@@ -896,6 +917,175 @@ async def test_a_question_that_is_answered_like_a_check_is_given_up(autojump_clo
         await trio.sleep(2 * DELAY)
 
         assert replies == [None]
+
+
+NOTHING = Counts([], [], [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("make", "reply"),
+    [
+        (lambda seq: Exchange(seq, b"mine"), lambda seq: Exchanged(seq, b"theirs")),
+        (lambda seq: Pull(seq, [1], 0), lambda seq: Pulled(seq, [], NOTHING, [])),
+        (lambda seq: Digest(seq, "eu", [1], [2]), lambda seq: Differs(seq, [1])),
+        (lambda seq: Copy(seq, NOTHING), Done),
+        (AskPeers, lambda seq: Peers(seq, [])),
+    ],
+)
+async def test_what_nodes_ask_each_other_is_answered_too(autojump_clock, make, reply):
+    async with world() as w:
+        w.peer.says = lambda question: reply(question.seq)
+        replies = call(w.link, make)
+        await trio.sleep(1)
+
+        assert w.peer.questions == [make(1)]
+        assert replies == [reply(1)]
+
+
+async def test_a_question_that_is_refused_is_given_up_alone(autojump_clock):
+    async with world() as w:
+        w.peer.says = lambda question: Refused(question.seq, ErrorCode.OVERLOADED, "too many")
+        replies, asked = call(w.link, AskPeers), ask(w.link, "a")
+        await trio.sleep(1)
+
+        assert replies == [None]
+        assert asked.is_answered
+        assert w.link.is_ready
+
+
+async def test_a_question_may_be_waited_for_longer_than_a_check(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        patient, usual = call(w.link, AskPeers, 2.0), call(w.link, AskPeers)
+        await trio.sleep(TIMEOUT + DELAY)
+        assert (patient, usual) == ([], [None])
+
+        asked = ask(w.link, "a")
+        await trio.sleep(1.4 - TIMEOUT)
+        w.peer.send(Peers(1, []))
+        await trio.sleep(DELAY * 2)
+
+        assert patient == [Peers(1, [])]
+        assert asked.is_answered
+
+
+async def test_checks_are_given_up_in_time_while_a_question_is_waited_for(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        patient = call(w.link, AskPeers, 2.0)
+        began = trio.current_time()
+        await trio.sleep(0.8)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        await trio.sleep(0.8)
+        assert asked.told == [None]
+        assert asked.at == [pytest.approx(began + 0.8 + TIMEOUT)]
+        assert patient == []
+        await trio.sleep(0.5)
+
+        assert patient == [None]
+
+
+async def test_a_question_that_cannot_be_sent_harms_no_other(autojump_clock):
+    async with world() as w:
+        w.peer.says = lambda question: Done(question.seq)
+        bad = call(w.link, lambda seq: Offer(seq, []))
+        good = call(w.link, lambda seq: Offer(seq, [1]))
+        await trio.sleep(1)
+
+        assert bad == [None]
+        assert good == [Done(2)]
+
+
+# -- retiring --------------------------------------------------------------------------------------
+
+
+async def test_a_retired_link_waits_for_what_is_in_flight_and_closes(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        in_flight, waiting, replies = ask(w.link, "a"), ask(w.link, "b"), call(w.link)
+        w.link.retire()
+        assert ask(w.link, "c").told == [None]
+        assert call(w.link) == [None]
+        await trio.sleep(1)
+
+        assert in_flight.is_answered
+        assert waiting.is_answered
+        assert [reply.members for reply in replies] == [MEMBERS]
+        assert w.peer.closings == [ErrorCode.OK]
+        await trio.sleep(60)
+        assert len(w.peer.hellos) == 1
+
+
+async def test_a_retired_link_waits_no_longer_than_ever(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        began = trio.current_time()
+        w.link.retire()
+        await trio.sleep(60)
+
+        assert asked.told == [None]
+        assert asked.at == [pytest.approx(began + TIMEOUT)]
+        assert w.peer.closings == [ErrorCode.OK]
+        assert len(w.peer.hellos) == 1
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.5, 1.5, 2.5, 3.5, 4.5, 20.0])
+async def test_a_link_can_be_retired_at_any_moment(autojump_clock, moment):
+    async with world() as w:
+        asked = ask(w.link, "a")
+        await trio.sleep(moment * DELAY)
+        w.link.retire()
+        w.link.retire()
+        await trio.sleep(60)
+
+        assert len(asked.told) == 1
+        assert len(w.peer.hellos) <= 1
+        assert all(not connection.is_open for connection in w.peer.connections)
+
+
+@pytest.mark.parametrize("fault", ["hang up", "crash", "goodbye", "garbage"])
+async def test_a_retired_link_never_comes_back(autojump_clock, fault):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        w.peer.answers = False
+        asked = ask(w.link, "a")
+        heard = list(w.listener.reachable)
+        w.link.retire()
+        if fault == "garbage":
+            w.peer.send_payload(b"junk")
+        else:
+            await disturb(w, fault)
+        await trio.sleep(60)
+
+        assert asked.told == [None]
+        assert len(w.peer.hellos) == 1
+        assert w.listener.reachable == heard
+
+
+async def test_a_link_retired_after_the_members_goodbye_is_answered_still(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        asked = ask(w.link, "a")
+        w.peer.answers = False
+        await trio.sleep(1.5 * DELAY)
+        w.peer.send(Goodbye("leaving"))
+        await trio.sleep(1.5 * DELAY)
+        w.link.retire()
+        assert asked.told == []
+        w.peer.send(answer_to(w.peer.requests[0]))
+        await trio.sleep(60)
+
+        assert asked.is_answered
+        assert len(w.peer.hellos) == 1
 
 
 # -- closing ---------------------------------------------------------------------------------------

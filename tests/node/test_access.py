@@ -9,7 +9,8 @@ from ringfence.wire import Hello, Role, node_proof, token_digest
 CLUSTER_KEY = bytes(range(32))
 SECRET = b"s" * 32
 ACCESS = Access(
-    CLUSTER_KEY,
+    (CLUSTER_KEY,),
+    "",
     {
         "app": (token_digest(SECRET), frozenset({Scope.CHECK})),
         "nobody": (token_digest(SECRET), frozenset()),
@@ -90,7 +91,7 @@ def test_keys_are_read_from_their_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cluster_key", ["", "not hexadecimal", "00ff", "\u00e9"])
 def test_a_bad_cluster_key_is_refused_by_file(tmp_path: Path, cluster_key: str) -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys new"):
+    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):
         load_access(written(tmp_path, cluster_key, ""))
 
 
@@ -114,7 +115,7 @@ def test_a_bad_token_file_is_refused_by_file(tmp_path: Path, tokens: str) -> Non
 def test_missing_key_files_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"keys: .*no such directory.*ringfence keys new"):
         load_access(KeyDir(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys new"):
+    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):
         load_access(KeyDir(tmp_path))
     (tmp_path / "cluster.key").write_text(CLUSTER_KEY.hex(), "ascii")
     with pytest.raises(ConfigError, match=r"tokens\.toml.*ringfence keys new"):

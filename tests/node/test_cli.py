@@ -17,7 +17,7 @@ from rich.console import Console
 
 from node.access import KeyDir
 from node.cli import command
-from node.cli.checking import show_members
+from node.cli.members import show_members
 from node.demo.cluster import DemoCluster, running_cluster
 from node.keys import write_keys
 from ringfence.transport.authority import issue, new_authority
@@ -39,7 +39,7 @@ descriptors:
   - key: free
     rate_limit: {unlimited: true}
 """
-ALONE = '[[members]]\nname = "a"\naddress = "127.0.0.1:7101"\n'
+OF_OLD = '[[members]]\nname = "a"\naddress = "127.0.0.1:7101"\n'
 
 
 @dataclass
@@ -86,10 +86,10 @@ def refused(ran: Ran, status: int = 2) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    """Two node processes with keys."""
+    """Two node processes with keys, and a token that may look but not rule."""
     path = tmp_path_factory.mktemp("cluster") / "rules.yaml"
     path.write_text(RULES, "utf-8")
-    with running_cluster(path, ("a", "b")) as nodes:
+    with running_cluster(path, ("a", "b"), scopes="check,observe") as nodes:
         yield nodes
 
 
@@ -350,44 +350,135 @@ def test_a_cluster_out_of_reach_is_told_apart_by_its_status(run: Run) -> None:
 # Members
 
 
-def test_members_are_listed_with_their_counters(run: Run, cluster: DemoCluster) -> None:
-    table = run("members", "--cluster", cluster.url)
-    rows = run("members", "--json", "--cluster", cluster.url).row["members"]
+def test_members_are_listed_with_what_each_tells_of_itself(run: Run, cluster: DemoCluster) -> None:
+    ran = run("members", "--json", "--cluster", cluster.url)
+    [a, b] = ran.row["members"]
 
-    assert table.status == 0
-    assert "shards" in table.out
-    assert [(row["name"], row["state"]) for row in rows] == [("a", "alive"), ("b", "alive")]
-    assert sum(row["counters"]["owned_shards"] for row in rows) == 16384
+    assert ran.row["asked"] == "a"
+    assert (a["name"], a["state"], a["reachable"]) == ("a", "alive", True)
+    assert (b["name"], b["state"], b["reachable"]) == ("b", "alive", True)
+    assert a["owned_shards"] + b["owned_shards"] == 16384
+    assert a["counters"]["owned_shards"] == a["owned_shards"]
+    assert a["rtt_ms"] is None
+    assert b["rtt_ms"] > 0
+    for row in (a, b):
+        assert abs(row["clock_offset_ms"]) < 1000
+        assert row["clock_suspect"] is False
+        assert row["generation"] > 0
+        assert row["datacenter"] == "dc1"
+
+
+def test_members_are_a_tree_for_people(run: Run, cluster: DemoCluster) -> None:
+    ran = run("members", "--cluster", cluster.url)
+
+    assert ran.status == 0
+    lines = ran.out.splitlines()
+    assert lines[0] == "2 members, as a sees them"
+    assert lines[1] == "└── dc1: 2 members"
+    assert " ".join(lines[2].split()[1:9]) == (
+        "name address state incarnation shards RTT clock version"
+    )
+    assert len(lines) == 5
 
 
 def _member(name: str, **told: object) -> dict[str, object]:
-    counters = {"owned_shards": 5461, "keys": 123_456, "checks": 12_345_678, "allowed": 11_111_111}
+    counters = {"keys": 123_456, "checks": 12_345_678, "allowed": 11_111_111}
     return {
         "name": name,
         "address": "203.0.113.107:17101",
         "datacenter": "dc1",
         "zone": "",
         "state": "alive",
+        "reachable": True,
+        "incarnation": 3,
+        "version": "0.1.0",
+        "owned_shards": 5461,
+        "rtt_ms": 0.4321,
+        "clock_offset_ms": -1.25,
+        "clock_suspect": False,
         "counters": counters,
     } | told
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_members_stay_whole_on_a_narrow_screen(width: int) -> None:
+def shown(width: int, *rows: dict[str, object]) -> list[str]:
     told = StringIO()
+    show_members(Console(file=told, width=width), "node-north-1", list(rows))
+    return told.getvalue().splitlines()
 
-    show_members(
-        Console(file=told, width=width),
-        [_member("node-north-1", zone="n"), _member("b", state="unreachable", counters=None)],
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_members_stay_whole_on_a_narrow_screen(width: int) -> None:
+    lines = shown(
+        width,
+        _member("node-north-1", zone="n", rtt_ms=None),
+        _member("b", clock_offset_ms=None, clock_suspect=None, reachable=False, counters=None),
     )
 
-    lines = told.getvalue().splitlines()
+    whole = "\n".join(lines)
     assert max(map(len, lines)) <= width
-    assert "…" not in told.getvalue()
-    for words in ("203.0.113.107:17101", "12345678", "unreachable", "zone", "stood in"):
-        assert words in told.getvalue()
-    assert "data center" not in told.getvalue()
-    assert ("stood in" in lines[0]) is (width == 200)
+    assert "…" not in whole
+    for words in ("203.0.113.107:17101", "12345678", "alive, silent", "zone", "stood in"):
+        assert words in whole
+    for words in ("0.43 ms", "-1.25 ms", "0.1.0"):
+        assert words in whole
+    assert (len(lines) == 5) is (width == 200)
+
+
+def test_members_stand_under_their_data_center() -> None:
+    lines = shown(200, _member("a"), _member("b", datacenter="dc2"), _member("c"))
+
+    heads = [line for line in lines if "dc" in line]
+    assert heads == ["├── dc1: 2 members", "└── dc2: 1 member"]
+    assert "zone" not in "\n".join(lines)
+
+
+def test_members_that_are_gone_are_not_counted_and_those_in_doubt_are_named() -> None:
+    gone = {"reachable": False, "counters": None}
+    lines = shown(
+        200,
+        _member("a"),
+        _member("b", state="suspect", **gone),
+        _member("c", state="left", **gone),
+        _member("d", state="dead", **gone),
+        _member("e", state="forwarding", clock_suspect=True),
+    )
+
+    assert lines[0].startswith("3 members (1 forwarding, 1 suspect), 1 dead, 1 left, as ")
+    assert "suspect, silent" in lines[4]
+    assert "silent" not in lines[5] + lines[6]
+    assert "0.43 ms" not in lines[5] + lines[6]
+    assert "-1.25 ms, far off" in lines[7]
+
+
+def test_what_a_stranger_calls_itself_does_no_harm_on_a_screen() -> None:
+    lines = shown(200, _member("a\x1b[2J", datacenter="\x1b]0;x"))
+
+    assert "\x1b" not in "".join(lines)
+
+
+# Leaving
+
+
+def test_only_a_token_with_the_scope_may_have_a_member_leave(
+    run: Run, cluster: DemoCluster
+) -> None:
+    assert "lacks the scope 'admin'" in refused(run("leave", "b", "--cluster", cluster.url))
+
+
+def test_the_member_that_shall_leave_must_be_one_that_is_there(
+    run: Run, cluster: DemoCluster
+) -> None:
+    unknown = run("leave", "x", "--cluster", cluster.url)
+    unnamed = run("leave", "--cluster", cluster.url)
+
+    assert "no member is called 'x'; known are a, b" in refused(unknown)
+    assert "names 2 of them; give the name of one: a, b" in refused(unnamed)
+
+
+def test_nobody_can_be_asked_to_leave_where_nobody_answers(run: Run) -> None:
+    ran = run("leave", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1")
+
+    assert "no member of the cluster answered" in refused(ran, 3)
 
 
 # Nodes that do not start
@@ -396,13 +487,14 @@ def test_members_stay_whole_on_a_narrow_screen(width: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"ruels = 3\n{ALONE}", "did you mean 'rules'"),
-        ("[[members]\n", "not valid TOML"),
-        (f'rules = "nowhere.yaml"\n{ALONE}', "nowhere.yaml"),
-        (f'rules = "bad.yaml"\n{ALONE}', "bad.yaml:2"),
-        (f'keys = "nowhere"\n{ALONE}', "ringfence keys new"),
-        (ALONE.replace("127.0.0.1", "0.0.0.0"), "run `ringfence keys new keys`"),
-        (ALONE.replace('"a"', '"b"'), "not among the members b"),
+        ("ruels = 3\n", "did you mean 'rules'"),
+        ("join = [\n", "not valid TOML"),
+        ('rules = "nowhere.yaml"\n', "nowhere.yaml"),
+        ('rules = "bad.yaml"\n', "bad.yaml:2"),
+        ('keys = "nowhere"\n', "ringfence keys new"),
+        ('listen = "0.0.0.0:7101"\n', "run `ringfence keys new keys`"),
+        ('join = ["127.0.0.1"]\nlisten = "127.0.0.1"\nweight = 5\n', "use 0.25 to 4"),
+        (OF_OLD, 'write listen = "127.0.0.1:7101" and join = ["HOST:PORT"]'),
     ],
 )
 def test_a_node_with_wrong_settings_does_not_start_and_says_why(
@@ -414,14 +506,6 @@ def test_a_node_with_wrong_settings_does_not_start_and_says_why(
     ran = run("node", "--config", tmp_path / "node.toml", "--name", "a")
 
     assert said in refused(ran)
-
-
-def test_a_node_without_any_settings_says_how_to_pass_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RINGFENCE_NODE_MEMBERS", raising=False)
-
-    assert "pass --config FILE" in refused(run("node"))
 
 
 def test_a_missing_settings_file_is_named(run: Run) -> None:
@@ -437,9 +521,8 @@ def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: P
     )
     keys.certificate.write_bytes(certificate)
     keys.key.write_bytes(key)
-    (tmp_path / "node.toml").write_text(f'keys = "keys"\n{ALONE}', "utf-8")
 
-    message = refused(run("node", "--config", tmp_path / "node.toml", "--name", "a"))
+    message = refused(run("node", "--keys", keys.path))
 
     assert "node.pem expired on" in message
     assert "ringfence keys new" in message
@@ -581,7 +664,7 @@ def test_a_single_rule_is_good_in_the_singular(run: Run, tmp_path: Path) -> None
 def test_help_and_version_are_no_errors(run: Run) -> None:
     assert "Exit status" in run("--help").out
     assert run("--version").status == 0
-    for verb in ("node", "demo", "check", "replay", "rules", "keys", "members"):
+    for verb in ("node", "demo", "check", "replay", "rules", "keys", "members", "leave"):
         assert run(verb, "--help").status == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from node.access import KeyDir, Scope, load_access
-from node.keys import write_keys
+from node.keys import rotate, write_keys
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
 from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls
@@ -166,3 +166,31 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"file/keys: cannot be made"):
         made(tmp_path / "file" / "keys")
+
+
+def test_the_cluster_key_is_changed_in_three_steps(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+    file = KeyDir(tmp_path / "keys").cluster_key
+    held = [file.read_text("ascii").split()]
+    for step in ("add", "use", "drop"):
+        rotate(tmp_path / "keys", step)
+        held.append(file.read_text("ascii").split())
+
+    [old], added, used, [new] = held
+    assert added == [old, new]
+    assert used == [new, old]
+    assert old != new
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_step_that_does_not_fit_says_which_one_does(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+
+    for step in ("use", "drop"):
+        with pytest.raises(ConfigError, match="`add` comes first"):
+            rotate(tmp_path / "keys", step)
+    rotate(tmp_path / "keys", "add")
+    with pytest.raises(ConfigError, match="`use` or `drop` comes next"):
+        rotate(tmp_path / "keys", "add")
+    with pytest.raises(ConfigError, match="`ringfence keys new` writes one"):
+        rotate(tmp_path, "add")

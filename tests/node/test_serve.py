@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -46,13 +46,12 @@ def until(holds: Callable[[], bool]) -> None:
 class NodeProcess:
     """`ringfence node`, and what it has logged."""
 
-    def __init__(self, name: str, port: int, config: Path, log: IO[bytes], path: Path) -> None:
-        self.name = name
+    def __init__(self, port: int, log: IO[bytes], path: Path, *flags: str) -> None:
         self.port = port
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "node.entry", "node"),
-                *("--config", str(config), "--name", name),
+                *("--listen", f"127.0.0.1:{port}", *flags),
             ],
             cwd=ROOT,
             stdout=log,
@@ -68,8 +67,9 @@ class NodeProcess:
     def url(self) -> str:
         return f"ringfence://127.0.0.1:{self.port}"
 
-    def wait_ready(self) -> None:
-        until(lambda: "listens on" in self.log or self.process.poll() is not None)
+    def wait_to_see(self, count: int) -> None:
+        """Wait until it sees so many members."""
+        until(lambda: f"view of {count} members" in self.log or self.process.poll() is not None)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -81,27 +81,34 @@ class NodeProcess:
 
 
 @contextmanager
-def nodes(directory: Path, *names: str, amount: int = 5) -> Iterator[dict[str, NodeProcess]]:
-    ports = {name: free_port() for name in names}
-    rules = directory / "rules"
-    rules.mkdir()
-    (rules / "api.yaml").write_text(rules_of(amount), "utf-8")
-    members = "".join(
-        f'[[members]]\nname = "{name}"\naddress = "127.0.0.1:{port}"\n'
-        for name, port in ports.items()
-    )
-    config = directory / "cluster.toml"
-    config.write_text(f'rules = "rules"\nreload_interval = 0.1\n{members}', "utf-8")
+def started(
+    directory: Path, flags: Mapping[str, Sequence[str]]
+) -> Iterator[dict[str, NodeProcess]]:
+    """A process per entry, with its flags; all but the first join the first."""
+    ports = [free_port() for _ in flags]
     with ExitStack() as stack:
-        running = {}
-        for name, port in ports.items():
+        running: dict[str, NodeProcess] = {}
+        for name, port in zip(flags, ports, strict=True):
             path = directory / f"{name}.log"
             log = stack.enter_context(path.open("wb"))
-            running[name] = NodeProcess(name, port, config, log, path)
+            join = ["--join", f"127.0.0.1:{ports[0]}"] if running else []
+            running[name] = NodeProcess(port, log, path, *flags[name], *join)
             stack.callback(running[name].process.wait)
             stack.callback(running[name].process.kill)
         for node in running.values():
-            node.wait_ready()
+            node.wait_to_see(len(running))
+        yield running
+
+
+@contextmanager
+def nodes(directory: Path, *names: str, amount: int = 5) -> Iterator[dict[str, NodeProcess]]:
+    rules = directory / "rules"
+    rules.mkdir()
+    (rules / "api.yaml").write_text(rules_of(amount), "utf-8")
+    config = directory / "node.toml"
+    config.write_text('rules = "rules"\nreload_interval = 0.1\n', "utf-8")
+    flags = {name: ["--config", str(config), "--name", name] for name in names}
+    with started(directory, flags) as running:
         yield running
 
 
@@ -182,13 +189,74 @@ def test_ctrl_c_is_as_good(tmp_path: Path) -> None:
         assert running["a"].process.wait(PATIENCE) == 0
 
 
+def test_a_member_that_an_operator_has_leave_hands_its_counters_over(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a", "b") as running:
+        one, other = running["a"], running["b"]
+        clients = [f"client-{number}" for number in range(20)]
+        with blocking.connect(other.url) as limiter:
+            for client in clients:
+                assert limiter.check("api", {"client": client}).allowed
+
+        status, out, err = ringfence("leave", "--json", "--cluster", other.url)
+
+        assert status == 0, err
+        assert json.loads(out)["name"] == "b"
+        assert json.loads(out)["left"] is True
+        assert other.process.wait(PATIENCE) == 0
+        assert "node b has stopped" in other.log
+        assert "Traceback" not in other.log
+        row = members_of(one)["b"]
+        assert (row["state"], row["owned_shards"], row["reachable"]) == ("left", 0, False)
+        with blocking.connect(one.url) as limiter:
+            assert {left(limiter, client) for client in clients} == {4}
+
+
+def test_the_last_member_may_leave_too(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running:
+        status, out, err = ringfence("leave", "a", "--cluster", running["a"].url)
+
+        assert (status, err) == (0, "")
+        assert out.startswith("a has handed over and left")
+        assert running["a"].process.wait(PATIENCE) == 0
+
+
+def test_members_know_of_each_other_what_the_flags_have_told(tmp_path: Path) -> None:
+    west = ("--datacenter", "west", "--cluster-name", "ours")
+    flags = {
+        "a": ("--name", "a", *west),
+        "b": ("--name", "b", "--zone", "north", "--weight", "2", *west),
+    }
+    with started(tmp_path, flags) as running:
+        rows = members_of(running["a"])
+
+    assert {row["datacenter"] for row in rows.values()} == {"west"}
+    assert (rows["b"]["zone"], rows["b"]["weight"]) == ("north", 2.0)
+    assert rows["b"]["owned_shards"] > rows["a"]["owned_shards"]
+
+
+def test_nodes_of_clusters_with_other_names_do_not_mix(tmp_path: Path) -> None:
+    flags = {"a": ["--name", "a"], "b": ["--name", "b", "--cluster-name", "theirs"]}
+    log = tmp_path / "b.log"
+    with started(tmp_path, {"a": flags["a"]}) as running, log.open("wb") as file:
+        join = ("--join", f"127.0.0.1:{running['a'].port}")
+        stranger = NodeProcess(free_port(), file, log, *flags["b"], *join)
+        try:
+            stranger.wait_to_see(1)
+            rows = members_of(running["a"])
+        finally:
+            stranger.process.kill()
+            stranger.process.wait()
+
+    assert rows.keys() == {"a"}
+
+
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         address = f"127.0.0.1:{running['a'].port}"
 
         status, out, err = ringfence(
             "node",
-            environment={"RINGFENCE_NODE_MEMBERS": f"a={address}", "RINGFENCE_NODE_NAME": "a"},
+            environment={"RINGFENCE_NODE_LISTEN": address},
         )
 
     assert status == 2

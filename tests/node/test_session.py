@@ -8,10 +8,11 @@ from random import Random
 import pytest
 import trio
 
-from hashring import Ring, shard_of
+from gossip import Record, Status, pack_records
+from hashring import Member, NodeId, Ring, shard_of
 from node.access import Access, Scope
 from node.node import Node
-from node.settings import MemberSettings, NodeSettings
+from node.settings import NodeSettings
 from ringfence.rules import RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.rules.load import load_text
 from ringfence.transport.interface import Connection
@@ -22,12 +23,15 @@ from ringfence.wire import (
     AskRules,
     AskStats,
     ErrorCode,
+    Exchange,
     Hello,
+    Kept,
     Members,
     Message,
     Op,
     Ping,
     Pong,
+    Pull,
     Refused,
     Request,
     Role,
@@ -41,13 +45,12 @@ from ringfence.wire import (
 
 LIMIT = parse_limit("5/minute fixed_window")
 RULE = adhoc_rule(LIMIT)
-MEMBERS = [
-    MemberSettings(name="a", address="a:1"),
-    MemberSettings(name="b", address="b:1"),
-]
+RING = Ring.of([Member(NodeId("a")), Member(NodeId("b"))])
+B = Record("b", "b", 1, "dc1", "", 1.0, 1, 0, Status.ALIVE)
 SECRET = b"s" * 32
 ACCESS = Access(
-    b"k" * 32,
+    (b"k" * 32,),
+    "ringfence",
     {
         "app": (token_digest(SECRET), frozenset({Scope.CHECK})),
         "operator": (token_digest(SECRET), frozenset(Scope)),
@@ -119,6 +122,18 @@ class World:
             await caller.say(*greeting)
         return caller
 
+    async def hear_of_b(self) -> None:
+        """Tell the node of a member that is never there, and that has its shards."""
+        b = await self.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
+        await b.say(Exchange(1, pack_records([B])))
+        await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
+        await b.say(Kept(3, list(RING.shards_of(NodeId("b")))))
+        assert b.connection is not None
+        assert b.transport is not None
+        b.connection.close()
+        b.transport.flush()
+        await trio.sleep(0.1)
+
     def count(self, name: str) -> int:
         return self.node.stats(1).counters.get(name, 0)
 
@@ -128,22 +143,23 @@ async def running_node(rules: RuleSet | None = None) -> AsyncIterator[World]:
     """Node `a` of two; `b` is never there."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1))
-    settings = NodeSettings(members=MEMBERS, name="a", keys="keys")
+    settings = NodeSettings(name="a", listen="a:1", keys="keys")
     node = Node(settings, ACCESS, rules or RuleSet(), clock=HandClock(), random=Random(2))
     transport = network.transport(("a", 1), on_bug=bugs.append, accept=node.accept)
     async with trio.open_nursery() as nursery:
-        await nursery.start(node.run, transport)
         await nursery.start(transport.run)
-        yield World(network, node, nursery, bugs)
+        await nursery.start(node.run, transport)
+        world = World(network, node, nursery, bugs)
+        await world.hear_of_b()
+        yield world
         nursery.cancel_scope.cancel()
     assert bugs == []
 
 
 def key_of(owner: str, number: int = 0) -> bytes:
     """A key that `owner` decides for."""
-    ring = Ring.of(member.as_member() for member in MEMBERS)
     keys = (encode_key(RULE.id, (f"{owner}{i}",)) for i in range(1000))
-    return [key for key in keys if ring.owner(shard_of(key)) == owner][number]
+    return [key for key in keys if RING.owner(shard_of(key)) == owner][number]
 
 
 def check(

@@ -1,3 +1,4 @@
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,10 +8,18 @@ from node.settings import NodeSettings, load_settings
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 
-THREE = """
-name = "a"
+WHOLE = """
+name = "b"
+listen = "127.0.0.1:7102"
+join = ["127.0.0.1:7101"]
+zone = "north"
+weight = 2
 rules = "rules"
 max_keys = 5
+"""
+OF_OLD = """
+name = "b"
+rules = "rules"
 
 [[members]]
 name = "a"
@@ -19,52 +28,60 @@ address = "127.0.0.1:7101"
 [[members]]
 name = "b"
 address = "127.0.0.1:7102"
-zone = "north"
-weight = 2
-"""
-BEYOND = """
-name = "a"
-
-[[members]]
-name = "a"
-address = "10.0.0.1:7101"
 """
 
 
 def load(
     directory: Path,
-    text: str = THREE,
+    text: str = WHOLE,
     environment: Mapping[str, str] | None = None,
-    **flags: str | None,
+    **flags: object,
 ) -> NodeSettings:
-    path = directory / "cluster.toml"
+    path = directory / "node.toml"
     path.write_text(text, "utf-8")
     return load_settings(path, environment or {}, flags)
 
 
 def refusal(
-    directory: Path, text: str, environment: Mapping[str, str] | None = None, **flags: str
+    directory: Path, text: str, environment: Mapping[str, str] | None = None, **flags: object
 ) -> str:
     with pytest.raises(ConfigError) as caught:
         load(directory, text, environment, **flags)
     return str(caught.value)
 
 
-def at_top(line: str) -> str:
-    return f"{line}\n{THREE}"
+def of_pod(**told: str) -> dict[str, str]:
+    return {"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"} | told
 
 
 # What is read
 
 
-def test_a_file_says_who_the_members_are_and_which_of_them_this_is(tmp_path: Path) -> None:
+def test_nothing_needs_to_be_told_to_run_one_node_on_loopback() -> None:
+    settings = load_settings(None, {})
+
+    assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7101)
+    assert settings.name == f"{socket.gethostname()}-7101"
+    assert settings.join == []
+    assert settings.cluster == "ringfence"
+    assert (settings.member.datacenter, settings.member.zone) == ("dc1", "")
+    assert not settings.is_beyond_loopback
+
+
+def test_two_nodes_on_one_host_are_called_differently_by_themselves() -> None:
+    one, other = (load_settings(None, {}, {"listen": f"127.0.0.1:{port}"}) for port in (1, 2))
+
+    assert one.name != other.name
+
+
+def test_a_file_says_who_the_node_is_and_where_to_find_the_others(tmp_path: Path) -> None:
     settings = load(tmp_path)
 
-    assert [member.name for member in settings.members] == ["a", "b"]
-    assert settings.me.at == ("127.0.0.1", 7101)
-    assert settings.listen_at == ("127.0.0.1", 7101)
-    assert settings.members[1].as_member().weight == 2.0
-    assert type(settings.members[1].weight) is float  # as the wire wants it
+    assert settings.listen_at == ("127.0.0.1", 7102)
+    assert settings.join == ["127.0.0.1:7101"]
+    assert (settings.member.name, settings.member.zone) == ("b", "north")
+    assert settings.member.weight == 2.0
+    assert type(settings.member.weight) is float  # as the wire wants it
 
 
 def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -> None:
@@ -76,19 +93,21 @@ def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    settings = load(tmp_path, at_top('keys = "secret/keys"'))
+    settings = load(tmp_path, WHOLE + 'keys = "secret/keys"')
 
     assert settings.rules == str(tmp_path / "rules")
     assert settings.keys == str(tmp_path / "secret" / "keys")
 
 
 def test_absolute_paths_stay_as_they_are(tmp_path: Path) -> None:
-    assert load(tmp_path, at_top('keys = "/etc/ringfence"')).keys == "/etc/ringfence"
+    assert load(tmp_path, WHOLE + 'keys = "/etc/ringfence"').keys == "/etc/ringfence"
 
 
 def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     environment = {
-        "RINGFENCE_NODE_NAME": "b",
+        "RINGFENCE_NODE_NAME": "c",
+        "RINGFENCE_NODE_JOIN": "127.0.0.1:1, dns:localhost:2,",
+        "RINGFENCE_NODE_WEIGHT": "0.5",
         "RINGFENCE_NODE_MAX_KEYS": "7",
         "RINGFENCE_NODE_MERGE_DOMAINS": "true",
         "RINGFENCE_NODE_FORWARD_TIMEOUT": "0.5",
@@ -97,9 +116,11 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
         "RINGFENCE_URL": "not ours",
     }
 
-    settings = load(tmp_path, THREE, environment)
+    settings = load(tmp_path, WHOLE, environment)
 
-    assert settings.name == "b"
+    assert settings.name == "c"
+    assert settings.join == ["127.0.0.1:1", "dns:localhost:2"]
+    assert settings.weight == 0.5
     assert settings.max_keys == 7
     assert settings.merge_domains
     assert settings.forward_timeout == 0.5
@@ -110,25 +131,56 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
 def test_flags_go_over_the_environment_and_absent_flags_change_nothing(tmp_path: Path) -> None:
     environment = {"RINGFENCE_NODE_NAME": "a", "RINGFENCE_NODE_RULES": "theirs"}
 
-    settings = load(tmp_path, THREE, environment, name="b", rules=None)
+    settings = load(tmp_path, WHOLE, environment, name="c", rules=None, join=[], weight=None)
 
-    assert settings.name == "b"
+    assert settings.name == "c"
     assert settings.rules == "theirs"
+    assert settings.join == ["127.0.0.1:7101"]
+    assert settings.weight == 2
 
 
-def test_members_can_come_from_the_environment_alone() -> None:
-    environment = {"RINGFENCE_NODE_MEMBERS": "a=127.0.0.1:7101, b=[::1]:7102"}
-
-    settings = load_settings(None, environment, {"name": "b"})
-
-    assert settings.me.at == ("::1", 7102)
+@pytest.mark.parametrize(
+    "seed",
+    ["localhost:7101", "[::1]:7101", "dns:nodes.example.org:7101", "srv:_ringfence._udp.nodes"],
+)
+def test_other_members_are_looked_for_at_addresses_names_and_service_records(
+    tmp_path: Path, seed: str
+) -> None:
+    assert load(tmp_path, WHOLE, join=[seed]).join == [seed]
 
 
 def test_an_address_may_be_bound_that_is_not_the_one_others_reach(tmp_path: Path) -> None:
-    settings = load(tmp_path, THREE, listen="127.0.0.2:9000")
+    settings = load(
+        tmp_path, WHOLE, listen="0.0.0.0:9000", advertise="node.example.org:7101", keys="keys"
+    )
 
-    assert settings.listen_at == ("127.0.0.2", 9000)
-    assert settings.me.at == ("127.0.0.1", 7101)
+    assert settings.listen_at == ("0.0.0.0", 9000)
+    assert settings.advertise_at == ("node.example.org", 7101)
+
+
+# In a pod
+
+
+def test_a_pod_is_called_and_reached_as_kubernetes_tells_it() -> None:
+    settings = load_settings(None, of_pod(), {"listen": "0.0.0.0:7200", "keys": "keys"})
+
+    assert settings.name == "ringfence-0"
+    assert settings.advertise_at == ("10.1.2.3", 7200)
+
+
+def test_a_pod_of_an_ipv6_network_is_reached_there() -> None:
+    environment = of_pod(POD_IP="fd00::17")
+
+    settings = load_settings(None, environment, {"listen": "[::]:7200", "keys": "keys"})
+
+    assert settings.advertise_at == ("fd00::17", 7200)
+
+
+def test_what_kubernetes_tells_gives_way_to_what_people_say(tmp_path: Path) -> None:
+    settings = load(tmp_path, WHOLE, of_pod())
+
+    assert settings.name == "b"
+    assert settings.advertise_at == ("127.0.0.1", 7102)
 
 
 # What is refused
@@ -147,7 +199,7 @@ def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, "name = a\n")
 
-    assert "cluster.toml: not valid TOML" in message
+    assert "node.toml: not valid TOML" in message
     assert "line 1" in message
 
 
@@ -156,48 +208,57 @@ def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
     [
         ('ruels = "x"', ["'ruels'", "did you mean 'rules'"]),
         ("max_kyes = 3", ["'max_kyes'", "did you mean 'max_keys'"]),
+        ('joins = ["127.0.0.1:7101"]', ["'joins'", "did you mean 'join'"]),
         ("quux = 3", ["'quux'", "known are", "drain_timeout"]),
     ],
 )
 def test_an_unknown_name_is_refused_with_what_was_probably_meant(
     tmp_path: Path, line: str, said: list[str]
 ) -> None:
-    message = refusal(tmp_path, at_top(line))
+    message = refusal(tmp_path, WHOLE + line)
 
-    assert "cluster.toml: there is no setting" in message
+    assert "node.toml: there is no setting" in message
     for words in said:
         assert words in message
 
 
-def test_an_unknown_name_of_a_member_is_compared_with_those_of_members_only(
-    tmp_path: Path,
-) -> None:
-    message = refusal(tmp_path, THREE + 'adress = "x"\n')
-
-    assert "did you mean 'address'" in message
-    assert "in members[1]" in message
-    assert "max_keys" not in refusal(tmp_path, THREE + "quux = 1\n")
-
-
 def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
-    message = refusal(tmp_path, THREE, {"RINGFENCE_NODE_RULE": "x"})
+    message = refusal(tmp_path, WHOLE, {"RINGFENCE_NODE_RULE": "x"})
 
     assert "RINGFENCE_NODE_RULE sets nothing" in message
     assert "did you mean 'RINGFENCE_NODE_RULES'" in message
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OF_OLD, 'write listen = "127.0.0.1:7102" and join = ["127.0.0.1:7101"] in its place'),
+        (OF_OLD.replace('"b"\nrules', '"c"\nrules'), 'write join = ["127.0.0.1:7101"] in its'),
+        ("members = []", 'write join = ["HOST:PORT"] in its place'),
+        ('members = "a, b"', 'write join = ["HOST:PORT"] in its place'),
+    ],
+)
+def test_a_list_of_members_is_refused_with_what_to_write_instead(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    message = refusal(tmp_path, text)
+
+    assert "members is no longer a setting, for nodes find each other" in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
     ("environment", "said"),
     [
         ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS='many': expected a whole number"),
-        ({"RINGFENCE_NODE_MEMBERS": "10.0.0.1:7101"}, "is not NAME=HOST:PORT"),
+        ({"RINGFENCE_NODE_MEMBERS": "a=10.0.0.1:7101"}, "set RINGFENCE_NODE_JOIN=HOST:PORT"),
         ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
     ],
 )
 def test_a_variable_that_cannot_be_read_is_named(
     tmp_path: Path, environment: dict[str, str], said: str
 ) -> None:
-    assert said in refusal(tmp_path, THREE, environment)
+    assert said in refusal(tmp_path, WHOLE, environment)
 
 
 @pytest.mark.parametrize(
@@ -212,72 +273,68 @@ def test_a_variable_that_cannot_be_read_is_named(
         ('default_algorithm = "gcra"', ["default_algorithm", "'gcra'", "token_bucket"]),
         ('listen = "127.0.0.1:x"', ["listen", "port 'x'"]),
         ('listen = "127.0.0.1:0"', ["listen", "port"]),
+        ('advertise = "a:b:c"', ["advertise: address"]),
+        ('advertise = "127.0.0.1:0"', ["advertise", "no port"]),
+        ('join = "127.0.0.1:7101"', ["join: expected a list, got text"]),
+        ('join = ["127.0.0.1:x"]', ["join '127.0.0.1:x'", "dns:NAME:PORT", "srv:"]),
+        ('join = ["127.0.0.1:0"]', ["join '127.0.0.1:0'", "port 0"]),
+        ('join = ["srv:nodes:7101"]', ["join 'srv:nodes:7101'", "no port"]),
+        ("weight = 9", ["weight of 'b' is 9.0; use 0.25 to 4"]),
+        ('datacenter = ""', ["datacenter of a member is empty"]),
+        ('cluster = ""', ["cluster is empty"]),
+        (f'zone = "{"z" * 256}"', ["zone: ", "longer than 255"]),
+        ('datacenter = "dc\\u0007"', ["datacenter: ", "cannot be printed"]),
+        (f'datacenter = "{"d" * 250}"\nzone = "{"ö" * 200}"', ["660 bytes together", "to 500"]),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_name(
     tmp_path: Path, line: str, said: list[str]
 ) -> None:
-    message = refusal(tmp_path, at_top(line).replace("max_keys = 5\n", ""))
+    names = [each.partition(" = ")[0] for each in line.splitlines()]
+    kept = [each for each in WHOLE.splitlines() if each.partition(" = ")[0] not in names]
 
-    assert "cluster.toml: " in message
+    message = refusal(tmp_path, "\n".join([*kept, line]))
+
+    assert "node.toml: " in message
     for words in said:
         assert words in message
 
 
-@pytest.mark.parametrize(
-    ("member", "said"),
-    [
-        ('name = "b"\naddress = "127.0.0.1:7103"', "two members are called 'b'"),
-        ('name = "c"\naddress = "127.0.0.1:7102"', "'b' and 'c' have the same address"),
-        ('name = "c"\naddress = "127.0.0.1:0"', "'c' has no port"),
-        ('name = "c"\naddress = "127.0.0.1:port"', "member 'c': address"),
-        ('name = "c"\naddress = "127.0.0.1:7103"\nweight = 9', "weight of 'c'"),
-        ('name = ""\naddress = "127.0.0.1:7103"', "name of a member is empty"),
-        (f'name = "{"c" * 256}"\naddress = "127.0.0.1:7103"', "longer than 255"),
-        ('name = "c"', "members[2]: address is missing"),
-        ('name = "c"\naddress = 5', "members[2].address: expected text, got whole number"),
-        ('address = "127.0.0.1:7103"', "name"),
-    ],
-)
-def test_a_member_that_cannot_be_is_refused_by_name(tmp_path: Path, member: str, said: str) -> None:
-    message = refusal(tmp_path, f"{THREE}\n[[members]]\n{member}\n")
-
-    assert said in message
-    assert "cluster.toml" in message
-
-
-@pytest.mark.parametrize("text", ['name = "a"\n', 'name = "a"\nmembers = []\n'])
-def test_a_cluster_without_members_is_refused_with_the_mend(tmp_path: Path, text: str) -> None:
-    assert "no members; list every node under [[members]]" in refusal(tmp_path, text)
-
-
-def test_a_name_that_is_not_among_the_members_is_refused_with_those_that_are(
-    tmp_path: Path,
-) -> None:
-    message = refusal(tmp_path, THREE, name="c")
-
-    assert "'c', which is not among the members a, b; pass --name" in message
-    assert "known are" not in message
-
-
-# Closed by default
+# Closed by default, and within reach
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101", "10.0.0.1:7101", "example.org:1"])
 def test_beyond_loopback_a_node_without_keys_is_refused_and_says_what_to_run(
     tmp_path: Path, listen: str
 ) -> None:
-    message = refusal(tmp_path, THREE, listen=listen)
+    message = refusal(tmp_path, WHOLE, listen=listen)
 
     assert "beyond loopback, without keys" in message
     assert "ringfence keys new" in message
-
-
-def test_a_members_own_address_beyond_loopback_needs_keys_too(tmp_path: Path) -> None:
-    assert "ringfence keys new" in refusal(tmp_path, BEYOND)
-    assert load(tmp_path, 'keys = "k"\n' + BEYOND).is_beyond_loopback
+    assert listen in message
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7101", "[::1]:7101", "localhost:7101"])
 def test_on_loopback_a_node_needs_no_keys(tmp_path: Path, listen: str) -> None:
-    assert not load(tmp_path, THREE, listen=listen).is_beyond_loopback
+    assert not load(tmp_path, WHOLE, listen=listen).is_beyond_loopback
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101"])
+def test_a_node_on_every_address_must_say_where_it_is_reached(tmp_path: Path, listen: str) -> None:
+    message = refusal(tmp_path, WHOLE, listen=listen, keys="keys")
+
+    assert "listen: nobody can reach a node at " in message
+    assert "set advertise" in message
+
+
+def test_every_address_is_no_place_to_be_reached_at(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WHOLE, advertise="0.0.0.0:7101")
+
+    assert "advertise: nobody can reach a node at 0.0.0.0" in message
+
+
+def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WHOLE, join=["10.0.0.1:7101"])
+
+    assert "join '10.0.0.1:7101' is beyond loopback" in message
+    assert "set listen" in message

@@ -85,7 +85,7 @@ def warnings_of(*lines):
             ["- {key: k, on_failure: deny}"],
             "3: d > k: on_failure stands outside of rate_limit; move it into `rate_limit:`",
         ),
-        (["- {key: k, global: true}"], "3: d > k: `global` is not available yet; leave it out"),
+        (["- {key: k, global: true}"], "3: d > k: global stands outside of rate_limit"),
         (["- {key: k, <<: {ky: v}}"], "3: d > k: unknown key 'ky'; did you mean 'key'?"),
         (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata is a list, not a map"),
     ],
@@ -106,7 +106,7 @@ def test_a_descriptor_that_is_wrong_is_named_with_line_path_and_mend(lines, prob
         ("domain: d\ndescriptors: 5", "2: d: descriptors is a whole number, not a list"),
         ("domain: d\ndescriptor: []", "2: unknown key 'descriptor'; did you mean 'descriptors'?"),
         ("domain: d\nalgorithm: x", "2: algorithm stands at the top of the file; move it into"),
-        ("domain: d\nglobal: {}", "2: `global` is not available yet; leave it out"),
+        ("domain: d\nglobal: {}", "2: global stands at the top of the file; move it into"),
         ("domain: d\ndefaults: 5", "2: d > defaults: defaults is a whole number, not a map"),
     ],
 )

@@ -49,6 +49,7 @@ metadata = st.dictionaries(
 @st.composite
 def rows(draw, domain):
     path = tuple(draw(st.lists(steps, min_size=1, max_size=3)))
+    scope = draw(st.sampled_from(["datacenter", "global", "split", "home"]))
     if draw(st.booleans()):
         return Open(path)
     return Rule(
@@ -62,6 +63,8 @@ def rows(draw, domain):
         shadow=draw(st.booleans()),
         quota=draw(st.booleans()),
         on_failure=draw(st.sampled_from(OnFailure)),
+        scope=scope,
+        home="eu" if scope == "home" else "",
         metadata=draw(metadata),
         details=draw(st.just(()) | st.just(("value",) * len(path))),
     )
@@ -148,12 +151,15 @@ LIMIT = (*FIELDS, 0)
         ((*FIELDS, 4), 0),
         ((*FIELDS, 6), "maybe"),
         ((*FIELDS, 7), "planet"),
-        ((*FIELDS, 8), []),
-        ((*FIELDS, 8), {"a": b"bytes"}),
-        ((*FIELDS, 8), {7: "x"}),
-        ((*FIELDS, 9), ["loud"]),
-        ((*FIELDS, 9), ["value", "value"]),
-        ((*FIELDS, 9), ["share"]),
+        ((*FIELDS, 7), "home"),
+        ((*FIELDS, 8), None),
+        ((*FIELDS, 8), "eu"),
+        ((*FIELDS, 9), []),
+        ((*FIELDS, 9), {"a": b"bytes"}),
+        ((*FIELDS, 9), {7: "x"}),
+        ((*FIELDS, 10), ["loud"]),
+        ((*FIELDS, 10), ["value", "value"]),
+        ((*FIELDS, 10), ["share"]),
     ],
 )
 def test_malformed_rules_are_the_other_sides_fault(place, value):
@@ -179,7 +185,7 @@ def test_metadata_may_not_be_bottomless():
     with pytest.raises(ConfigError, match="32 deep"):
         RuleSet.of(replace(rule, metadata=deep)).to_plain()
     with pytest.raises(RemoteProtocolError, match="32 deep"):
-        RuleSet.from_plain(replace_at(RuleSet.of(rule).to_plain(), (*FIELDS, 8), deep))
+        RuleSet.from_plain(replace_at(RuleSet.of(rule).to_plain(), (*FIELDS, 9), deep))
 
 
 def test_metadata_that_no_message_can_hold_is_refused():

@@ -179,12 +179,6 @@ def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
         ("unit: day, on_failure: alow", "unknown on_failure 'alow'; did you mean 'allow'?"),
         ("unit: day, scope: planet", "unknown scope 'planet'; use one of: datacenter, global"),
         (
-            "unit: day, scope: global",
-            "`scope: global` is not available yet; leave it out: each data center then holds the "
-            "limit by itself",
-        ),
-        ("unit: day, global: {lag: 1s}", "`global` is not available yet; leave it out"),
-        (
             "unit: day, elastic: {pool: p, up_to: 200%}",
             "`elastic` is not available yet; use `soft: 20%` to admit a fixed share above",
         ),
@@ -276,7 +270,6 @@ def test_defaults_go_only_where_they_fit():
     [
         ("{burst: 5}", "burst cannot be a default; write it in each rate_limit that needs it"),
         ("{unit: day}", "unit cannot be a default"),
-        ("{scope: global}", "`scope: global` is not available yet"),
         ("{elastic: {}}", "`elastic` is not available yet"),
         ("{algoritm: x}", "unknown key 'algoritm'; did you mean 'algorithm'?"),
         ("{algorithm: x}", "unknown algorithm 'x'; use one of: token_bucket"),

@@ -4,10 +4,13 @@ from ringfence.limiter import bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import RuleSet, adhoc_rule
 from ringfence.rules.load import load_path, load_text
-from ringfence.rules.report import describe
+from ringfence.rules.reach import reach_of
+from ringfence.rules.report import Datacenters, describe, too_short
 
 FILES = Path(__file__).parent / "files"
 LIMIT = "{unit: minute, requests_per_unit: 5}"
+MINUTE = 60 * NS_PER_SECOND
+FAR = Datacenters(3, 80_000_000)
 
 
 def test_the_tree_is_laid_out_in_file_order_with_its_depths():
@@ -90,3 +93,40 @@ def test_an_ad_hoc_limit_can_be_shown_like_any_other():
     rule = adhoc_rule(Limit(5, NS_PER_SECOND), "uploads")
 
     assert [row.label for row in describe(RuleSet.of(rule))] == ["", "uploads"]
+
+
+GLOBAL = (
+    "domain: d\ndescriptors:\n"
+    "- {key: here, rate_limit: {unit: minute, requests_per_unit: 600}}\n"
+    "- {key: told, rate_limit: {unit: minute, requests_per_unit: 600, scope: global}}\n"
+    "- {key: home, rate_limit: {unit: minute, requests_per_unit: 9, "
+    "global: {mode: home, home: eu}}}\n"
+    "- key: quick\n  rate_limit:\n    period: 5s\n    requests_per_unit: 9\n    scope: global\n"
+    "- {key: free, rate_limit: {unlimited: true, scope: global}}\n"
+)
+
+
+def test_a_rule_shows_who_shares_its_limit_and_what_that_holds():
+    rows = {row.label: row for row in describe(load_text(GLOBAL).rules, (), FAR)}
+    told = rows["told"]
+
+    assert (told.scope, told.flags) == ("global", ("on_failure allow", "global"))
+    assert told.reach == reach_of(Limit(600, MINUTE), "global", 3, 80_000_000, 2.0)
+    assert rows["home"].flags == ("on_failure allow", "home eu")
+    assert (rows["here"].scope, rows["here"].reach) == ("datacenter", None)
+    assert rows["free"].reach is None
+
+
+def test_without_data_centers_nothing_is_said_of_them():
+    assert all(row.reach is None for row in describe(load_text(GLOBAL).rules))
+
+
+def test_what_is_too_short_for_the_way_is_named_with_its_place_and_mend():
+    loaded = load_text(GLOBAL, "rules.yaml")
+
+    assert too_short(loaded, Datacenters(1, 80_000_000)) == []
+    assert [str(problem) for problem in too_short(loaded, FAR)] == [
+        "rules.yaml:10: d > quick > rate_limit: with 80 ms there and back, counts of other data "
+        "centers come too late for 9/5 seconds; use a period of at least 5.6 s, "
+        "`scope: datacenter`, `global: {mode: split}` or `global: {mode: home, home: NAME}`"
+    ]

@@ -110,8 +110,8 @@ class Wire:
             client=trust(),
             server=tls or node_tls(),
             accept=accept,
-            on_sealed=on_sealed,
         )
+        endpoint.on_sealed = on_sealed
         self.endpoints[address] = endpoint
         return endpoint
 

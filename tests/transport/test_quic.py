@@ -1,6 +1,7 @@
 """What we rely on in aioquic beyond its public interface; a failure here means that it moved."""
 
 from datetime import UTC, datetime
+from math import ulp
 
 import pytest
 from aioquic.quic.connection import QuicConnection
@@ -150,3 +151,31 @@ def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
         pair.client.receive_datagram(datagram, SERVER, pair.now)
 
     assert pair.client.unacknowledged == 0
+
+
+@pytest.mark.parametrize("bits", range(16))
+@pytest.mark.parametrize("shift", range(2))
+def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, shift: int) -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, b"hello")
+    pair.run(100)
+    pair.now += shift * ulp(pair.now)
+    pair.client.send_stream_data(0, b"lost")
+    pair.client.datagrams_to_send(pair.now)
+    pair.client.send_stream_data(0, b"found")
+    for datagram, _ in pair.client.datagrams_to_send(pair.now):
+        pair.server.receive_datagram(datagram, CLIENT, pair.now)
+    pair.now += 0.002
+    pair.server.handle_timer(pair.now)
+    for datagram, _ in pair.server.datagrams_to_send(pair.now):
+        pair.client.receive_datagram(datagram, SERVER, pair.now)
+    loss = pair.client._loss
+    # One of these sums lies half-way between two instants and is rounded down, twice.
+    loss._rtt_latest = 0.25 + bits * ulp(pair.now)
+    loss._detect_loss(now=pair.now, space=loss.spaces[2])
+
+    due = pair.client.get_timer()
+    assert due is not None
+    pair.client.handle_timer(due)
+
+    assert loss.spaces[2].loss_time is None

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from ringfence.errors import ConfigError
@@ -214,3 +215,34 @@ def test_a_killed_node_is_noticed_at_the_next_message(backend: str) -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
+    async def main() -> None:
+        server, client = node(), app()
+        heard: list[bytes] = []
+        server.on_sealed = lambda datagram, source: server.send_sealed(datagram + b"!", source)
+        client.on_sealed = lambda datagram, source: heard.append(datagram)
+        async with running(server, client):
+            with anyio.fail_after(10):
+                while not heard:
+                    client.send_sealed(b"\x00ping", (host, server.address[1]))
+                    await anyio.lowlevel.checkpoint()
+            assert heard[0] == b"\x00ping!"
+
+    run(backend, main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_name_that_sealed_datagrams_cannot_go_to_is_counted(backend: str) -> None:
+    async def main() -> None:
+        client = app()
+        async with running(client):
+            client.send_sealed(b"\x00ping", ("no-such-host.invalid", 7600))
+            with anyio.fail_after(10):
+                while not client.refusals["name_not_resolved"]:
+                    await anyio.lowlevel.checkpoint()
+
+    run(backend, main)

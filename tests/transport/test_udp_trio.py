@@ -13,7 +13,7 @@ import trio
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.authority import self_signed
 from ringfence.transport.closing import TransportCode
-from ringfence.transport.interface import Address, Connection
+from ringfence.transport.interface import MAX_SEALED, Address, Connection
 from ringfence.transport.tls import ClientTls
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire.errors import ErrorCode
@@ -230,5 +230,142 @@ async def test_a_bug_in_a_planned_call_is_reported_and_stops_nothing() -> None:
         client.call_soon(done.set)
         with trio.fail_after(5):
             await done.wait()
+
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+
+
+# Sealed datagrams.
+
+
+class Sealed:
+    """What a transport hears beside its connections, and can be waited for."""
+
+    def __init__(self, transport: TrioUdp) -> None:
+        self.heard: list[tuple[bytes, Address]] = []
+        self.transport = transport
+        transport.on_sealed = self.take
+
+    def take(self, datagram: bytes, source: Address) -> None:
+        self.heard.append((datagram, source))
+
+    async def wait_for(self, count: int) -> None:
+        with trio.fail_after(10):
+            while len(self.heard) < count:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("bind", [None, ("127.0.0.1", 0)])
+async def test_sealed_datagrams_go_there_and_back_beside_connections(bind: Address | None) -> None:
+    server, client = node(), app(bind)
+    async with running(server, client):
+        there, back = Sealed(server), Sealed(client)
+        log = Log()
+        client.connect(server.address, log).send(b"hello")
+
+        client.send_sealed(b"\x00ping", server.address)
+        await there.wait_for(1)
+        [(datagram, source)] = there.heard
+        server.send_sealed(b"\x9fpong", source)
+        await back.wait_for(1)
+        await log.wait_until(lambda: log.messages == [b"hello"])
+
+        assert datagram == b"\x00ping"
+        assert back.heard == [(b"\x9fpong", server.address)]
+        assert source[1] == client.address[1]
+        assert server.refusals.total() == client.refusals.total() == 0
+
+
+async def test_the_largest_sealed_datagram_passes_and_no_larger_one_is_sent() -> None:
+    server, client = node(), app()
+    async with running(server, client):
+        there = Sealed(server)
+
+        for wrong in (b"", bytes(MAX_SEALED + 1), b"\x40like QUIC"):
+            with pytest.raises(LocalProtocolError, match="sealed datagram"):
+                client.send_sealed(wrong, server.address)
+        client.send_sealed(bytes(MAX_SEALED), server.address)
+        await there.wait_for(1)
+
+        assert [len(datagram) for datagram, _ in there.heard] == [MAX_SEALED]
+
+
+async def test_sealed_datagrams_to_a_name_arrive_once_it_is_resolved() -> None:
+    server, client = node(), app()
+    async with running(server, client):
+        there = Sealed(server)
+
+        with trio.fail_after(10):
+            while not there.heard:
+                client.send_sealed(b"\x00ping", ("localhost", server.address[1]))
+                await trio.lowlevel.checkpoint()
+
+        assert there.heard[0][0] == b"\x00ping"
+        assert client.refusals.total() == 0
+
+
+async def test_a_name_that_sealed_datagrams_cannot_go_to_is_counted_and_tried_again() -> None:
+    client = app()
+    async with running(client):
+        clock = client.now()
+        client.now = lambda: clock  # type: ignore[method-assign]
+        for tries in (1, 2):
+            with trio.fail_after(10):
+                while client.refusals["name_not_resolved"] < tries:
+                    client.send_sealed(b"\x00ping", ("no-such-host.invalid", 7600))
+                    await trio.lowlevel.checkpoint()
+            client.send_sealed(b"\x00ping", ("no-such-host.invalid", 7600))
+            clock += 1.0
+
+        assert client.refusals == {"name_not_resolved": 2}
+
+
+async def test_sealed_datagrams_to_nobody_harm_nothing() -> None:
+    server, client = node(), app(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = unused.getsockname()
+    async with running(server, client):
+        there = Sealed(server)
+        log = Log()
+        connection = client.connect(server.address, log)
+        await log.wait_until(lambda: log.connection is not None)
+        for _ in range(10):
+            client.send_sealed(b"\x00ping", nobody)
+            client.send_sealed(b"\x00ping", ("203.0.113.1", 9))
+
+        client.send_sealed(b"\x00pong", server.address)
+        connection.send(b"hello")
+        client.flush()
+        await there.wait_for(1)
+        await log.wait_until(lambda: log.messages == [b"hello"])
+
+        assert connection.is_open
+
+
+async def test_before_it_runs_and_after_a_transport_sends_nothing_and_does_not_complain() -> None:
+    client = app()
+    client.send_sealed(b"\x00ping", ("localhost", 9))
+    async with running(client):
+        pass
+
+    client.send_sealed(b"\x00ping", ("localhost", 9))
+
+
+async def test_a_bug_in_who_hears_sealed_datagrams_is_reported_and_stops_nothing() -> None:
+    bugs: list[Exception] = []
+    server, client = TrioUdp(("127.0.0.1", 0), on_bug=bugs.append), app()
+
+    def fail(datagram: bytes, source: Address) -> None:
+        raise ZeroDivisionError
+
+    async with running(server, client):
+        server.on_sealed = fail
+        client.send_sealed(b"\x00first", server.address)
+        with trio.fail_after(10):
+            while not bugs:
+                await trio.lowlevel.checkpoint()
+        there = Sealed(server)
+        client.send_sealed(b"\x00second", server.address)
+        await there.wait_for(1)
 
     assert [type(bug) for bug in bugs] == [ZeroDivisionError]

@@ -1,3 +1,5 @@
+import hmac
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,9 +34,16 @@ def test_invented_proofs_do_not_hold(proof):
 
 
 def test_the_proof_is_the_documented_one():
-    proof = node_proof(b"a cluster's key!", "n1")
+    key, said = b"a cluster's key!", b"ringfence wire 1: node\x00ringfence\x00n1"
 
-    assert proof.hex() == "b05f99388c17d034f78cd231d1fe68b82740ddd54dde5102666529414ba9d11a"
+    assert node_proof(key, "n1", "ringfence") == hmac.digest(key, said, "sha256")
+
+
+def test_a_proof_for_one_cluster_does_not_hold_in_another():
+    proof = node_proof(b"a cluster's key!", "n1", "ours")
+
+    assert proves(b"a cluster's key!", "n1", proof, "ours")
+    assert not proves(b"a cluster's key!", "n1", proof, "theirs")
 
 
 @given(secret=st.binary(max_size=64), other=st.binary(max_size=64))

@@ -4,6 +4,7 @@ Both buckets are the same arithmetic; the leaky bucket as a queue only adds how 
 check must wait for its turn. Source: ITU-T I.371, annex A (virtual scheduling).
 """
 
+from collections.abc import Sequence
 from math import gcd
 from typing import Final
 
@@ -17,6 +18,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
+from ringfence.limiter.states import MOST_UNITS, BadState, checked, fitting, units_in
 
 __all__ = ["Bucket", "BucketScheme"]
 
@@ -45,12 +47,29 @@ class BucketScheme(Scheme):
         """Start a bucket with `used` units in it."""
         return Bucket(self, now * self.ticks_per_ns + used * self.unit)
 
+    def revive(self, state: Sequence[int], now: int) -> "Bucket":
+        """Read the level: whole units, and ticks beside them."""
+        return Bucket(self, now * self.ticks_per_ns + self.level_of(checked(state, 2)))
+
+    def level_of(self, state: Sequence[int]) -> int:
+        """Read a level that `Bucket.state` wrote, in ticks. Raises `BadState`."""
+        units, ticks = state
+        units_in([units])
+        if ticks >= self.unit:
+            raise BadState(f"{ticks} ticks, which are more than a unit")
+        return units * self.unit + ticks
+
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep another bucket's level in units, to the fraction; rounded up by less than a tick."""
-        if not isinstance(counter, Bucket):
-            return super().adopt(counter, now)
-        level = counter.level(now)
-        return Bucket(self, now * self.ticks_per_ns - (-level * self.unit // counter.scheme.unit))
+        return Bucket(self, self.tat_after(counter, now))
+
+    def tat_after(self, counter: Counter, now: int) -> int:
+        """Find the TAT that goes on from what another counter has in use."""
+        if isinstance(counter, Bucket):
+            level = -(-counter.level(now) * self.unit // counter.scheme.unit)
+        else:
+            level = min(counter.used(now), MOST_UNITS) * self.unit
+        return now * self.ticks_per_ns + level
 
 
 class Bucket(Counter):
@@ -107,6 +126,16 @@ class Bucket(Counter):
         left = cost * scheme.unit - age_ns * scheme.ticks_per_ns
         if left > 0 and self.tat > at:
             self.tat = max(self.tat - left, at)
+
+    def state(self, now: int) -> list[int]:
+        """The level in whole units, and the ticks beside them: together they could pass 64 bits."""
+        return list(divmod(self.level(now), self.scheme.unit))
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Pour in at that age: as checks in that order would have, when none came since."""
+        scheme = self.scheme
+        poured = max(self.tat, (now - age_ns) * scheme.ticks_per_ns)
+        self.tat = poured + fitting(units, self.used(now)) * scheme.unit
 
     def used(self, now: int) -> int:
         """Units in the bucket, rounded up."""

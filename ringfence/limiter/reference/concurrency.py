@@ -4,6 +4,8 @@ A lease lives for the limit's period, so a holder that is lost frees its units b
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice, pairwise
 from typing import Final
 
 from ringfence.limiter.limit import Limit
@@ -17,8 +19,12 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
+from ringfence.limiter.states import MOST_NUMBERS, BadState, checked, fitting, units_in
 
 __all__ = ["Concurrency", "ConcurrencyScheme"]
+
+_FIELDS = 3
+"""Numbers per lease in a state."""
 
 
 class ConcurrencyScheme(Scheme):
@@ -36,6 +42,21 @@ class ConcurrencyScheme(Scheme):
         counter = Concurrency(self)
         if used:
             counter.grant(used, now)
+        return counter
+
+    def revive(self, state: Sequence[int], now: int) -> "Concurrency":
+        """Read leases as id, time left and units in turns, the first to end first."""
+        if len(state) % _FIELDS:
+            raise BadState(f"{len(state)} numbers are no leases")
+        ids, left, units = checked(state)[::3], state[1::3], units_in(state[2::3])
+        if len({0, *ids}) <= len(ids) or 0 in units:
+            raise BadState("two leases of one name, or one without a name or units")
+        if any(later < sooner for sooner, later in pairwise(left)):
+            raise BadState("leases out of order")
+        counter = Concurrency(self)
+        for lease, left_ns, count in zip(ids, left, units, strict=True):
+            counter.leases[lease] = (now + left_ns, count)
+        counter.in_flight = sum(units)
         return counter
 
     def adopt(self, counter: Counter, now: int) -> Counter:
@@ -89,7 +110,7 @@ class Concurrency(Counter):
 
     def grant(self, units: int, now: int) -> int:
         """Put `units` in flight under a new lease; return its id."""
-        lease = self.scheme.lease_ids.take()
+        lease = self._new_id()
         ends = max(now + self.scheme.time_to_live_ns, self._last_end())
         self.leases[lease] = (ends, units)
         self.in_flight += units
@@ -118,10 +139,44 @@ class Concurrency(Counter):
             del self.leases[oldest]
             cost -= units
 
+    def state(self, now: int) -> list[int]:
+        """Lease ids, their time left and their units in turns, the first to end first.
+
+        Leases that are too many for a state go in one that nobody holds, those that end first.
+        """
+        self._expire(now)
+        most = MOST_NUMBERS // _FIELDS
+        pooled = len(self.leases) - most + 1 if len(self.leases) > most else 0
+        numbers: list[int] = []
+        if pooled:
+            first = list(islice(self.leases.values(), pooled))
+            numbers += (self._new_id(), first[-1][0] - now)
+            numbers.append(sum(units for _, units in first))
+        for lease, (ends, units) in islice(self.leases.items(), pooled, None):
+            numbers += (lease, ends - now, units)
+        return numbers
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Put units in flight under a lease that nobody holds: its time ends it."""
+        self._expire(now)
+        units = fitting(units, self.in_flight)
+        ends = now - age_ns + self.scheme.time_to_live_ns
+        if ends > now and units:
+            self.leases[self._new_id()] = (ends, units)
+            self.leases = OrderedDict(sorted(self.leases.items(), key=lambda lease: lease[1][0]))
+            self.in_flight += units
+
     def used(self, now: int) -> int:
         """Units in flight."""
         self._expire(now)
         return self.in_flight
+
+    def _new_id(self) -> int:
+        """Name a lease unlike those that have come from another node."""
+        lease = self.scheme.lease_ids.take()
+        while lease in self.leases:
+            lease = self.scheme.lease_ids.take()
+        return lease
 
     def _expire(self, now: int) -> None:
         while self.leases:

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.limiter.states import MOST_UNITS
 
 __all__ = [
     "ALLOWED",
@@ -66,6 +67,22 @@ class Counter(ABC):
     def used(self, now: int) -> int:
         """Units in use, rounded up; 0 exactly when the key is as new."""
 
+    @abstractmethod
+    def state(self, now: int) -> list[int]:
+        """Write the counter down for another node: what `Scheme.revive` reads."""
+
+    @abstractmethod
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Count units that were admitted elsewhere `age_ns` ago, whatever the ceiling.
+
+        Units that would not weigh any more by now are ignored, and so are those beyond
+        `MOST_UNITS` in all.
+        """
+
+    def is_rested(self, now: int) -> bool:
+        """Whether forgetting the counter would change nothing."""
+        return not self.used(now)
+
     def share_in_use(self, now: int) -> int:
         """Used part of the ceiling in millionths: what forgetting this key would give away."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
@@ -87,12 +104,19 @@ class Scheme(ABC):
     def open(self, now: int, used: int = 0) -> Counter:
         """Start a counter that has `used` units charged at `now`, even more than the ceiling."""
 
+    @abstractmethod
+    def revive(self, state: Sequence[int], now: int) -> Counter:
+        """Go on from what `Counter.state` wrote, which began to age at `now`.
+
+        Raises `BadState` for numbers that no counter of this scheme writes.
+        """
+
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Continue under this scheme what another scheme has counted, so that no budget is gained.
 
         Unless an algorithm knows better, what is in use now counts as charged now.
         """
-        return self.open(now, counter.used(now))
+        return self.open(now, min(counter.used(now), MOST_UNITS))
 
 
 class LeaseIds:

@@ -4,9 +4,10 @@ Plain windows are aligned to the Unix epoch, calendar windows to the days, weeks
 of a time zone; `calendars` knows where those begin.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from ringfence.limiter.limit import Limit
+from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.limiter.reference.calendars import CalendarWindows
 from ringfence.limiter.reference.counter import (
     ALLOWED,
@@ -17,6 +18,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
+from ringfence.limiter.states import BadState, checked, fitting, units_in
 
 __all__ = ["FixedWindow", "FixedWindowScheme"]
 
@@ -24,11 +26,12 @@ __all__ = ["FixedWindow", "FixedWindowScheme"]
 class FixedWindowScheme(Scheme):
     """Where windows begin and end, and how much fits in one."""
 
-    __slots__ = ("_calendar", "_period_ns")
+    __slots__ = ("_calendar", "_period_ns", "_unit_ns")
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit)
         self._period_ns: Final = limit.period_ns
+        self._unit_ns: Final = NS_PER_SECOND if limit.calendar is not None else limit.period_ns
         self._calendar: Final = (
             None if limit.calendar is None else CalendarWindows(limit.calendar, limit.timezone)
         )
@@ -43,6 +46,19 @@ class FixedWindowScheme(Scheme):
     def open(self, now: int, used: int = 0) -> "FixedWindow":
         """Start with `used` units in the window that contains `now`."""
         return FixedWindow(self, *self.window(now), used)
+
+    def revive(self, state: Sequence[int], now: int) -> "FixedWindow":
+        """Read the window's number and its count."""
+        number, count = checked(state, 2)
+        units_in([count])
+        begun = number * self._unit_ns
+        if begun > self.window(now)[1]:
+            raise BadState(f"window {number} has not begun")
+        return FixedWindow(self, *self.window(begun), count)
+
+    def number(self, start: int) -> int:
+        """Number a window by its start: in periods, or for the calendar in seconds, since 1970."""
+        return start // self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep the count when both schemes have the same windows."""
@@ -104,6 +120,18 @@ class FixedWindow(Counter):
         """Take back from the current window, if the charge surely fell into it."""
         if max(now, self.start) - age_ns >= self.start:
             self.count = max(self.count - cost, 0)
+
+    def state(self, now: int) -> list[int]:
+        """The window's number and its count."""
+        return [self.scheme.number(self.start), self.count]
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Count in the window of then, unless a newer one has begun."""
+        start, end = self.scheme.window(now)
+        if start > self.start:
+            self.start, self.end, self.count = start, end, 0
+        if max(now, self.start) - age_ns >= self.start:
+            self.count += fitting(units, self.count)
 
     def used(self, now: int) -> int:
         """Units counted in the window that contains `now`."""

@@ -1,5 +1,6 @@
 """Which scheme counts a limit: the one place that knows all algorithms."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from ringfence.limiter.limit import Algorithm, Limit
@@ -7,14 +8,29 @@ from ringfence.limiter.reference.bucket import BucketScheme
 from ringfence.limiter.reference.concurrency import ConcurrencyScheme
 from ringfence.limiter.reference.counter import LeaseIds, Scheme
 from ringfence.limiter.reference.fixed_window import FixedWindowScheme
+from ringfence.limiter.reference.shared import SharedBucketScheme, SharedWindowScheme
 from ringfence.limiter.reference.sliding_log import SlidingLogScheme
 from ringfence.limiter.reference.sliding_window import SlidingWindowScheme
 
 __all__ = ["scheme_of"]
 
 
-def scheme_of(limit: Limit, lease_ids: LeaseIds) -> Scheme:
-    """Work a limit out for counting; `lease_ids` names the leases of a concurrency limit."""
+_SHARED: dict[Algorithm, Callable[[Limit], Scheme]] = {
+    Algorithm.TOKEN_BUCKET: SharedBucketScheme,
+    Algorithm.LEAKY_BUCKET: SharedBucketScheme,
+    Algorithm.FIXED_WINDOW: lambda limit: SharedWindowScheme(limit, FixedWindowScheme(limit)),
+    Algorithm.SLIDING_WINDOW: lambda limit: SharedWindowScheme(limit, SlidingWindowScheme(limit)),
+}
+"""The other algorithms count in their data center alone."""
+
+
+def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> Scheme:
+    """Work a limit out for counting; `lease_ids` names the leases of a concurrency limit.
+
+    `is_shared` counters hear of other data centers, where the algorithm can.
+    """
+    if is_shared and limit.algorithm in _SHARED:
+        return _SHARED[limit.algorithm](limit)
     match limit.algorithm:
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
             return BucketScheme(limit)

@@ -5,6 +5,8 @@ Memory grows with the hits of a key, up to its limit; hits of one instant share 
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from ringfence.limiter.limit import Limit
@@ -17,6 +19,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
+from ringfence.limiter.states import MOST_NUMBERS, BadState, checked, fitting, units_in
 
 __all__ = ["SlidingLog", "SlidingLogScheme"]
 
@@ -38,6 +41,18 @@ class SlidingLogScheme(Scheme):
         log = SlidingLog(self)
         if used:
             log.record(used, now)
+        return log
+
+    def revive(self, state: Sequence[int], now: int) -> "SlidingLog":
+        """Read ages and hits in turns, the oldest first."""
+        if len(state) % 2:
+            raise BadState(f"{len(state)} numbers are no ages and hits")
+        ages, hits = checked(state)[::2], units_in(state[1::2])
+        if 0 in hits or any(newer > older for older, newer in pairwise(ages)):
+            raise BadState("hits out of order, or an age without any")
+        log = SlidingLog(self)
+        for age_ns, count in zip(ages, hits, strict=True):
+            log.record(count, now - age_ns)
         return log
 
     def adopt(self, counter: Counter, now: int) -> Counter:
@@ -126,6 +141,39 @@ class SlidingLog(Counter):
             cost -= struck
             end += self.counts[end] == 0
         del self.stamps[begin:end], self.counts[begin:end]
+
+    def state(self, now: int) -> list[int]:
+        """Ages and hits in turns, the oldest first.
+
+        A log that is too long for a state is written with as many neighbours as needed put
+        together, at the newest one's age.
+        """
+        self._expire(now)
+        end = len(self.stamps)
+        step = -(-2 * (end - self.first) // MOST_NUMBERS) or 1
+        return [
+            number
+            for begin in range(self.first, end, step)
+            for number in (
+                max(0, now - self.stamps[min(begin + step, end) - 1]),
+                sum(self.counts[begin : begin + step]),
+            )
+        ]
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Write hits down in their place, unless they have expired."""
+        self._expire(now)
+        units = fitting(units, self.total)
+        if age_ns >= self.scheme.period_ns or not units:
+            return
+        at = now - age_ns
+        index = bisect_left(self.stamps, at, lo=self.first)
+        if index < len(self.stamps) and self.stamps[index] == at:
+            self.counts[index] += units
+        else:
+            self.stamps.insert(index, at)
+            self.counts.insert(index, units)
+        self.total += units
 
     def used(self, now: int) -> int:
         """Hits in the window that ends at `now`."""

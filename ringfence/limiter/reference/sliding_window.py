@@ -5,6 +5,7 @@ window is cut finer and the estimate errs by at most the hits of one slot. Slots
 the Unix epoch, so that any two nodes agree on a slot's number.
 """
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from ringfence.limiter.limit import Limit
@@ -17,6 +18,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
+from ringfence.limiter.states import BadState, checked, fitting, units_in
 
 __all__ = ["SlidingWindow", "SlidingWindowScheme"]
 
@@ -39,15 +41,23 @@ class SlidingWindowScheme(Scheme):
         """Start with `used` units in the slot that contains `now`."""
         return SlidingWindow(self, now // self.slot_ns, (used, *self.blank[1:]))
 
+    def revive(self, state: Sequence[int], now: int) -> "SlidingWindow":
+        """Read the latest slot's number and the counts from there back."""
+        slot, *counts = checked(state, self.slots + 2)
+        if slot > now // self.slot_ns + 1:
+            raise BadState(f"slot {slot} has not begun")
+        return SlidingWindow(self, slot, tuple(units_in(counts)))
+
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep the counts when both schemes cut time the same way."""
-        if (
-            isinstance(counter, SlidingWindow)
-            and counter.scheme.slot_ns == self.slot_ns
-            and counter.scheme.slots == self.slots
-        ):
+        if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)
+
+    @property
+    def alignment(self) -> tuple[object, ...]:
+        """Equal for two schemes exactly when they cut time at the same instants."""
+        return self.slot_ns, self.slots
 
 
 class SlidingWindow(Counter):
@@ -107,10 +117,28 @@ class SlidingWindow(Counter):
             left = max(counts[index] - cost, 0)
             self.slot, self.counts = slot, (*counts[:index], left, *counts[index + 1 :])
 
+    def state(self, now: int) -> list[int]:
+        """The latest slot's number and the counts from there back."""
+        return [self.slot, *self.counts]
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Count in the slot of then, if it still weighs."""
+        slot, counts = self._rolled(now)
+        slot_ns = self.scheme.slot_ns
+        index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
+        if index < len(counts):
+            count = counts[index] + fitting(units, sum(counts))
+            counts = (*counts[:index], count, *counts[index + 1 :])
+        self.slot, self.counts = slot, counts
+
     def used(self, now: int) -> int:
         """The estimate at `now`."""
         slot, counts = self._rolled(now)
         return _estimate(counts, slot, self.scheme.slot_ns, now)
+
+    def rolled(self, now: int) -> "SlidingWindow":
+        """A counter with the same hits whose first count is that of the slot of `now`."""
+        return SlidingWindow(self.scheme, *self._rolled(now))
 
     def _rolled(self, now: int) -> tuple[int, _Counts]:
         """Renumber the counts so that the first is that of the slot of `now`."""

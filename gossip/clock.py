@@ -1,0 +1,93 @@
+"""A time that the members agree on: the host's clock, moved slowly to where most clocks stand.
+
+Members read each other's *cluster* time with their probes, so the offsets heard are differences
+that remain. The median of them is followed at a bounded pace; a clock that is far from the majority
+is marked, so that its node decides nothing until it is near again.
+
+Source of the estimate: NTP's, (receive - (send + arrive) / 2), wrong by at most half a round trip.
+"""
+
+from collections import OrderedDict
+from statistics import median
+
+__all__ = ["ClusterClock"]
+
+_NS = 1_000_000_000
+_SLEW_NS_PER_S = 5_000_000
+"""How fast the time is moved: 5 ms in a second, at most."""
+_STEP_NS = 10 * _NS
+"""Behind a majority by more than this, the time jumps forward; it never jumps back."""
+_SUSPECT_NS = _NS
+_TRUST_NS = _NS // 2
+"""A clock that was marked is trusted again below this."""
+_SAMPLES_HOLD_NS = 60 * _NS
+_MOST_MEMBERS = 1024
+_SHARE = 2
+"""Half of a difference is aimed at: two members that follow each other must not overshoot."""
+
+
+class ClusterClock:
+    """One member's view of the time. `now` is the host's, in ns since 1970, and never goes back."""
+
+    def __init__(self) -> None:
+        self.is_suspect = False
+        """Whether this member's time is far from the majority's."""
+        self._offset = 0
+        self._target = 0
+        self._moved_at: int | None = None
+        self._last = 0
+        self._samples: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        """Per member where its time stood against the host's clock, the error, and when."""
+
+    @property
+    def offset_ns(self) -> int:
+        """What is added to the host's clock."""
+        return self._offset
+
+    def read(self, now: int) -> int:
+        """The cluster's time in ns since 1970; never less than before."""
+        self._move(now)
+        self._last = max(self._last, now + self._offset)
+        return self._last
+
+    def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
+        """Take that a member's time stands `offset_ns` from ours, by at most half of `rtt_ns`."""
+        self._move(now)
+        self._samples[name] = self._offset + offset_ns, rtt_ns // 2, now
+        self._samples.move_to_end(name)
+        if len(self._samples) > _MOST_MEMBERS:
+            self._samples.popitem(last=False)
+        self._aim(now)
+
+    def _aim(self, now: int) -> None:
+        """Find where most clocks stand, ours among them."""
+        for name, (_, _, at) in list(self._samples.items()):
+            if now - at > _SAMPLES_HOLD_NS:
+                del self._samples[name]
+        heard = [offset for offset, _, _ in self._samples.values()]
+        errors = [error for _, error, _ in self._samples.values()]
+        middle = round(median([self._offset, *heard]))
+        away = middle - self._offset
+        # What the network may have made up is not followed.
+        if abs(away) <= median(errors):
+            away = 0
+        near = sum(abs(offset - middle) < _SUSPECT_NS for offset in heard)
+        if len(heard) >= 2 and near > len(heard) // 2:
+            if away > _STEP_NS:
+                self._offset += away
+                away = 0
+            self._mark(abs(middle - self._offset))
+        self._target = self._offset + round(away / _SHARE)
+
+    def _mark(self, off_ns: int) -> None:
+        if off_ns > _SUSPECT_NS:
+            self.is_suspect = True
+        elif off_ns < _TRUST_NS:
+            self.is_suspect = False
+
+    def _move(self, now: int) -> None:
+        """Go on towards the target, no faster than allowed."""
+        passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
+        self._moved_at = now if self._moved_at is None else max(now, self._moved_at)
+        most = passed * _SLEW_NS_PER_S // _NS
+        self._offset += max(-most, min(most, self._target - self._offset))

@@ -1,0 +1,116 @@
+"""When to ask for another member's whole list: at the start, on a difference, now and then.
+
+Decides when and with whom; what the lists change is for `membership` to say.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+from gossip.outbox import Outbox
+from gossip.record import Address
+from gossip.roster import Pool, Roster
+from gossip.settings import ProbeSettings, Settings
+from gossip.timers import Due, Timers
+
+__all__ = ["Exchanges"]
+
+_NS = 1_000_000_000
+_UNSCALED = 8
+"""Up to so many members, regular exchanges keep their interval."""
+
+
+class Exchanges:
+    """Asks for exchanges, seldom enough."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        outbox: Outbox,
+        timers: Timers,
+        settings: Settings,
+        random: Random,
+        counters: Counter[str],
+    ) -> None:
+        self.seeds: tuple[Address, ...] = ()
+        self._roster = roster
+        self._outbox = outbox
+        self._timers = timers
+        self._settings = settings
+        self._random = random
+        self._counters = counters
+        self._last_at: int | None = None
+        self._differs_since: int | None = None
+        self._join_pause = settings.join_pause
+
+    def start(self, now: int) -> None:
+        """Begin the regular exchanges."""
+        for which in ("near", "far"):
+            self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
+
+    def join(self, seeds: Sequence[Address], now: int) -> None:
+        """Look for members at these addresses, at once and until one is found."""
+        self.seeds = tuple(dict.fromkeys(seeds))
+        self._join_pause = self._settings.join_pause
+        self.look_for_seeds(now)
+
+    def look_for_seeds(self, now: int) -> None:
+        """Ask all seeds while we know nobody; later one that is no member, if there is any."""
+        if not self.seeds:
+            return
+        if self._roster.is_alone:
+            for seed in self.seeds:
+                if seed != self._roster.me.address:
+                    self._ask(seed, now)
+            self._timers.set((Due.JOIN, ""), now + self._jittered(self._join_pause))
+            self._join_pause = min(self._settings.join_pause_most, 2 * self._join_pause)
+            return
+        self._join_pause = self._settings.join_pause
+        self._timers.set((Due.JOIN, ""), now + self._jittered(self._settings.seeds_every))
+        known = {record.address for record in self._roster.records.values() if not record.is_gone}
+        strangers = [seed for seed in self.seeds if seed not in known]
+        if strangers:
+            self._ask(self._random.choice(strangers), now)
+
+    def compare(self, sender: str, digest: int, now: int) -> None:
+        """Notice that others believe something else for longer than news take to arrive."""
+        record = self._roster.get(sender)
+        if digest == self._roster.digest:
+            self._differs_since = None
+            return
+        if record is None or record.is_gone:
+            return
+        if self._differs_since is None:
+            self._differs_since = now
+        patience = round(self._settings.mismatch_patience * _NS)
+        if now - self._differs_since >= patience and self._may_ask(now):
+            self._differs_since = None
+            self._ask(record.address, now)
+
+    def regular(self, which: str, now: int) -> None:
+        """Ask anybody, for what a digest does not tell."""
+        self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
+        for name in self._pool(which).draw(1, self._random):
+            self._ask(self._roster.records[name].address, now)
+
+    def _ask(self, address: Address, now: int) -> None:
+        self._last_at = now
+        self._counters["exchanges"] += 1
+        self._outbox.exchange(address)
+
+    def _may_ask(self, now: int) -> bool:
+        pause = round(self._settings.exchange_pause * _NS)
+        return self._last_at is None or now - self._last_at >= pause
+
+    def _regular_pause(self, which: str) -> int:
+        scale = max(1.0, len(self._roster.records) / _UNSCALED)
+        return self._jittered(self._probing(which).exchange_every * scale)
+
+    def _pool(self, which: str) -> Pool:
+        return self._roster.near if which == "near" else self._roster.far
+
+    def _probing(self, which: str) -> ProbeSettings:
+        return self._settings.near if which == "near" else self._settings.far
+
+    def _jittered(self, seconds: float) -> int:
+        return round(seconds * (0.75 + 0.5 * self._random.random()) * _NS)

@@ -1,0 +1,125 @@
+"""What a member says of itself, and what it does about what others say of it.
+
+Nobody else may raise its incarnation, so nobody else can refute an accusation. Also decides when
+the member leaves the ring for a while, because it was accused too often.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from gossip.damping import Damping
+from gossip.health import LocalHealth
+from gossip.outbox import Outbox
+from gossip.record import Record, Status
+from gossip.roster import Roster
+from gossip.settings import Settings
+from gossip.timers import Due, Timers
+
+__all__ = ["Myself"]
+
+_MAX_INCARNATION = (1 << 32) - 1
+
+
+class Myself:
+    """The one record of the roster that is ours to change."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        outbox: Outbox,
+        timers: Timers,
+        health: LocalHealth,
+        settings: Settings,
+        counters: Counter[str],
+    ) -> None:
+        self._roster = roster
+        self._outbox = outbox
+        self._timers = timers
+        self._health = health
+        self._counters = counters
+        self._damping = Damping(settings)
+        self._wants_forward_only = False
+
+    def set_forward_only(self, flag: bool, now: int) -> None:
+        """Heed the shell's wish; while damped, a member forwards only in any case."""
+        self._wants_forward_only = flag
+        self._heed_damping(now)
+
+    def end_damping(self, now: int) -> None:
+        """Come back to the ring, if nothing else keeps us out."""
+        self._damping.end()
+        self._heed_damping(now)
+
+    def hear(self, record: Record, now: int) -> None:
+        """Take what is said of us, and put it right."""
+        me = self._roster.me
+        is_elsewhere = record.address != me.address and not record.is_gone
+        if record.generation == me.generation and is_elsewhere:
+            self._outbox.conflict(record, steps_down=me.address < record.address)
+            return
+        if record.rank <= me.rank:
+            if record.generation < me.generation:
+                # Somebody has not heard that we were started again.
+                self._outbox.spread(me, now)
+            return
+        if record.generation > me.generation and is_elsewhere and record.accuser == "":
+            # Started after us under our name, at another place: the newer one stays, if it lives.
+            self._outbox.conflict(record, steps_down=True)
+            return
+        if record.status >= Status.SUSPECT:
+            self._counters["refutations"] += 1
+            self._health.change(1)
+            if record.generation == me.generation:
+                self._note_accusation(record.accuser, now)
+        if record.generation > me.generation or record.incarnation >= _MAX_INCARNATION:
+            # Our own earlier life, by a clock that was ahead.
+            self.say(now, generation=record.generation + 1, incarnation=0)
+        else:
+            self.say(now, incarnation=record.incarnation + 1)
+
+    def say(
+        self,
+        now: int,
+        *,
+        status: Status | None = None,
+        forward_only: bool | None = None,
+        generation: int | None = None,
+        incarnation: int | None = None,
+    ) -> None:
+        """Change what we say of ourselves: only we do, and each time by a higher incarnation."""
+        before = self._roster.me
+        me = replace(
+            before,
+            status=before.status if status is None else status,
+            forward_only=before.forward_only if forward_only is None else forward_only,
+            generation=before.generation if generation is None else generation,
+            incarnation=before.incarnation + 1 if incarnation is None else incarnation,
+        )
+        self._roster.put(me)
+        self._outbox.spread(me, now)
+        self._outbox.changed(before, me)
+
+    def _note_accusation(self, accuser: str, now: int) -> None:
+        if self._damping.accused(accuser, now) and self._damping.ends_at is not None:
+            self._timers.set((Due.DAMPING, ""), self._damping.ends_at)
+            self._heed_damping(now)
+
+    def _heed_damping(self, now: int) -> None:
+        """Be in the ring or not, as the shell wishes and as our own calm allows."""
+        is_damped = self._damping.ends_at is not None and not self._is_needed
+        flag = self._wants_forward_only or is_damped
+        if flag != self._roster.me.forward_only and not self.has_left:
+            self._counters["damped"] += is_damped
+            self.say(now, forward_only=flag)
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether without us less than half of the data center would be in the ring."""
+        near = [self._roster.records[name] for name in self._roster.near]
+        routed = sum(1 for record in near if record.is_routed)
+        return 2 * routed < len(near) + 1
+
+    @property
+    def has_left(self) -> bool:
+        """Whether we have said goodbye."""
+        return self._roster.me.status is Status.LEFT

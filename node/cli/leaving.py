@@ -1,0 +1,138 @@
+"""`ringfence leave`: have a member hand its shards over, leave and stop, and see that it does."""
+
+from dataclasses import dataclass
+
+import click
+import trio
+
+from node.cli.common import as_json, cluster_option, json_option, need_cluster
+from node.cli.members import GONE
+from ringfence.client.cluster import Cluster
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import ClusterUrl
+from ringfence.errors import ConfigError, PeerUnavailable
+from ringfence.wire import MemberRow
+
+__all__ = ["leave"]
+
+_LOOK_AGAIN = 0.1
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of the member."""
+
+    name: str
+    state: str
+    """As the others see it; `left` also when they have forgotten it."""
+    seconds: float
+
+
+@click.command()
+@click.argument("name", required=False)
+@cluster_option
+@click.option(
+    "--timeout",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0, 600, min_open=True),
+    help="Seconds to wait until the others have seen it leave.",
+)
+@json_option
+def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) -> None:
+    """Have the member NAME hand over its shards, leave and stop; the token needs the scope admin.
+
+    Without NAME it is the member at the address given, which then must be only one.
+    """
+    outcome = trio.run(_leave, need_cluster(cluster), name, timeout)
+    has_left = outcome.state == "left"
+    if json_:
+        as_json(
+            {
+                "name": outcome.name,
+                "left": has_left,
+                "state": outcome.state,
+                "seconds": round(outcome.seconds, 3),
+            }
+        )
+    elif has_left:
+        click.echo(f"{outcome.name} has handed over and left, {outcome.seconds:.1f} s")
+    elif outcome.state == "dead":
+        click.echo(
+            f"ringfence: {outcome.name} ended before it had left; its standbys go on in its place",
+            err=True,
+        )
+    else:
+        click.echo(
+            f"ringfence: {outcome.name} was asked to leave, and {timeout:g} s later is still "
+            f"{outcome.state}",
+            err=True,
+        )
+    if not has_left:
+        raise SystemExit(1)
+
+
+async def _leave(url: ClusterUrl, name: str | None, within: float) -> _Outcome:
+    async with open_cluster(url, raise_on_outage=True) as cluster:
+        known = cluster.members
+        row = _called(known, name) if name is not None else await _only_one_at(known, url)
+        begun = trio.current_time()
+        if not await cluster.ask_to_leave(row):
+            raise PeerUnavailable(
+                f"member {row.name!r} at {row.host}:{row.port} could not be asked to leave: it "
+                "does not answer"
+            )
+        others = [each for each in known if each.name != row.name and each.state not in GONE]
+        state = row.state
+        with trio.move_on_after(within):
+            while True:
+                state = await _state_of(cluster, row, others)
+                if state in GONE:
+                    break
+                await trio.sleep(_LOOK_AGAIN)
+        return _Outcome(row.name, state, trio.current_time() - begun)
+
+
+def _called(known: tuple[MemberRow, ...], name: str) -> MemberRow:
+    for row in known:
+        if row.name == name:
+            if row.state in GONE:
+                raise PeerUnavailable(
+                    f"member {name!r} is {row.state}: it cannot be asked to leave"
+                )
+            return row
+    names = ", ".join(row.name for row in known)
+    raise ConfigError(f"no member is called {name!r}; known are {names}")
+
+
+async def _only_one_at(known: tuple[MemberRow, ...], url: ClusterUrl) -> MemberRow:
+    """Find the member at the one address that was given."""
+    names = ", ".join(row.name for row in known)
+    if len(url.seeds) != 1:
+        raise ConfigError(
+            f"which member shall leave? The address names {len(url.seeds)} of them; give the name "
+            f"of one: {names}"
+        )
+    host, port = url.seeds[0]
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
+    hosts = {host, *(row[4][0] for row in found)}
+    for row in known:
+        if row.host in hosts and row.port == port and row.state not in GONE:
+            return row
+    raise ConfigError(
+        f"no member calls {host}:{port} its address; give the name of the one that shall leave: "
+        f"{names}"
+    )
+
+
+async def _state_of(cluster: Cluster, row: MemberRow, others: list[MemberRow]) -> str:
+    """How the member stands, as the first of the others that answers has it.
+
+    When there are no others, it has left once it is silent.
+    """
+    for teller in others or [row]:
+        seen = await cluster.members_seen_by(teller)
+        if seen is not None:
+            return next((each.state for each in seen if each.name == row.name), "left")
+    return _UNKNOWN if others else "left"

@@ -1,0 +1,215 @@
+"""`ringfence members`: who is in the cluster, and how everybody fares.
+
+One node's list says who is there and how far away; each member that answers tells of itself what
+only it knows: its shards, its clock and its counters.
+"""
+
+from collections import Counter, defaultdict
+from typing import TypeAlias
+
+import click
+import msgspec
+import trio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
+from ringfence.client.cluster import Cluster
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import ClusterUrl
+from ringfence.errors import PeerUnavailable, RemoteProtocolError
+from ringfence.wire import MemberRow
+
+__all__ = ["GONE", "members", "show_members"]
+
+_Row: TypeAlias = dict[str, object]
+
+GONE = ("dead", "left")
+"""States in which nobody answers."""
+_COUNTED = ("keys", "checks", "allowed", "denied", "forwarded", "stood_in", "connections")
+_TOLD = (
+    *("address", "zone", "state", "incarnation", "owned_shards", "rtt_ms", "clock_offset_ms"),
+    "version",
+)
+_HEADINGS = {"owned_shards": "shards", "rtt_ms": "RTT", "clock_offset_ms": "clock"}
+_WORDS = ("name", "address", "zone", "state", "version")
+"""Columns that are read from the left."""
+_UNBOUNDED = 10_000
+"""Columns of a screen that any table fits into."""
+_GUIDES = 8
+"""Columns that the lines of the tree take."""
+
+
+class _Peer(msgspec.Struct, frozen=True):
+    """What a node tells of a member; what newer nodes tell beside is passed over."""
+
+    name: str
+    host: str
+    port: int
+    datacenter: str
+    zone: str
+    weight: float
+    state: str
+    generation: int
+    incarnation: int
+    version: str
+    owned_shards: int
+    rtt_ms: float | None = None
+    """Of the way to it; None for the node that tells."""
+    clock_offset_ms: float | None = None
+    """How far it corrects its host's clock; None for all but the node that tells."""
+    clock_suspect: bool | None = None
+
+
+@click.command()
+@cluster_option
+@json_option
+def members(cluster: str | None, json_: bool) -> None:
+    """List the members of the cluster, by data center, with their state and counters."""
+    asked, rows = trio.run(_members, need_cluster(cluster))
+    if json_:
+        as_json({"asked": asked, "members": rows})
+        return
+    show_members(console(), asked, rows)
+
+
+def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
+    """Print a tree by data center, with as many tables as the screen is too narrow for one.
+
+    Zones are left out where nobody names one.
+    """
+    has_zones = any(row["zone"] for row in rows)
+    told = [column for column in _TOLD if has_zones or column != "zone"]
+    pages = _pages(screen, rows, [*told, *_COUNTED])
+    if len(pages) > 1:
+        pages = _pages(screen, rows, told) + _pages(screen, rows, list(_COUNTED))
+    by_datacenter: defaultdict[str, list[_Row]] = defaultdict(list)
+    for row in rows:
+        by_datacenter[str(row["datacenter"])].append(row)
+    tree = Tree(f"{_count(rows)}, as {printable(asked)} sees them")
+    for datacenter, here in sorted(by_datacenter.items()):
+        branch = tree.add(Text(f"{printable(datacenter)}: {_count(here)}", "bold"))
+        for page in pages:
+            branch.add(_table(here, page))
+    screen.print(tree)
+
+
+def _count(rows: list[_Row]) -> str:
+    """How many there are, how many of these are in doubt, and how many are gone."""
+    states = Counter(str(row["state"]) for row in rows)
+    gone = "".join(f", {states[state]} {state}" for state in GONE if states[state])
+    odd = [
+        f"{count} {state}"
+        for state, count in sorted(states.items())
+        if state not in ("alive", *GONE)
+    ]
+    count = len(rows) - sum(states[state] for state in GONE)
+    doubts = f" ({', '.join(odd)})" if odd else ""
+    return f"{count} member{'s' if count != 1 else ''}{doubts}{gone}"
+
+
+def _pages(screen: Console, rows: list[_Row], columns: list[str]) -> list[list[str]]:
+    """Spread the columns over tables that fit, each of which begins with the name."""
+    options = screen.options.update_width(_UNBOUNDED)
+    pages = [["name"]]
+    for column in columns:
+        wider = [*pages[-1], column]
+        width = screen.measure(_table(rows, wider), options=options).maximum
+        if width > screen.width - _GUIDES and len(pages[-1]) > 1:
+            pages.append(["name", column])
+        else:
+            pages[-1] = wider
+    return pages
+
+
+def _table(rows: list[_Row], columns: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        heading = _HEADINGS.get(column, column.replace("_", " "))
+        table.add_column(heading, justify="left" if column in _WORDS else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(printable(_cell(row, column)) for column in columns))
+    return table
+
+
+def _cell(row: _Row, column: str) -> str:
+    if column in _COUNTED:
+        counters = row["counters"]
+        return str(counters.get(column, 0)) if isinstance(counters, dict) else "-"
+    value = row[column]
+    if column == "state":
+        is_silent = not row["reachable"] and value not in GONE
+        return f"{value}, silent" if is_silent else str(value)
+    if value is None or (column == "rtt_ms" and row["state"] in GONE):
+        return "-"
+    if column == "rtt_ms":
+        return f"{value:.2f} ms"
+    if column == "clock_offset_ms":
+        return f"{value:+.2f} ms{', far off' if row['clock_suspect'] else ''}"
+    return str(value)
+
+
+async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
+    """Ask around; returns who was asked for the list, and a row for each member."""
+    async with open_cluster(url, raise_on_outage=True) as cluster:
+        lists: dict[str, dict[str, _Peer]] = {}
+        counters: dict[str, dict[str, int] | None] = {}
+
+        async def ask(row: MemberRow) -> None:
+            told = await _peers_of(cluster, row)
+            if told is not None:
+                lists[row.name] = told
+                counters[row.name] = await cluster.stats(row)
+
+        known = cluster.members
+        async with trio.open_nursery() as nursery:
+            for row in known:
+                if row.state not in GONE:
+                    nursery.start_soon(ask, row)
+        refusal = cluster.outage()
+        if refusal is not None:
+            raise refusal  # They are within reach, but the token may not look.
+    named = [row.name for row in known if (row.host, row.port) == url.seeds[0]]
+    asked = next((name for name in (*named, *sorted(lists)) if name in lists), None)
+    if asked is None:
+        raise PeerUnavailable("no member of the cluster tells who is in it")
+    return asked, [
+        _row_of(peer, lists.get(name, {}).get(name), counters.get(name))
+        for name, peer in sorted(lists[asked].items())
+    ]
+
+
+async def _peers_of(cluster: Cluster, row: MemberRow) -> dict[str, _Peer] | None:
+    told = await cluster.peers(row)
+    if told is None:
+        return None
+    try:
+        return {peer.name: peer for peer in msgspec.convert(told, list[_Peer])}
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(
+            f"member {row.name!r} tells of its fellow members what cannot be read: {error}"
+        ) from error
+
+
+def _row_of(peer: _Peer, own: _Peer | None, counters: dict[str, int] | None) -> _Row:
+    """One member: what is said of it, and, if it answers, what only it knows."""
+    knows = own or peer
+    return {
+        "name": peer.name,
+        "address": f"[{peer.host}]:{peer.port}" if ":" in peer.host else f"{peer.host}:{peer.port}",
+        "datacenter": peer.datacenter,
+        "zone": peer.zone,
+        "weight": peer.weight,
+        "state": peer.state,
+        "reachable": own is not None,
+        "generation": peer.generation,
+        "incarnation": peer.incarnation,
+        "version": peer.version,
+        "owned_shards": knows.owned_shards,
+        "rtt_ms": peer.rtt_ms,
+        "clock_offset_ms": knows.clock_offset_ms,
+        "clock_suspect": knows.clock_suspect,
+        "counters": counters,
+    }

@@ -1,0 +1,100 @@
+"""What a standby keeps of its owners' counters: the latest state of each key, as it was sent.
+
+Decides how much is kept and for how long. Turning copies into counters is `holdings`' affair.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from hashring import shard_of
+from ringfence.limiter import Limit, Snapshot
+
+__all__ = ["Copies"]
+
+_LOOK_AT = 64
+"""Shards that one call of `expire` looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    state: list[int]
+    limit: Limit
+    heard: dict[str, list[int]]
+    at: int
+    """When it came: the durations in `state` count from here."""
+
+
+class Copies:
+    """Copies by shard and key, `most` keys in all; the shard heard of least lately goes first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, shard: int) -> bool:
+        return shard in self._shards
+
+    def keep(self, counts: Snapshot, now: int) -> None:
+        """Take what the owner sent; an empty state means that the key is as new."""
+        for at, key in enumerate(counts.keys):
+            shard = shard_of(key)
+            rows = self._shards.setdefault(shard, {})
+            self._shards.move_to_end(shard)
+            self._size -= rows.pop(key, None) is not None
+            if counts.states[at]:
+                heard = counts.heard[at] if counts.heard else {}
+                rows[key] = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
+                self._size += 1
+            elif not rows:
+                del self._shards[shard]
+        while self._size > self._most:
+            _, rows = self._shards.popitem(last=False)
+            self._size -= len(rows)
+
+    def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
+        """The copies of a shard by the instant that they came."""
+        by_instant: dict[int, Snapshot] = {}
+        for key, row in self._shards.get(shard, {}).items():
+            counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))
+            counts.keys.append(key)
+            counts.states.append(row.state)
+            if not counts.limits or counts.limits[-1] != row.limit:
+                counts.limits.append(row.limit)
+            counts.which.append(len(counts.limits) - 1)
+            counts.heard.append(row.heard)
+        return iter(by_instant.items())
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Forget shards: they are counted here now, or this node stands by for them no more."""
+        for shard in shards:
+            self._size -= len(self._shards.pop(shard, {}))
+
+    def shards(self) -> list[int]:
+        """The shards that there are copies of."""
+        return list(self._shards)
+
+    def expire(self, now: int) -> None:
+        """Look at the shards heard of least lately, and drop what has rested since it came."""
+        for shard in list(islice(self._shards, _LOOK_AT)):
+            rows = self._shards[shard]
+            for key in [
+                key for key, row in rows.items() if now - row.at > _rests_within(row.limit)
+            ]:
+                del rows[key]
+                self._size -= 1
+            if rows:
+                self._shards.move_to_end(shard)
+            else:
+                del self._shards[shard]
+
+
+def _rests_within(limit: Limit) -> int:
+    """Find a time in ns after which nothing of any counter under this limit is left."""
+    windows = 2 * limit.period_ns
+    return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

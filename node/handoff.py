@@ -1,0 +1,376 @@
+"""Getting the shards that are this node's by the ring, and getting rid of those that are not.
+
+Decides whom to ask for a shard and in which order, how long to wait, and when to go on without an
+answer. What is given and how it is joined stands in `holdings`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import trio
+
+from hashring import SHARDS, NodeId, Ring
+from node.counters import Counters
+from node.holdings import Holdings
+from ringfence.client.link import Link
+from ringfence.limiter import Engine, Snapshot
+from ringfence.wire import Hold, Kept, Offer, Pull, Pulled, Shards
+
+__all__ = ["Handoff"]
+
+logger = logging.getLogger("ringfence.node")
+
+_SHARDS_PER_PULL = 2048
+_ROUND = 0.5
+"""Seconds between two looks at what is in the wrong place."""
+_SLICE = 2000
+"""Keys that are sorted by shard before others get their turn."""
+_INDEX_KEPT = 5.0
+_EMPTY = Snapshot([], [], [], [], [])
+_MOST_MOVES = 3
+"""How often a shard is followed from one who gave it away to the taker."""
+
+
+class Handoff:
+    """Moves shards between this node and its peers."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        holdings: Holdings,
+        engine: Engine,
+        counters: Counters,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._me = me
+        self._holdings = holdings
+        self._engine = engine
+        self._counters = counters
+        self._link_to = link_to
+        self._clock = clock
+        self._ring = Ring.of(())
+        self._sources: dict[int, tuple[NodeId, ...]] = {}
+        """Who may have a shard that is ours by the ring, the likeliest first."""
+        self._pulling: set[int] = set()
+        self._waited_for: dict[int, trio.Event] = {}
+        self._nursery: trio.Nursery | None = None
+        self._wake = trio.Event()
+        self._indexing: trio.Event | None = None
+        self._index_until = 0.0
+        self._emptied = trio.Event()
+
+    # -- what the view says --------------------------------------------------------------------
+
+    def follow(self, old: Ring, new: Ring) -> None:
+        """Take note of another ring; shards that are ours now are fetched in the background."""
+        self._ring = new
+        before, after = old.owner_by_shard, new.owner_by_shard
+        held = self._holdings.held
+        ours = [shard for shard, owner in enumerate(after) if owner == self._me]
+        mine = set(ours)
+        for shard in [shard for shard in self._sources if shard not in mine]:
+            del self._sources[shard]
+        for shard in ours:
+            if not held[shard]:
+                had = (before[shard], old.standby(shard)) if before else ()
+                known = (*had, new.standby(shard), *self._sources.get(shard, ()))
+                self._sources[shard] = tuple(
+                    dict.fromkeys(name for name in known if name and name != self._me)
+                )
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Put things in their place until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            while True:
+                with trio.move_on_after(_ROUND):
+                    await self._wake.wait()
+                self._wake = trio.Event()
+                await self._fetch_what_is_ours()
+                self._offer_what_is_not()
+                await self._join_what_was_taken()
+                self._holdings.expire(self._clock())
+                if self._holdings.is_indexed and trio.current_time() > self._index_until:
+                    self._holdings.index(None)
+
+    async def wait_empty(self) -> None:
+        """Offer everything to its owners by the ring until they have all of it."""
+        while not self._holdings.is_empty:
+            self._emptied = trio.Event()
+            self._wake.set()
+            with trio.move_on_after(_ROUND):
+                await self._emptied.wait()
+
+    # -- getting -------------------------------------------------------------------------------
+
+    async def acquire(self, shards: Iterable[int]) -> None:
+        """Wait until the shards, ours by the ring, are held; fetching is not undone by leaving."""
+        wanted = [shard for shard in shards if not self._holdings.held[shard]]
+        self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
+        for shard in wanted:
+            if shard in self._pulling:
+                await self._waited_for.setdefault(shard, trio.Event()).wait()
+
+    def _begin_to_pull(self, shards: Sequence[int], first: NodeId | None = None) -> None:
+        if not shards:
+            return
+        assert self._nursery is not None
+        self._pulling.update(shards)
+        self._nursery.start_soon(self._pull_all, shards, first)
+
+    async def _pull_all(self, shards: Sequence[int], first: NodeId | None) -> None:
+        try:
+            await _Search(self, shards, first).run()
+        finally:
+            for shard in shards:
+                self.found(shard)
+
+    def found(self, shard: int) -> None:
+        """Let those go on who wait for a shard."""
+        self._pulling.discard(shard)
+        event = self._waited_for.pop(shard, None)
+        if event is not None:
+            event.set()
+
+    def thank(self, giver: NodeId, shards: Sequence[int]) -> None:
+        """Tell who gave shards that they are counted here now."""
+        link = self._link_to(giver)
+        if link is not None and shards:
+            link.call(lambda seq: Kept(seq, sorted(shards)), _nothing)
+
+    async def _fetch_what_is_ours(self) -> None:
+        held = self._holdings.held
+        wanted = [shard for shard in list(self._sources) if not held[shard]]
+        if not wanted:
+            return
+        for start in range(0, len(wanted), _SHARDS_PER_PULL):
+            await self.acquire(wanted[start : start + _SHARDS_PER_PULL])
+        logger.info("%d shards are counted here now", self._holdings.count)
+
+    async def _join_what_was_taken(self) -> None:
+        """Ask those whose shards we took over whether they are back."""
+        by_owner: dict[NodeId, list[int]] = {}
+        for shard, owner in self._holdings.taken():
+            if self._is_ours(shard):
+                by_owner.setdefault(owner, []).append(shard)
+        for owner, shards in by_owner.items():
+            for start in range(0, len(shards), _SHARDS_PER_PULL):
+                part = shards[start : start + _SHARDS_PER_PULL]
+                reply = await self.pull(owner, part)
+                if reply is None:
+                    break
+                self.adopt(owner, reply)
+
+    async def pull(self, name: NodeId, shards: Sequence[int], part: int = 0) -> Pulled | None:
+        """Ask a member for shards; None when it cannot be had in time."""
+        link = self._link_to(name)
+        if link is None:
+            return None
+        answered = trio.Event()
+        replies: list[Pulled] = []
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, Pulled):
+                replies.append(reply)
+            answered.set()
+
+        link.call(lambda seq: Pull(seq, sorted(shards), part), on_reply)
+        await answered.wait()
+        return replies[0] if replies else None
+
+    def adopt(self, sender: NodeId, reply: Pulled) -> None:
+        """Count the shards that a reply gives whole; parts of one are gathered by `_Search`."""
+        adopted: list[int] = []
+        for group, shard, counts, tallies in _each(reply):
+            if group.hold is Hold.HELD:
+                self._holdings.adopt(shard, group, sender, counts, tallies, self._clock())
+                adopted.append(shard)
+            else:
+                self._holdings.settle(shard)
+        self.thank(sender, adopted)
+
+    def _is_ours(self, shard: int) -> bool:
+        owners = self._ring.owner_by_shard
+        return bool(owners) and owners[shard] == self._me
+
+    # -- giving --------------------------------------------------------------------------------
+
+    def offered(self, sender: NodeId, shards: Sequence[int]) -> None:
+        """A peer has shards that are ours in its view: fetch them, whatever our own view says."""
+        free = [shard for shard in shards if shard not in self._pulling]
+        for start in range(0, len(free), _SHARDS_PER_PULL):
+            self._begin_to_pull(free[start : start + _SHARDS_PER_PULL], sender)
+
+    async def answer(self, asker: NodeId, pull: Pull) -> Pulled:
+        """Give what a peer asks for."""
+        held = self._holdings.held
+        if any([held[shard] for shard in pull.shards]):
+            await self._index()
+        return self._holdings.answer(asker, pull, self._clock())
+
+    def kept(self, taker: NodeId, shards: Sequence[int]) -> None:
+        """A peer counts what it was given."""
+        self._holdings.kept(taker, shards)
+        if self._holdings.is_empty:
+            self._emptied.set()
+
+    async def _index(self) -> None:
+        """Sort all keys by shard, a slice at a time."""
+        self._index_until = trio.current_time() + _INDEX_KEPT
+        if self._indexing is not None:
+            await self._indexing.wait()
+        if self._holdings.is_indexed:
+            return
+        self._indexing = trio.Event()
+        try:
+            self._holdings.index([])
+            keys = iter(self._engine.keys())
+            while some := list(islice(keys, _SLICE)):
+                self._holdings.index(some)
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._indexing.set()
+            self._indexing = None
+
+    def _offer_what_is_not(self) -> None:
+        by_owner: dict[NodeId, list[int]] = {}
+        owners = self._ring.owner_by_shard
+        if not owners or owners.count(self._me) == SHARDS:
+            return
+        for shard, is_held in enumerate(self._holdings.held):
+            if is_held and owners[shard] != self._me:
+                by_owner.setdefault(owners[shard], []).append(shard)
+        for owner, shards in by_owner.items():
+            link = self._link_to(owner)
+            if link is not None:
+                link.call(lambda seq, shards=shards: Offer(seq, shards), _nothing)  # type: ignore[misc]
+
+
+class _Search:
+    """The way of some shards to this node: who was asked, and what each one had."""
+
+    def __init__(self, handoff: Handoff, shards: Sequence[int], first: NodeId | None) -> None:
+        self._handoff = handoff
+        self._left: dict[int, list[NodeId]] = {}
+        """Whom to ask still, by shard."""
+        self._copies: dict[int, Snapshot] = {}
+        self._silent: dict[int, NodeId] = {}
+        """The likeliest holder of a shard that did not answer."""
+        self._moves: dict[int, int] = {}
+        for shard in shards:
+            known = handoff._sources.get(shard, ())
+            self._left[shard] = list(dict.fromkeys([first, *known] if first else known))
+        self._first = first
+
+    async def run(self) -> None:
+        while self._left:
+            by_name: dict[NodeId, list[int]] = {}
+            for shard, names in list(self._left.items()):
+                if names:
+                    by_name.setdefault(names[0], []).append(shard)
+                else:
+                    self._give_up(shard)
+            async with trio.open_nursery() as nursery:
+                for name, shards in by_name.items():
+                    nursery.start_soon(self._ask, name, shards)
+
+    async def _ask(self, name: NodeId, shards: list[int]) -> None:
+        reply = await self._handoff.pull(name, shards)
+        if reply is None:
+            logger.warning("member %s did not give %d shards", name, len(shards))
+            for shard in shards:
+                self._silent.setdefault(shard, name)
+                self._left[shard].remove(name)
+            return
+        adopted: list[int] = []
+        now = self._handoff._clock()
+        for group, shard, counts, tallies in _each(reply):
+            names = self._left.get(shard)
+            if names is None or name not in names:
+                continue  # Not asked for.
+            for part in range(1, group.parts):
+                more = await self._handoff.pull(name, [shard], part)
+                if more is None:
+                    break
+                more_counts, more_tallies = _slice(more, 0, len(more.counts.keys))
+                counts, tallies = _joined(counts, more_counts), tallies + more_tallies  # noqa: PLW2901
+            match group.hold:
+                case Hold.HELD:
+                    del self._left[shard]
+                    self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
+                    self._handoff.found(shard)
+                    adopted.append(shard)
+                case Hold.COPY:
+                    self._copies.setdefault(shard, counts)
+                    names.remove(name)
+                case Hold.NOTHING:
+                    names.remove(name)
+                    self._go_on(shard, NodeId(group.moved_to))
+        self._handoff.thank(name, adopted)
+
+    def _go_on(self, shard: int, moved_to: NodeId) -> None:
+        """Ask whoever was given the shard next."""
+        moves = self._moves.get(shard, 0)
+        if moved_to and moved_to != self._handoff._me and moves < _MOST_MOVES:
+            self._moves[shard] = moves + 1
+            self._left[shard].insert(0, moved_to)
+
+    def _give_up(self, shard: int) -> None:
+        """Nobody has the shard itself: go on from a copy, or from nothing."""
+        handoff = self._handoff
+        del self._left[shard]
+        if handoff._holdings.held[shard] or not handoff._is_ours(shard):
+            return
+        now = handoff._clock()
+        silent = self._silent.get(shard)
+        copies = list(handoff._holdings.copies.of(shard))
+        if shard in self._copies:
+            copies.append((now, self._copies[shard]))
+        if silent is None and not copies:
+            handoff._holdings.begin(shard)
+        else:
+            owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
+            handoff._holdings.take_over(shard, owner, copies, now)
+        handoff.found(shard)
+
+
+def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]]]]:
+    """Go through the shards of a reply, each with its group, its counters and their tallies."""
+    start = 0
+    for group in reply.groups:
+        for shard, size in zip(group.shards, group.sizes, strict=True):
+            counts, tallies = _slice(reply, start, start + size) if size else (_EMPTY, [])
+            yield group, shard, counts, tallies
+            start += size
+
+
+def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[int]]]:
+    counts = reply.counts
+    chosen = Snapshot(
+        counts.keys[start:stop],
+        counts.states[start:stop],
+        counts.limits,
+        counts.which[start:stop],
+        counts.heard[start:stop] if counts.heard else [],
+    )
+    return chosen, reply.tallies[start:stop] if reply.tallies else [[]] * (stop - start)
+
+
+def _joined(first: Snapshot, second: Snapshot) -> Snapshot:
+    shift = len(first.limits)
+    return Snapshot(
+        first.keys + second.keys,
+        first.states + second.states,
+        first.limits + second.limits,
+        first.which + [which + shift for which in second.which],
+        (first.heard or [{}] * len(first.keys)) + (second.heard or [{}] * len(second.keys))
+        if first.heard or second.heard
+        else [],
+    )
+
+
+def _nothing(reply: object) -> None:
+    """What follows from an offer comes as a pull."""

@@ -1,0 +1,440 @@
+"""Which shards this node counts, and what happens to their counters when that changes.
+
+A node *holds* a shard or it does not, whatever any ring says, and only a holder decides. Shards
+come by being given, or are taken over when nobody is left to give them; then a tally is kept of
+what is admitted from there on, so that an owner that was only cut off can charge it later. Whom to
+ask for a shard is `handoff`'s affair. Nothing here waits.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from hashring import SHARDS, NodeId, shard_of
+from node.copies import Copies
+from node.counters import Counters
+from node.tally import Tally
+from ringfence.client.batch import Batch
+from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
+from ringfence.wire import Counts, Hold, Op, Pull, Pulled, Shards
+
+__all__ = ["Holdings"]
+
+_KEYS_PER_PART = 2000
+_NUMBERS_PER_PART = 40_000
+"""Numbers in the states of one part: a part fits into a message, however long the states are."""
+_KEYS_PER_ANSWER = 4000
+_GIVEN_KEPT_NS = 15_000_000_000
+"""How long a shard that was given away is kept, unless the taker says that it has it."""
+_MOVED_KEPT_NS = 3_000_000_000
+"""How long a shard that was given away is sought at the taker, although the own ring says no."""
+_NO_LIMIT = Limit(0, 1)
+_ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Counters of one shard, as many as go into one message."""
+
+    counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
+    tallies: list[list[int]] = field(default_factory=list)
+
+
+_NOTHING = _Part()
+"""Of a shard without any counter; shared by all of them, so never added to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    to: NodeId
+    at: int
+    number: int
+    parts: list[_Part]
+    taken_from: str
+
+
+class Holdings:
+    """The shards of one node and their counters."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        engine: Engine,
+        counters: Counters,
+        period_of: Callable[[bytes], int],
+        *,
+        max_keys: int,
+        first_gift: int,
+    ) -> None:
+        """`period_of` tells the period in ns of the limit that a key is counted by.
+
+        Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
+        """
+        self.held = [False] * SHARDS
+        self.dirty: dict[bytes, None] = {}
+        """Keys whose state the standby has not got yet."""
+        self.copies = Copies(max_keys)
+        self._me = me
+        self._gifts = count(first_gift)
+        self._engine = engine
+        self._counters = counters
+        self._period_of = period_of
+        self._taken: dict[int, tuple[NodeId, Tally]] = {}
+        self._given: dict[int, _Given] = {}
+        self._adopted: dict[int, tuple[NodeId, int]] = {}
+        """Per shard the gift that came last, and whose it was."""
+        self._index: dict[int, set[bytes]] | None = None
+        """Keys by shard, while shards are being given away."""
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
+        """Note what a batch has changed: for the standby, and for those we stand in for."""
+        keys, codes = batch.keys, outcomes.codes
+        if batch.op is Op.CHECK:
+            if len(keys) == 1:
+                if codes[0] <= Code.OVER_SOFT:
+                    self.dirty[keys[0]] = None
+            else:
+                self.dirty.update(
+                    dict.fromkeys(
+                        [k for k, code in zip(keys, codes, strict=True) if code <= Code.OVER_SOFT]
+                    )
+                )
+        else:
+            self.dirty.update(dict.fromkeys(keys))
+        if self._taken:
+            self._tally(batch, outcomes, now)
+
+    def _tally(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
+        for at, key in enumerate(batch.keys):
+            taken = self._taken.get(shard_of(key))
+            if taken is None:
+                continue
+            tally, cost = taken[1], batch.costs[at]
+            match batch.op:
+                case Op.CHECK:
+                    if cost and outcomes.codes[at] in _ADMITTED:
+                        which = batch.which[at] if batch.which else 0
+                        carried = batch.limits[which - 1].period_ns if which else 0
+                        tally.add(key, cost, carried or self._period_of(key), now)
+                case Op.REFUND:
+                    tally.take_back(key, cost)
+                case Op.RESET:
+                    tally.forget(key)
+
+    # -- what is held --------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many shards are held."""
+        return self.held.count(True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held, and whoever was given something has said that it has it."""
+        return not self.count and not any(given.parts for given in self._given.values())
+
+    def taken_from(self, shard: int) -> NodeId | None:
+        """Whose counters these were, when the shard was taken over without its doing."""
+        taken = self._taken.get(shard)
+        return taken[0] if taken else None
+
+    def taken(self) -> list[tuple[int, NodeId]]:
+        """The shards that were taken over, and from whom."""
+        return [(shard, owner) for shard, (owner, _) in self._taken.items()]
+
+    def settle(self, shard: int) -> None:
+        """Whoever had the shard has nothing of it any more: it is simply ours."""
+        self._taken.pop(shard, None)
+
+    def moved_to(self, shard: int, now: int) -> NodeId | None:
+        """Who was given the shard just now."""
+        given = self._given.get(shard)
+        return given.to if given and now - given.at < _MOVED_KEPT_NS else None
+
+    def expire(self, now: int) -> None:
+        """Forget what was given away long ago, and copies that have rested."""
+        for shard, given in list(self._given.items()):
+            if now - given.at > _GIVEN_KEPT_NS:
+                del self._given[shard]
+        self.copies.expire(now)
+
+    # -- giving --------------------------------------------------------------------------------
+
+    def index(self, keys: Sequence[bytes] | None = None) -> None:
+        """Sort keys by shard before many shards are given; None ends the index.
+
+        Call it with slices of `Engine.keys()`; keys that are counted meanwhile follow by `dirty`.
+        """
+        if keys is None:
+            self._index = None
+            return
+        if self._index is None:
+            self._index = {}
+        for key in keys:
+            self._index.setdefault(shard_of(key), set()).add(key)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether shards can be given without a look at every key."""
+        return self._index is not None
+
+    def answer(self, asker: NodeId, pull: Pull, now: int) -> Pulled:
+        """Give the shards that are asked for, a copy of those that are not here, or nothing.
+
+        A shard that is given is not held any more when this returns.
+        """
+        if self._index is not None:
+            self.index([*self.dirty])
+        reply = _Reply()
+        if pull.part:
+            given = self._given.get(pull.shards[0])
+            if given is not None and pull.part < len(given.parts):
+                reply.add_given(pull.shards[0], given, pull.part)
+            else:
+                reply.add_nothing(pull.shards[0], "")
+            return reply.pulled(pull.seq)
+        before = self.count
+        for shard in pull.shards:
+            if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
+                break
+            if self.held[shard]:
+                self._give(shard, asker, now)
+            given = self._given.get(shard)
+            if given is not None and given.parts:
+                # Whoever was to have it has not said so: better it is counted somewhere.
+                reply.add_given(shard, given, 0)
+            elif given is not None:
+                reply.add_nothing(shard, given.to)
+            elif shard in self.copies:
+                reply.add_copy(shard, self._copy_of(shard, now))
+            else:
+                reply.add_nothing(shard, "")
+        self._counters.add("shards_given", before - self.count)
+        return reply.pulled(pull.seq)
+
+    def kept(self, taker: NodeId, shards: Iterable[int]) -> None:
+        """The taker counts these: they need not be kept for it any more."""
+        for shard in shards:
+            given = self._given.get(shard)
+            if given is not None and given.to == taker:
+                self._given[shard] = _Given(taker, given.at, given.number, [], "")
+
+    def _give(self, shard: int, to: NodeId, now: int) -> None:
+        assert self._index is not None
+        keys = sorted(self._index.pop(shard, ()))
+        self.held[shard] = False
+        self._adopted.pop(shard, None)
+        if not keys and not self._taken:
+            self._given[shard] = _Given(to, now, next(self._gifts), [_NOTHING], "")
+            return
+        counts = self._engine.snapshot(keys, now)
+        owner, tally = self._taken.pop(shard, (NodeId(""), None))
+        parts = [_Part()]
+        numbers = 0
+        for at, key in enumerate(counts.keys):
+            row = tally.row(key, now) if tally is not None else []
+            numbers += len(counts.states[at]) + len(row)
+            if len(parts[-1].counts.keys) >= _KEYS_PER_PART or numbers > _NUMBERS_PER_PART:
+                parts.append(_Part())
+                numbers = len(counts.states[at]) + len(row)
+            part = parts[-1]
+            _append(part.counts, counts, at)
+            part.tallies.append(row)
+        self._engine.forget(keys)
+        for key in keys:
+            self.dirty.pop(key, None)
+        self._given[shard] = _Given(to, now, next(self._gifts), parts, owner)
+        self._counters.add("keys_given", len(counts.keys))
+
+    def _copy_of(self, shard: int, now: int) -> Snapshot:
+        """Bring the copies of a shard up to now, by counting them for a moment."""
+        scratch = Engine(max_keys=1_000_000)
+        for at, counts in self.copies.of(shard):
+            scratch.restore(counts, at)
+        return scratch.snapshot(scratch.keys()[:_KEYS_PER_PART], now)
+
+    # -- getting -------------------------------------------------------------------------------
+
+    def adopt(
+        self,
+        shard: int,
+        about: Shards,
+        sender: NodeId,
+        counts: Snapshot,
+        tallies: Sequence[Sequence[int]],
+        now: int,
+    ) -> None:
+        """Count a shard from now on that `sender` has given away, or join it with what is here.
+
+        `about` is the group it came in. The same gift again changes nothing.
+        """
+        gift = sender, about.gift
+        if self._adopted.get(shard) == gift:
+            return
+        self._adopted[shard] = gift
+        self._counters.add("shards_pulled")
+        if not self.held[shard] and not counts.keys and not about.taken_from:
+            self._hold(shard)  # Most shards of most clusters.
+            return
+        here = self._taken.get(shard)
+        if not self.held[shard]:
+            self._restore(counts, now)
+            self._hold(shard)
+            if about.taken_from and about.taken_from != self._me:
+                tally = self._tally_of(counts, tallies, now)
+                self._taken[shard] = (NodeId(about.taken_from), tally)
+        elif here is not None and (here[0] == sender or not about.taken_from):
+            # The sender never lost them; what we admitted in its place comes on top.
+            del self._taken[shard]
+            self._restore(counts, now)
+            self._charge({key: here[1].row(key, now) for key in here[1].all_keys()}, now)
+            self._counters.add("splits_healed")
+        elif about.taken_from:
+            # Both sides began from the same counters: only what came on top is news.
+            self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
+            self._counters.add("splits_healed")
+        else:
+            # Two that counted from nothing, without knowing of each other.
+            scratch = Engine(max_keys=max(1, len(counts.keys)))
+            scratch.restore(counts, now)
+            self._charge({key: [0, scratch.used(key, now)] for key in counts.keys}, now)
+        self.dirty.update(dict.fromkeys(counts.keys))
+        self._counters.add("keys_pulled", len(counts.keys))
+
+    def begin(self, shard: int) -> None:
+        """Count a shard from nothing: nobody had it before."""
+        if not self.held[shard]:
+            self._hold(shard)
+
+    def take_over(
+        self, shard: int, owner: NodeId, copy: Iterable[tuple[int, Snapshot]], now: int
+    ) -> None:
+        """Count a shard whose owner cannot be reached, from copies and when each one came."""
+        if self.held[shard]:
+            return
+        for at, counts in copy:
+            self._restore(counts, min(at, now))
+            self.dirty.update(dict.fromkeys(counts.keys))
+        self._hold(shard)
+        self._taken[shard] = (owner, Tally())
+        self._counters.add("shards_taken")
+
+    def keep_copy(self, counts: Snapshot, now: int) -> None:
+        """Keep what an owner sent to its standby; in its place we go on from it."""
+        self.copies.keep(counts, now)
+        if self._taken:
+            self._follow(counts, now)
+
+    def _follow(self, counts: Snapshot, now: int) -> None:
+        """The owner we stand in for is alive after all, and counts: take that as our base."""
+        theirs = Snapshot([], [], [], [], [])
+        rows: dict[bytes, list[int]] = {}
+        for at, key in enumerate(counts.keys):
+            taken = self._taken.get(shard_of(key))
+            if taken is not None and counts.states[at]:
+                _append(theirs, counts, at)
+                rows[key] = taken[1].row(key, now)
+        if theirs.keys:
+            self._engine.restore(theirs, now)
+            self._charge(rows, now)
+
+    def _hold(self, shard: int) -> None:
+        self.held[shard] = True
+        self._given.pop(shard, None)
+        if shard in self.copies:
+            self.copies.drop([shard])
+
+    def _restore(self, counts: Snapshot, now: int) -> None:
+        refused = self._engine.restore(counts, now)
+        if refused:
+            self._counters.add("states_refused", refused)
+
+    def _tally_of(self, counts: Snapshot, tallies: Sequence[Sequence[int]], now: int) -> Tally:
+        tally = Tally()
+        for at, row in enumerate(tallies):
+            period_ns = counts.limits[counts.which[at]].period_ns
+            tally.restore(counts.keys[at], row, period_ns, now)
+        return tally
+
+    def _charge(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+        keys: list[bytes] = []
+        units: list[int] = []
+        ages_ns: list[int] = []
+        for key, row in rows.items():
+            keys += [key] * (len(row) // 2)
+            ages_ns += row[::2]
+            units += row[1::2]
+        self._engine.charge(keys, units, ages_ns, now)
+        self.dirty.update(dict.fromkeys(keys))
+        self._counters.add("hits_merged", sum(units))
+
+    # -- the standby's copy --------------------------------------------------------------------
+
+    def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
+        """What the standby must know of keys; an empty state for those that are as new."""
+        if self._index is not None:
+            self.index(keys)
+        counts = self._engine.snapshot(keys, now)
+        known = set(counts.keys)
+        rested = [key for key in keys if key not in known]
+        if rested:
+            counts.limits.append(_NO_LIMIT)
+            if counts.heard:
+                counts.heard.extend({} for _ in rested)
+            counts.keys.extend(rested)
+            counts.states.extend([] for _ in rested)
+            counts.which.extend([len(counts.limits) - 1] * len(rested))
+        return counts
+
+
+class _Reply:
+    """The answer to a `Pull` as it grows."""
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.numbers = 0
+        self._groups: dict[tuple[Hold, int, str, str, int], list[tuple[int, _Part]]] = {}
+
+    def add_given(self, shard: int, given: _Given, part: int) -> None:
+        about = Hold.HELD, len(given.parts), "", given.taken_from, given.number
+        self._add(about, shard, given.parts[part])
+
+    def add_copy(self, shard: int, counts: Snapshot) -> None:
+        tallies: list[list[int]] = [[] for _ in counts.keys]
+        self._add((Hold.COPY, 1, "", "", 0), shard, _Part(counts, tallies))
+
+    def add_nothing(self, shard: int, moved_to: str) -> None:
+        self._add((Hold.NOTHING, 1, moved_to, "", 0), shard, _NOTHING)
+
+    def pulled(self, seq: int) -> Pulled:
+        counts = Counts([], [], [], [], [])
+        tallies: list[list[int]] = []
+        groups = []
+        for (hold, parts, moved_to, taken_from, gift), found in self._groups.items():
+            found.sort(key=lambda each: each[0])
+            shards = [shard for shard, _ in found]
+            sizes = [len(part.counts.keys) for _, part in found]
+            groups.append(Shards(shards, sizes, hold, parts, moved_to, taken_from, gift))
+            for _, part in found:
+                for at in range(len(part.counts.keys)):
+                    _append(counts, part.counts, at)
+                tallies += part.tallies
+        return Pulled(seq, groups, counts, tallies if any(tallies) else [])
+
+    def _add(self, about: tuple[Hold, int, str, str, int], shard: int, part: _Part) -> None:
+        self._groups.setdefault(about, []).append((shard, part))
+        self.keys += len(part.counts.keys)
+        self.numbers += sum(map(len, part.counts.states)) + sum(map(len, part.tallies))
+
+
+def _append(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
+    """Add one row of a snapshot to another."""
+    limit = source.limits[source.which[at]]
+    if limit not in target.limits:
+        target.limits.append(limit)
+    target.keys.append(source.keys[at])
+    target.states.append(source.states[at])
+    target.which.append(target.limits.index(limit))
+    target.heard.append(source.heard[at] if source.heard else {})

@@ -1,0 +1,121 @@
+"""Links to the other members, one each, made when first needed.
+
+Decides when a link is still good: a member that comes back elsewhere, or as a new process, gets a
+new one. Who is a member is gossip's to say.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+
+from gossip import Record, Status
+from hashring import NodeId
+from ringfence.client.link import Link, LinkListener, LinkSettings
+from ringfence.transport.interface import Address, Transport
+from ringfence.wire import Hello
+
+__all__ = ["Peers"]
+
+_BULK_TIMEOUT = 2.0
+"""Seconds that a member may take to give shards; it is alive, or there would be no link."""
+_MOST_SEEDS = 32
+"""Links to addresses of which no member is known."""
+_GONE = (Status.DEAD, Status.LEFT)
+
+
+class Peers:
+    """All links of one node."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        hello: Hello,
+        settings: LinkSettings,
+        listener: LinkListener,
+        random: Random,
+        view: Callable[[], int],
+    ) -> None:
+        self._transport = transport
+        self._hello = hello
+        self._settings = settings
+        self._listener = listener
+        self._random = random
+        self._view = view
+        self._links: dict[NodeId, tuple[Record, Link]] = {}
+        self._bulk: dict[NodeId, tuple[Record, Link]] = {}
+        self._by_address: dict[Address, Link] = {}
+        self._records: dict[NodeId, Record] = {}
+
+    def update(self, records: Iterable[Record]) -> None:
+        """Take the members as they stand; links to those that are gone end."""
+        self._records = {NodeId(record.name): record for record in records}
+        for links in (self._links, self._bulk):
+            for name, (known, link) in list(links.items()):
+                record = self._records.get(name)
+                if record is None or record.status is Status.DEAD:
+                    del links[name]
+                    link.close()
+                elif record.status is Status.LEFT or _is_elsewhere(record, known):
+                    del links[name]
+                    link.retire()  # It still answers what it was asked.
+
+    def link(self, name: NodeId) -> Link | None:
+        """The link to a member; None when nobody of that name can be asked."""
+        return self._find(self._links, name, self._settings)
+
+    def bulk(self, name: NodeId) -> Link | None:
+        """A second, patient link to the member, for counters that move: checks never wait behind
+        them."""
+        return self._find(self._bulk, name, replace(self._settings, answer_timeout=_BULK_TIMEOUT))
+
+    def _find(
+        self, links: dict[NodeId, tuple[Record, Link]], name: NodeId, settings: LinkSettings
+    ) -> Link | None:
+        known = links.get(name)
+        if known is not None:
+            return known[1]
+        record = self._records.get(name)
+        if record is None or record.status in _GONE or record.name == self._hello.name:
+            return None
+        link = self._make((record.host, record.port), settings)
+        links[name] = record, link
+        return link
+
+    def at(self, address: Address) -> Link:
+        """The link to whoever listens at an address."""
+        for record, link in self._links.values():
+            if (record.host, record.port) == address:
+                return link
+        known = self._by_address.get(address)
+        if known is None:
+            known = self._by_address[address] = self._make(address, self._settings)
+            while len(self._by_address) > _MOST_SEEDS:
+                self._by_address.pop(next(iter(self._by_address))).retire()
+        return known
+
+    def close(self) -> None:
+        """Close every link."""
+        for _, link in [*self._links.values(), *self._bulk.values()]:
+            link.close()
+        for link in self._by_address.values():
+            link.close()
+
+    def _make(self, address: Address, settings: LinkSettings) -> Link:
+        hello = replace(self._hello, session=self._random.getrandbits(64))
+        return Link(
+            self._transport,
+            address,
+            hello,
+            settings,
+            self._listener,
+            self._random,
+            self._view,
+        )
+
+
+def _is_elsewhere(record: Record, known: Record) -> bool:
+    return (record.host, record.port, record.generation) != (
+        known.host,
+        known.port,
+        known.generation,
+    )

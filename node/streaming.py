@@ -1,0 +1,146 @@
+"""The standby's copy: what has changed here, sent to whoever would go on from it.
+
+Decides when, to whom and how much at once. A standby that has not confirmed its last copy gets the
+next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import trio
+
+from hashring import NodeId, Ring, shard_of
+from node.counters import Counters
+from node.holdings import Holdings
+from ringfence.client.link import Link
+from ringfence.limiter import Engine, Snapshot
+from ringfence.wire import Copy, Counts, Done
+
+__all__ = ["INTERVAL", "Streaming"]
+
+INTERVAL = 0.1
+"""Seconds between two rounds: what a crash can lose."""
+_KEYS_PER_ROUND = 8000
+_KEYS_PER_COPY = 1000
+_NUMBERS_PER_COPY = 40_000
+_SLICE = 2000
+
+
+class Streaming:
+    """Sends changed state of the shards that are held to their standbys."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        holdings: Holdings,
+        engine: Engine,
+        counters: Counters,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._me = me
+        self._holdings = holdings
+        self._engine = engine
+        self._counters = counters
+        self._link_to = link_to
+        self._clock = clock
+        self._ring = Ring.of(())
+        self._waiting: dict[NodeId, int] = {}
+        """Copies on their way that have not been confirmed."""
+        self._news: list[tuple[Ring, Ring]] = []
+        self._wake = trio.Event()
+
+    def follow(self, old: Ring, new: Ring) -> None:
+        """Take note of another ring: whoever is the standby now lacks everything."""
+        self._ring = new
+        self._news.append((old, new))
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send every `INTERVAL` until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._mark_for_new_standbys)
+            while True:
+                await trio.sleep(INTERVAL)
+                self.flush()
+
+    def flush(self) -> None:
+        """Send one round."""
+        if not self._holdings.dirty:
+            return
+        standby_of = self._ring.standby if len(self._ring.members) > 1 else None
+        if standby_of is None:
+            self._holdings.dirty.clear()
+            return
+        held = self._holdings.held
+        by_standby: dict[NodeId, list[bytes]] = {}
+        busy: list[bytes] = []
+        for key in list(islice(self._holdings.dirty, _KEYS_PER_ROUND)):
+            del self._holdings.dirty[key]
+            shard = shard_of(key)
+            standby = standby_of(shard)
+            if standby == self._me:
+                # We stand in, or give it away soon: the ring's owner should have it, should we die.
+                standby = self._ring.owner(shard)
+            if not held[shard] or standby is None or standby == self._me:
+                continue
+            if self._waiting.get(standby):
+                busy.append(key)
+            else:
+                by_standby.setdefault(standby, []).append(key)
+        self._holdings.dirty.update(dict.fromkeys(busy))
+        now = self._clock()
+        for standby, keys in by_standby.items():
+            link = self._link_to(standby)
+            if link is None:
+                continue  # It is gone; the next ring names another.
+            for start in range(0, len(keys), _KEYS_PER_COPY):
+                self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
+
+    def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
+        counts = self._holdings.state_of(keys, now)
+        numbers = sum(map(len, counts.states))
+        if numbers > _NUMBERS_PER_COPY and len(keys) > 1:
+            half = len(keys) // 2
+            self._send(standby, link, keys[:half], now)
+            self._send(standby, link, keys[half:], now)
+            return
+        self._waiting[standby] = self._waiting.get(standby, 0) + 1
+
+        def on_reply(reply: object) -> None:
+            self._waiting[standby] -= 1
+            if not isinstance(reply, Done):
+                self._holdings.dirty.update(dict.fromkeys(keys))
+                self._counters.add("copies_lost")
+
+        wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.heard)
+        link.call(lambda seq: Copy(seq, wire), on_reply)
+        self._counters.add("copies_sent")
+        self._counters.add("keys_copied", len(keys))
+
+    async def _mark_for_new_standbys(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            news, self._news = self._news, []
+            changed = {
+                shard
+                for shard, is_held in enumerate(self._holdings.held)
+                if is_held
+                and any(_standby(old, shard) != _standby(new, shard) for old, new in news)
+            }
+            keys = iter(self._engine.keys()) if changed else iter(())
+            while some := list(islice(keys, _SLICE)):
+                self._holdings.dirty.update(
+                    dict.fromkeys([key for key in some if shard_of(key) in changed])
+                )
+                await trio.lowlevel.checkpoint()
+
+
+def _standby(ring: Ring, shard: int) -> NodeId | None:
+    return ring.standby(shard) if len(ring.members) > 1 else None
+
+
+def as_snapshot(counts: Counts) -> Snapshot:
+    """Read what came over the wire as the limiter does."""
+    return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.heard)

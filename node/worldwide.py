@@ -1,0 +1,310 @@
+"""Rules that hold in all data centers at once: telling the others what was admitted here.
+
+Decides to whom and when; which keys matter is `gossip.spread`'s. Each data center is the only
+writer of its own counts, so a message that comes twice, late or in another order changes nothing.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias
+
+import trio
+
+from gossip.spread import Fact, Spread, cells_sum
+from hashring import NodeId, Ring, View, shard_of
+from node.counters import Counters
+from node.shares import share_of
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.link import Link
+from ringfence.limiter import Code, Engine, EngineRule
+from ringfence.rules import Rule, RuleSet
+from ringfence.wire import Cells, Differs, Digest, Done, ErrorCode, Op, Refused
+
+__all__ = ["INTERVAL", "Worldwide"]
+
+logger = logging.getLogger("ringfence.node")
+
+INTERVAL = 0.2
+"""Seconds between two rounds."""
+_DIGEST_EVERY = 10.0
+_KEYS_PER_ROUND = 4000
+_KEYS_PER_MESSAGE = 1000
+_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
+"""Upper bounds of the histogram's classes."""
+
+_Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
+"""Key, cells, and since when they have not been told."""
+
+
+class Worldwide:
+    """One node's part in the counts of all data centers."""
+
+    def __init__(
+        self,
+        datacenter: str,
+        engine: Engine,
+        counters: Counters,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+        random: Random,
+    ) -> None:
+        self._datacenter = datacenter
+        self._engine = engine
+        self._counters = counters
+        self._link_to = link_to
+        self._clock = clock
+        self._random = random
+        self._view = View.of(())
+        self._rules = RuleSet()
+        self._shared: dict[bytes, Rule] = {}
+        """Rules whose counts are told, by id."""
+        self._spreads: dict[str, Spread] = {}
+        self._in_flight: set[NodeId] = set()
+        self._staleness: Counter[int] = Counter()
+        self._heard_keys: dict[str, dict[bytes, list[int]]] = {}
+
+    # -- rules and members ---------------------------------------------------------------------
+
+    def set_rules(self, rules: RuleSet) -> None:
+        """Count by these rules from now on."""
+        self._rules = rules
+        self._shared = {
+            rule.id.to_bytes(8, "big"): rule
+            for rule in rules.rules()
+            if rule.scope == "global" and rule.limit is not None
+        }
+        self._engine.set_rules(self._engine_rules())
+
+    def set_view(self, view: View) -> None:
+        """Follow the members; new owners in other data centers are told everything again."""
+        old, self._view = self._view, view
+        if old.datacenters != view.datacenters:
+            self._engine.set_rules(self._engine_rules())
+        now = _uptime()
+        for name in self._others():
+            spread = self._spreads.setdefault(name, Spread())
+            if old.ring(name) != view.ring(name):
+                spread.again(None, now)
+        for name in [name for name in self._spreads if name not in view.datacenters]:
+            # It may come back: what it lacks is kept, and told when it does.
+            self._spreads[name].again(None, now)
+
+    def elsewhere(self) -> dict[bytes, Ring]:
+        """The rings that decide the rules of which another data center is the home."""
+        return {
+            rule.id.to_bytes(8, "big"): self._view.ring(rule.home)
+            for rule in self._rules.rules()
+            if rule.scope == "home" and rule.home != self._datacenter
+        }
+
+    def _engine_rules(self) -> dict[int, EngineRule]:
+        return {
+            rule.id: EngineRule(
+                share_of(rule.limit, self._datacenter, self._view.datacenters)
+                if rule.scope == "split"
+                else rule.limit,
+                vetoes=not (rule.shadow or rule.quota),
+                is_shared=rule.scope == "global",
+            )
+            for rule in self._rules.rules()
+            if rule.limit is not None
+        }
+
+    def _others(self) -> list[str]:
+        return [name for name in self._view.datacenters if name != self._datacenter]
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def admitted(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Note what a batch decided here has changed."""
+        if not self._shared or not self._spreads or batch.op is not Op.CHECK:
+            return
+        now = _uptime()
+        for at, key in enumerate(batch.keys):
+            if (
+                key[:8] in self._shared
+                and batch.costs[at]
+                and verdicts.outcomes.codes[at] <= Code.OVER_SOFT
+            ):
+                for spread in self._spreads.values():
+                    spread.changed(key, now)
+
+    def came(self, keys: Sequence[bytes]) -> None:
+        """Note keys that were counted elsewhere until now: here nobody knows what was told."""
+        now = _uptime()
+        for key in keys:
+            if key[:8] in self._shared:
+                for spread in self._spreads.values():
+                    spread.changed(key, now)
+
+    async def run(self) -> None:
+        """Tell the others until cancelled."""
+        digest_at = trio.current_time() + _DIGEST_EVERY
+        while True:
+            await trio.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
+            self.flush()
+            if trio.current_time() >= digest_at:
+                digest_at = trio.current_time() + _DIGEST_EVERY
+                self.send_digests()
+
+    def flush(self) -> None:
+        """Tell what must be told now."""
+        now = _uptime()
+        for name in self._others():
+            spread = self._spreads[name]
+            if not len(spread):
+                continue
+            ring = self._view.ring(name)
+            by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
+            for each in spread.choose(self._facts, _KEYS_PER_ROUND, now):
+                owner = ring.owner(shard_of(each[0]))
+                if owner in self._in_flight:
+                    spread.lost(each[0], each[2])  # Together with what changes meanwhile.
+                else:
+                    by_owner.setdefault(owner, []).append(each)
+            for owner, rows in by_owner.items():
+                self._tell(spread, owner, rows)
+
+    def _tell(self, spread: Spread, owner: NodeId, rows: _Rows) -> None:
+        link = self._link_to(owner)
+        if link is None:
+            for key, _, since in rows:
+                spread.lost(key, since)
+            return
+        self._in_flight.add(owner)
+        parts = [rows[i : i + _KEYS_PER_MESSAGE] for i in range(0, len(rows), _KEYS_PER_MESSAGE)]
+        waiting = len(parts)
+        for part in parts:
+
+            def on_reply(reply: object, part: _Rows = part) -> None:
+                nonlocal waiting
+                waiting -= 1
+                if not waiting:
+                    self._in_flight.discard(owner)
+                if isinstance(reply, Done):
+                    self._confirmed(spread, part)
+                else:
+                    self._counters.add("cells_lost", len(part))
+                    for key, _, since in part:
+                        spread.lost(key, since)
+
+            keys, cells = [row[0] for row in part], [row[1] for row in part]
+            self._counters.add("cells_sent", sum(len(row) // 2 for row in cells))
+            link.call(
+                lambda seq, k=keys, c=cells: Cells(seq, self._datacenter, k, c),  # type: ignore[misc]
+                on_reply,
+            )
+
+    def _confirmed(self, spread: Spread, rows: _Rows) -> None:
+        now = _uptime()
+        for key, cells, since in rows:
+            spread.confirmed(key, cells)
+            age_ms = (now - since) // 1_000_000
+            self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
+
+    def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
+        now = self._clock()
+        told = self._engine.told(keys, now)
+        return [
+            Fact(cells, self._engine.used(key, now), self._engine.ceiling(key))
+            for key, cells in zip(keys, told, strict=True)
+        ]
+
+    # -- hearing -------------------------------------------------------------------------------
+
+    def take_cells(self, sender: str, message: Cells) -> Done | Refused:
+        """Count what another data center has admitted; `sender` is where the sender stands."""
+        if message.writer != sender or sender == self._datacenter:
+            self._counters.add("cells_refused", len(message.keys))
+            return _foreign(message.seq, message.writer, sender)
+        refused = self._engine.hear(message.writer, message.keys, message.cells, self._clock())
+        self._counters.add("cells_received", sum(len(row) // 2 for row in message.cells))
+        self._counters.add("cells_refused", refused)
+        heard = self._heard_keys.setdefault(message.writer, {})
+        for key, cells in zip(message.keys, message.cells, strict=True):
+            if cells:
+                heard[key] = cells
+        return Done(message.seq)
+
+    def send_digests(self) -> None:
+        """Compare what was told with what is there, and forget what counts no more."""
+        now = self._clock()
+        for name in self._others():
+            spread = self._spreads[name]
+            spread.forget(lambda key, number: self._is_over(key, number, now))
+            ring = self._view.ring(name)
+            by_owner: dict[NodeId, dict[int, int]] = {}
+            for key, cells in spread.told().items():
+                shard = shard_of(key)
+                sums = by_owner.setdefault(ring.owner(shard), {})
+                sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
+            for owner, sums in by_owner.items():
+                link = self._link_to(owner)
+                if link is not None:
+                    self._send_digest(link, spread, sums)
+        for writer, heard in self._heard_keys.items():
+            self._heard_keys[writer] = {
+                key: cells for key, cells in heard.items() if not self._is_over(key, cells[-2], now)
+            }
+
+    def _send_digest(self, link: Link, spread: Spread, sums: Mapping[int, int]) -> None:
+        shards = sorted(sums)
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, Differs) and reply.shards:
+                differing = set(reply.shards)
+                self._counters.add("digests_differed", len(differing))
+                keys = [key for key in spread.told() if shard_of(key) in differing]
+                spread.again(keys, _uptime())
+
+        self._counters.add("digests_sent")
+        link.call(
+            lambda seq: Digest(seq, self._datacenter, shards, [sums[s] for s in shards]), on_reply
+        )
+
+    def take_digest(self, sender: str, message: Digest) -> Differs | Refused:
+        """Tell in which shards something is missing here."""
+        if message.writer != sender or sender == self._datacenter:
+            return _foreign(message.seq, message.writer, sender)
+        sums: dict[int, int] = {}
+        for key, cells in self._heard_keys.get(message.writer, {}).items():
+            shard = shard_of(key)
+            sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
+        differing = [
+            shard
+            for shard, total in zip(message.shards, message.sums, strict=True)
+            if sums.get(shard, 0) != total
+        ]
+        return Differs(message.seq, differing)
+
+    def _is_over(self, key: bytes, number: int, now: int) -> bool:
+        """Whether a window counts no more. Calendar windows are numbered by their second."""
+        rule = self._shared.get(key[:8])
+        if rule is None or rule.limit is None:
+            return True
+        limit = rule.limit
+        if limit.calendar is not None:
+            return (number * 1_000_000_000) + 2 * limit.period_ns < now
+        return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
+
+    def stats(self) -> dict[str, int]:
+        """How old counts were when another data center had them: a histogram, and what waits."""
+        found = {
+            f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
+        }
+        return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
+
+
+def _uptime() -> int:
+    """Nanoseconds on a clock that only goes on: for how long something has not been told."""
+    return round(trio.current_time() * 1e9)
+
+
+def _foreign(seq: int, writer: str, sender: str) -> Refused:
+    return Refused(
+        seq,
+        ErrorCode.NOT_PERMITTED,
+        f"counts of data center {writer!r} came from a node in {sender!r}; only its own may tell",
+    )

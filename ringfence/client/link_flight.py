@@ -1,0 +1,292 @@
+"""What is under way to one member: what waits to leave, and the frames that wait for an answer.
+
+Decides what leaves together and under which number, whom an answer is for, and who has waited too
+long. The connection that frames leave on, and what silence says of the member, are `link`'s.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ringfence.client.asks import Ask, request_of, take_together
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.link_settings import LinkSettings
+from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
+from ringfence.limiter import Code
+from ringfence.wire import (
+    MAX_DEADLINE_MS,
+    Answer,
+    Differs,
+    Done,
+    Exchanged,
+    Members,
+    Message,
+    Op,
+    Peers,
+    Ping,
+    Pong,
+    Pulled,
+    Rules,
+    Stats,
+    encode,
+)
+
+__all__ = ["Flight", "Frame", "REPLIES", "Reply"]
+
+logger = logging.getLogger("ringfence.client")
+
+Reply: TypeAlias = Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Peers | Done
+"""What answers a call."""
+REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done)
+
+_Send: TypeAlias = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class Frame:
+    """Bytes that were sent, and who waits for what answers them."""
+
+    payload: bytes
+    sent_at: float
+    due: float
+    """When it is given up."""
+    asks: list[Ask] = field(default_factory=list)
+    on_reply: Callable[[Reply | None], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    make: Callable[[int], Message]
+    on_reply: Callable[[Reply | None], None]
+    asked_at: float
+    due: float
+
+
+class Flight:
+    """Asks and calls to one member. Each is told once: an answer, or that there is none."""
+
+    def __init__(self, settings: LinkSettings, view: Callable[[], int]) -> None:
+        self.frames: dict[int, Frame] = {}
+        """Frames without an answer, by number, in the order in which they left."""
+        self._given_up: dict[int, Frame] = {}
+        """Frames that were given up and may be answered all the same, the oldest first."""
+        self._settings = settings
+        self._view = view
+        self._outbox: deque[Ask] = deque()
+        self._calls: deque[_Call] = deque()
+        self._waiting_keys = 0
+        self._next_seq = 1
+
+    @property
+    def has_asks_waiting(self) -> bool:
+        """Whether there are asks that have not left."""
+        return bool(self._outbox)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits for anything."""
+        return not (self.frames or self._outbox or self._calls)
+
+    def has_room(self, rows: int) -> bool:
+        """Whether so many more keys may wait."""
+        return self._waiting_keys + rows <= self._settings.max_waiting
+
+    def add(self, ask: Ask) -> None:
+        """Let an ask wait for its departure."""
+        self._waiting_keys += len(ask.batch)
+        self._outbox.append(ask)
+
+    def add_call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[Reply | None], None],
+        now: float,
+        timeout: float,
+    ) -> None:
+        """Let a call wait for its departure."""
+        self._calls.append(_Call(make, on_reply, now, now + timeout))
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def depart(self, now: float, send: _Send) -> None:
+        """Send what waits, as far as there is room for more frames."""
+        while self._calls:
+            self._send_call(self._calls.popleft(), send)
+        while self._outbox and len(self.frames) < self._settings.max_frames:
+            self._send_asks(take_together(self._outbox), now, send)
+
+    def send_again(self, send: _Send) -> None:
+        """Send all frames under the numbers that they have."""
+        for frame in self.frames.values():
+            send(frame.payload)
+
+    def ping(self, now: float, send: _Send) -> None:
+        """Send a question that costs nothing, for a sign of life."""
+        seq = self._take_seq()
+        due = now + self._settings.answer_timeout
+        self._send(seq, Frame(encode(Ping(seq)), now, due), send)
+
+    def _send_call(self, call: _Call, send: _Send) -> None:
+        seq = self._take_seq()
+        try:
+            payload = encode(call.make(seq))
+        except LocalProtocolError as error:
+            logger.error("a question cannot be sent: %s", error)
+            call.on_reply(None)
+        else:
+            self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
+
+    def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
+        seq = self._take_seq()
+        left = together[-1].asked_at + self._settings.answer_timeout - now
+        deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
+        try:
+            payload = encode(request_of(together, seq, self._view(), deadline_ms))
+        except LocalProtocolError as error:
+            # Nothing an application passes may end the task that serves all its checks.
+            if len(together) > 1:
+                for each in together:  # Only one of them can be at fault.
+                    self._send_asks([each], now, send)
+                return
+            logger.error("%d checks cannot be sent: %s", len(together[0].batch), error)
+            self._give_up_asks(together)
+        else:
+            due = now + self._settings.answer_timeout
+            self._send(seq, Frame(payload, now, due, together), send)
+
+    def _send(self, seq: int, frame: Frame, send: _Send) -> None:
+        self.frames[seq] = frame
+        send(frame.payload)
+
+    def _take_seq(self) -> int:
+        seq = self._next_seq
+        self._next_seq += 1
+        return seq
+
+    # -- being answered ------------------------------------------------------------------------
+
+    def answer(self, answer: Answer) -> bool:
+        """Tell those who asked; whether anybody had.
+
+        Raises `RemoteProtocolError` when it is no answer to what was asked.
+        """
+        frame = self.frames.pop(answer.seq, None)
+        if frame is None:
+            return False
+        rows = sum([len(ask.batch) for ask in frame.asks])
+        if len(answer.outcomes) != rows or not rows:
+            self.give_up(frame)
+            raise RemoteProtocolError(f"asked {rows} checks, was answered {len(answer.outcomes)}")
+        verdicts = Verdicts(answer.outcomes, answer.sources)
+        self._waiting_keys -= rows
+        if len(frame.asks) == 1:
+            frame.asks[0].done(verdicts)
+            return True
+        start = 0
+        for ask in frame.asks:
+            stop = start + len(ask.batch)
+            ask.done(verdicts.slice(start, stop))
+            start = stop
+        return True
+
+    def too_late(self, answer: Answer, now: float) -> list[tuple[Batch, int]]:
+        """Find what an answer charged after it was given up: refunds, each with its hops.
+
+        Whoever asked has gone elsewhere since, and the check was counted there.
+        """
+        frame = self._given_up.pop(answer.seq, None)
+        if frame is None or sum([len(ask.batch) for ask in frame.asks]) != len(answer.outcomes):
+            return []
+        refunds: list[tuple[Batch, int]] = []
+        start = 0
+        for ask in frame.asks:
+            codes = answer.outcomes.codes[start : start + len(ask.batch)]
+            charged = [row for row, code in enumerate(codes) if code <= Code.OVER_SOFT]
+            if charged and ask.batch.op is Op.CHECK:
+                taken = ask.batch.take(charged)
+                refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
+                refund.which = taken.which
+                refund.ages_ns = [max(0, round((now - ask.asked_at) * 1e9))] * len(charged)
+                refund.leases = [answer.outcomes.leases[start + row] for row in charged]
+                refunds.append((refund, ask.hops))
+            start += len(ask.batch)
+        return refunds
+
+    def reply(self, reply: Reply) -> bool:
+        """Tell who called; whether anybody had.
+
+        Raises `RemoteProtocolError` when it is no answer to what was asked.
+        """
+        frame = self.frames.pop(reply.seq, None)
+        if frame is None:
+            return False
+        if frame.asks:
+            self.give_up(frame)
+            raise RemoteProtocolError(f"a request was answered by a {type(reply).__name__}")
+        if frame.on_reply is not None:
+            frame.on_reply(reply)
+        return True
+
+    def deny(self, frame: Frame, error: AccessDenied) -> None:
+        """Tell those who asked that they may not."""
+        for ask in frame.asks:
+            self._waiting_keys -= len(ask.batch)
+            ask.done(error)
+
+    # -- giving up -----------------------------------------------------------------------------
+
+    def first_due(self) -> float:
+        """When the first of all that is under way is given up; never, when nothing is."""
+        dues = [frame.due for frame in self.frames.values()]
+        dues += [call.due for call in self._calls]
+        dues += [self._due(self._outbox[0])] if self._outbox else []
+        return min(dues, default=float("inf"))
+
+    def give_up_late(self, now: float) -> list[Frame]:
+        """Give up what is due; returns the frames among it."""
+        while self._outbox and self._due(self._outbox[0]) <= now:
+            self._give_up_asks([self._outbox.popleft()])
+        late = [call for call in self._calls if call.due <= now]
+        if late:
+            self._calls = deque(call for call in self._calls if call.due > now)
+        for call in late:
+            call.on_reply(None)
+        overdue = [seq for seq, frame in self.frames.items() if frame.due <= now]
+        frames = [self.frames.pop(seq) for seq in overdue]
+        for seq, frame in zip(overdue, frames, strict=True):
+            self.give_up(frame)
+            self._given_up[seq] = frame
+            if len(self._given_up) > self._settings.max_frames:
+                del self._given_up[next(iter(self._given_up))]
+        return frames
+
+    def give_up_unsent(self) -> None:
+        """Give up what has not left."""
+        outbox, self._outbox = self._outbox, deque()
+        calls, self._calls = self._calls, deque()
+        self._give_up_asks(outbox)
+        for call in calls:
+            call.on_reply(None)
+
+    def give_up_everything(self) -> None:
+        """Give up all that waits, in flight or not."""
+        frames, self.frames = self.frames, {}
+        for frame in frames.values():
+            self.give_up(frame)
+        self.give_up_unsent()
+
+    def give_up(self, frame: Frame) -> None:
+        """Tell those who wait for a frame, no longer in flight, that there is no answer."""
+        self._give_up_asks(frame.asks)
+        if frame.on_reply is not None:
+            frame.on_reply(None)
+
+    def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+        for ask in asks:
+            self._waiting_keys -= len(ask.batch)
+            ask.done(None)
+
+    def _due(self, ask: Ask) -> float:
+        return ask.asked_at + self._settings.answer_timeout

@@ -1,0 +1,149 @@
+"""The checks of one frame: which run together, and which stand or fall together.
+
+Decides what an all-or-nothing group charges, and what its members are told when it charges nobody.
+Whose table a check belongs to is the engine's affair.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.limiter.reference import OVER_SOFT, Verdict, columns
+from ringfence.limiter.table import Table
+
+__all__ = [
+    "ID_BYTES",
+    "Member",
+    "UNKNOWN",
+    "carried",
+    "decide_group",
+    "decide_run",
+    "peek",
+    "runs",
+    "spans",
+]
+
+ID_BYTES = 8
+"""A key begins with so many bytes of its rule's id."""
+UNKNOWN: Verdict = (Code.UNKNOWN_RULE.value, 0, 0, 0, 0, 0)
+_UNCHARGED = Code.UNCHARGED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One check of a group, with the table that decides it; None when its rule is unknown."""
+
+    table: Table | None
+    key: bytes
+    cost: int
+    limit: Limit | None
+    vetoes: bool
+
+    @property
+    def amount(self) -> int:
+        """The amount of the limit to apply; 0 when the rule is unknown."""
+        if self.limit is not None:
+            return self.limit.amount
+        return 0 if self.table is None else self.table.limit.amount
+
+
+def carried(limits: Sequence[Limit], which: Sequence[int], at: int) -> Limit | None:
+    """Find the limit that a check of a frame carries, if any."""
+    return limits[which[at] - 1] if which and which[at] else None
+
+
+def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
+    """Cut a frame into groups of two and more, and the stretches of lone checks between them."""
+    lone_from = at = 0
+    for size in groups:
+        if size > 1:
+            if lone_from < at:
+                yield lone_from, at, False
+            yield at, at + size, True
+            lone_from = at + size
+        at += size
+    if lone_from < total:
+        yield lone_from, total, False
+
+
+def runs(
+    keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], start: int, end: int
+) -> Iterator[tuple[int, int, Limit | None]]:
+    """Cut lone checks into runs of one rule and one limit, so that a run is one table call."""
+    first = start
+    while first < end:
+        prefix = keys[first][:ID_BYTES]
+        last = first + 1
+        while (
+            last < end
+            and keys[last].startswith(prefix)
+            and (not which or which[last] == which[first])
+        ):
+            last += 1
+        yield first, last, carried(limits, which, first)
+        first = last
+
+
+def decide_run(
+    table: Table | None,
+    keys: Sequence[bytes],
+    costs: Sequence[int],
+    limit: Limit | None,
+    now: int,
+) -> list[Verdict]:
+    """Decide lone checks of one rule by one limit; None stands for an unknown rule."""
+    if table is None:
+        return [UNKNOWN] * len(keys)
+    return table.verdicts(keys, costs, now, limit)
+
+
+def _ask(member: Member, cost: int, now: int) -> Verdict:
+    """Charge `cost` to the member's key, whatever its own cost is."""
+    return decide_run(member.table, (member.key,), (cost,), member.limit, now)[0]
+
+
+def peek(members: Sequence[Member], now: int) -> Outcomes:
+    """Say how each key stands; changes nothing."""
+    rows = [_ask(member, 0, now) for member in members]
+    return columns(rows, [member.amount for member in members])
+
+
+def _is_admitted(row: Verdict) -> bool:
+    return row[0] <= OVER_SOFT
+
+
+def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
+    """Charge all members one after the other, or none when one that vetoes is denied."""
+    rows = [_ask(member, member.cost, now) for member in members]
+    blocked = any(
+        member.vetoes and not _is_admitted(row) for member, row in zip(members, rows, strict=True)
+    )
+    if not blocked:
+        return rows
+    for member, row in zip(reversed(members), reversed(rows), strict=True):
+        if member.table is not None and member.cost and _is_admitted(row):
+            member.table.give_back(member.key, member.cost, now, lease=row[5])
+    return _explain(members, rows, now)
+
+
+def _explain(members: Sequence[Member], rows: Sequence[Verdict], now: int) -> list[Verdict]:
+    """Answer for a group whose charges were undone.
+
+    A denied member is asked once more, for its own cost and what earlier members wanted of the
+    same key together: that is denied for the same reason, and says exactly when, if ever, the
+    whole group fits.
+    """
+    answers: list[Verdict] = []
+    wanted: dict[bytes, int] = {}
+    for member, row in zip(members, rows, strict=True):
+        is_admitted = _is_admitted(row)
+        if is_admitted or not member.cost:
+            _, remaining, _, reset_after, _, _ = _ask(member, 0, now)
+            code = _UNCHARGED if is_admitted else row[0]
+            answers.append((code, remaining, row[2], reset_after, 0, 0))
+        else:
+            answers.append(_ask(member, wanted.get(member.key, 0) + member.cost, now))
+        if is_admitted:
+            wanted[member.key] = wanted.get(member.key, 0) + member.cost
+    return answers

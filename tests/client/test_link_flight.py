@@ -1,0 +1,259 @@
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.client.asks import Ask
+from ringfence.client.batch import Batch
+from ringfence.client.link_flight import Flight
+from ringfence.client.link_settings import LinkSettings
+from ringfence.errors import AccessDenied, RemoteProtocolError
+from ringfence.limiter import Code, Outcomes
+from ringfence.wire import (
+    Answer,
+    AskMembers,
+    Done,
+    Members,
+    Offer,
+    Op,
+    Ping,
+    Request,
+    decode,
+)
+
+PATIENCE = 0.5
+VIEW = 11
+
+
+class Sky:
+    """A flight, and the bytes that it sent."""
+
+    def __init__(self, **limits):
+        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW)
+        self.sent = []
+
+    def ask(self, *names, now=0.0):
+        told = []
+        keys = [name.encode().rjust(8) for name in names]
+        batch = Batch(Op.CHECK, keys, [1] * len(keys))
+        self.flight.add(Ask(batch, 0, False, told.append, now))
+        return told
+
+    def call(self, make=AskMembers, now=0.0, patience=PATIENCE):
+        told = []
+        self.flight.add_call(make, told.append, now, patience)
+        return told
+
+    def depart(self, now=0.0):
+        """Send what waits; returns the messages."""
+        before = len(self.sent)
+        self.flight.depart(now, self.sent.append)
+        return [decode(payload) for payload in self.sent[before:]]
+
+
+def answer_to(seq, rows):
+    columns = [[0] * rows for _ in range(7)]
+    return Answer(seq, VIEW, 1, Outcomes(*columns), [0] * rows)
+
+
+def test_what_waits_leaves_together_under_numbers_of_its_own():
+    sky = Sky()
+    sky.ask("a")
+    sky.ask("b", "c")
+    sky.call()
+
+    call, request = sky.depart(0.1)
+
+    assert call == AskMembers(1)
+    assert (request.seq, request.view, request.deadline_ms) == (2, VIEW, 400)
+    assert len(request.keys) == 3
+    assert sky.depart() == []
+
+
+def test_each_ask_of_a_frame_is_told_its_rows():
+    sky = Sky()
+    one, two = sky.ask("a"), sky.ask("b", "c")
+    sky.depart()
+
+    assert sky.flight.answer(answer_to(1, 3))
+
+    assert [len(verdicts.outcomes) for verdicts in (*one, *two)] == [1, 2]
+    assert sky.flight.is_empty
+    assert not sky.flight.answer(answer_to(1, 3))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_answer_of_other_rows_than_were_asked_for_is_a_breach(rows):
+    sky = Sky()
+    told = sky.ask("a", "b")
+    sky.depart()
+
+    with pytest.raises(RemoteProtocolError, match=f"asked 2 checks, was answered {rows}"):
+        sky.flight.answer(answer_to(1, rows))
+
+    assert told == [None]
+
+
+def test_a_reply_to_a_request_and_an_answer_to_a_call_are_breaches():
+    sky = Sky()
+    asked, called = sky.ask("a"), sky.call()
+    sky.depart()
+
+    with pytest.raises(RemoteProtocolError, match="a request was answered by a Members"):
+        sky.flight.reply(Members(2, 1, []))
+    with pytest.raises(RemoteProtocolError, match="asked 0 checks"):
+        sky.flight.answer(answer_to(1, 1))
+
+    assert asked == called == [None]
+
+
+def test_a_reply_is_told_once():
+    sky = Sky()
+    told = sky.call()
+    sky.depart()
+
+    assert [sky.flight.reply(Done(1)) for _ in range(2)] == [True, False]
+    assert told == [Done(1)]
+
+
+def test_no_more_frames_of_checks_are_under_way_than_allowed():
+    sky = Sky(max_frames=1)
+    sky.ask("a")
+    assert len(sky.depart()) == 1
+    sky.ask("b")
+    assert sky.depart() == []
+    assert sky.flight.has_asks_waiting
+
+    sky.flight.answer(answer_to(1, 1))
+
+    assert len(sky.depart()) == 1
+
+
+def test_there_is_room_for_so_many_keys_until_they_are_answered():
+    sky = Sky(max_waiting=3)
+    sky.ask("a", "b")
+    assert sky.flight.has_room(1)
+    assert not sky.flight.has_room(2)
+    sky.depart()
+    assert not sky.flight.has_room(2)
+
+    sky.flight.answer(answer_to(1, 2))
+
+    assert sky.flight.has_room(3)
+
+
+def test_what_cannot_be_sent_is_given_up_and_nothing_else():
+    sky = Sky()
+    bad, good = sky.call(lambda seq: Offer(seq, [])), sky.call(lambda seq: Offer(seq, [1]))
+    short = []
+    batch = Batch(Op.CHECK, [b"short"], [1])
+    sky.flight.add(Ask(batch, 0, False, short.append, 0.0))
+    fine = sky.ask("a")
+
+    sent = sky.depart()
+
+    assert [type(message) for message in sent] == [Offer, Request]
+    assert bad == short == [None]
+    assert good == fine == []
+
+
+def test_everybody_is_given_up_when_their_own_time_is_over():
+    sky = Sky()
+    flying, patient = sky.ask("a", now=0.0), sky.call(now=0.0, patience=2.0)
+    sky.depart(0.1)
+    unsent, waiting = sky.call(now=0.2), sky.ask("b", now=0.3)
+
+    assert sky.flight.first_due() == pytest.approx(0.1 + PATIENCE)
+    assert [len(frame.asks) for frame in sky.flight.give_up_late(0.1 + PATIENCE)] == [1]
+    assert (flying, unsent, waiting, patient) == ([None], [], [], [])
+    assert sky.flight.give_up_late(0.3 + PATIENCE) == []
+    assert (unsent, waiting, patient) == ([None], [None], [])
+    assert sky.flight.first_due() == 2.0
+    assert len(sky.flight.give_up_late(2.0)) == 1
+    assert patient == [None]
+    assert sky.flight.is_empty
+    assert sky.flight.first_due() == float("inf")
+
+
+def test_who_may_not_ask_is_told_so():
+    sky = Sky(max_waiting=1)
+    told = sky.ask("a")
+    sky.depart()
+    error = AccessDenied("no")
+
+    sky.flight.deny(sky.flight.frames.pop(1), error)
+
+    assert told == [error]
+    assert sky.flight.has_room(1)
+
+
+def test_frames_are_sent_again_as_they_were_and_a_ping_is_one_of_them():
+    sky = Sky()
+    sky.ask("a")
+    sky.depart()
+    sky.flight.ping(0.0, sky.sent.append)
+    before = list(sky.sent)
+
+    sky.flight.send_again(sky.sent.append)
+
+    assert sky.sent == before * 2
+    assert decode(before[1]) == Ping(2)
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_happens_everybody_is_told_once(seed):
+    random = Random(seed)
+    sky = Sky(max_frames=3)
+    told = []
+    now = 0.0
+    for _ in range(60):
+        now += random.choice((0.0, 0.05, 0.3))
+        match random.randrange(6):
+            case 0:
+                told.append(sky.ask("a", now=now))
+            case 1:
+                told.append(sky.call(now=now, patience=random.choice((PATIENCE, 1.0))))
+            case 2:
+                sky.depart(now)
+            case 3 if sky.flight.frames:
+                seq, frame = random.choice(list(sky.flight.frames.items()))
+                rows = sum(len(ask.batch) for ask in frame.asks)
+                sky.flight.answer(answer_to(seq, rows)) if rows else sky.flight.reply(Done(seq))
+            case 4:
+                sky.flight.give_up_late(now)
+            case 5 if random.random() < 0.2:
+                sky.flight.give_up_unsent()
+    sky.flight.give_up_everything()
+
+    assert all(len(each) == 1 for each in told)
+    assert sky.flight.is_empty
+    assert sky.flight.has_room(LinkSettings().max_waiting)
+
+
+def test_what_was_charged_after_it_was_given_up_is_given_back_once():
+    sky = Sky()
+    sky.ask("a", now=0.0)
+    sky.ask("b", "c", now=0.25)
+    sky.depart(0.25)
+    sky.flight.give_up_late(2.0)
+    late = answer_to(1, 3)
+    late.outcomes.codes[1] = Code.DENIED
+
+    first, second = sky.flight.too_late(late, 2.25)
+
+    assert [batch.op for batch, _ in (first, second)] == [Op.REFUND] * 2
+    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_250_000_000])
+    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_000_000_000])
+    assert sky.flight.too_late(late, 2.25) == []
+
+
+def test_a_late_answer_that_fits_no_question_gives_nothing_back():
+    sky = Sky(max_frames=1)
+    sky.ask("a")
+    sky.depart()
+    sky.flight.give_up_late(2.0)
+
+    assert sky.flight.too_late(answer_to(2, 1), 2.0) == []
+    assert sky.flight.too_late(answer_to(1, 2), 2.0) == []

@@ -1,0 +1,164 @@
+from contextlib import suppress
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gossip import (
+    MAX_MESSAGE,
+    Ack,
+    BadDatagram,
+    Gossip,
+    Nack,
+    Ping,
+    PingReq,
+    Record,
+    Status,
+    decode,
+    encode,
+    pack_records,
+    unpack_records,
+)
+
+u64 = st.integers(0, (1 << 64) - 1)
+names = st.text(
+    st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=20
+)
+records = st.builds(
+    Record,
+    name=names,
+    host=names,
+    port=st.integers(0, 65_535),
+    datacenter=names,
+    zone=st.just("") | names,
+    weight=st.floats(0.25, 4.0),
+    generation=u64,
+    incarnation=st.integers(0, (1 << 32) - 1),
+    status=st.sampled_from(Status),
+    forward_only=st.booleans(),
+    version=st.just("") | names,
+    accuser=st.just("") | names,
+)
+updates = st.lists(records, max_size=2).map(tuple)
+messages = st.one_of(
+    st.builds(Ping, names, u64, u64, names, u64, updates),
+    st.builds(Ack, names, u64, u64, u64, u64, u64, updates),
+    st.builds(PingReq, names, u64, u64, names, st.tuples(names, st.integers(0, 65_535)), updates),
+    st.builds(Nack, names, u64, u64, updates),
+    st.builds(Gossip, names, u64, updates),
+)
+
+
+@given(messages)
+def test_a_message_is_read_as_it_was_written(message):
+    assert decode(encode(message)) == message
+
+
+@given(st.lists(records, max_size=20))
+def test_records_are_read_as_they_were_packed(listed):
+    assert unpack_records(pack_records(listed)) == listed
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\x90")
+@example(b"\x91")
+@example(b"\x91\x90")
+@example(b"\x91\x91\x90")
+@example(b"\x91" * 5000)
+@example(b"\xc1")
+@example(b"\xdd\xff\xff\xff\xff")
+def test_random_bytes_are_refused_and_nothing_else_happens(data):
+    for read in (decode, unpack_records):
+        with suppress(BadDatagram):
+            read(data)
+
+
+@given(messages, st.data())
+def test_a_message_with_a_flipped_byte_is_another_message_or_refused(message, data):
+    raw = bytearray(encode(message))
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] ^= data.draw(st.integers(1, 255))
+
+    with suppress(BadDatagram):
+        assert decode(bytes(raw)) != message
+
+
+@given(messages, st.data())
+def test_a_message_cut_short_is_refused(message, data):
+    raw = encode(message)
+    place = data.draw(st.integers(0, len(raw) - 1))
+
+    for cut in (raw[:place], raw + raw[:1]):
+        with pytest.raises(BadDatagram):
+            decode(cut)
+
+
+@given(st.lists(records, min_size=1, max_size=5), st.data())
+def test_a_list_cut_short_is_refused(listed, data):
+    raw = pack_records(listed)
+
+    with pytest.raises(BadDatagram):
+        unpack_records(raw[: data.draw(st.integers(0, len(raw) - 1))])
+
+
+@pytest.mark.parametrize("size", [127, 128, 255, 256, 1000])
+def test_lists_of_any_size_survive(record, size):
+    """cortex#4326: messages were malformed from 127 members on."""
+    listed = [record(f"node-{number}") for number in range(size)]
+
+    assert unpack_records(pack_records(listed)) == listed
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 127, 128, 255])
+def test_names_of_any_length_survive(record, size):
+    """cortex#4326, for the lengths that change how msgpack writes a text."""
+    message = Gossip("s" * size, 1, (record("n" * size, host="h"),))
+
+    assert decode(encode(message)) == message
+
+
+def test_more_records_than_a_cluster_can_have_are_refused(record):
+    listed = [record(f"n{number}") for number in range(4097)]
+
+    with pytest.raises(BadDatagram) as refusal:
+        unpack_records(pack_records(listed))
+
+    assert refusal.value.cause == "oversized"
+
+
+def test_a_datagram_above_the_limit_is_neither_written_nor_read(record):
+    crowd = tuple(record(f"node-{number:040}") for number in range(20))
+
+    with pytest.raises(ValueError, match="at most"):
+        encode(Gossip("a", 1, crowd))
+    with pytest.raises(BadDatagram):
+        decode(b"\x90" * (MAX_MESSAGE + 1))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, ""),
+        (0, "x" * 256),
+        (0, "line\nbreak"),
+        (0, 7),
+        (2, 65_536),
+        (2, True),
+        (3, ""),
+        (5, float("nan")),
+        (5, 0.1),
+        (5, 1),
+        (6, -1),
+        (7, 1 << 32),
+        (8, 6),
+        (9, 1),
+    ],
+)
+def test_a_record_with_a_bad_field_is_refused(record, place, value):
+    (fields,) = msgpack.unpackb(pack_records([record("a")]))
+    fields[place] = value
+
+    with pytest.raises(BadDatagram):
+        unpack_records(msgpack.packb([fields]))

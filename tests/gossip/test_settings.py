@@ -1,0 +1,38 @@
+from dataclasses import replace
+
+import pytest
+
+from gossip import ProbeSettings, Settings
+
+
+@pytest.mark.parametrize("settings", [Settings.lan(), Settings.wan()])
+def test_other_data_centers_are_probed_no_faster_than_the_own(settings):
+    assert settings.near.interval <= settings.far.interval
+    assert settings.near.timeout <= settings.far.timeout
+
+
+def test_three_members_know_of_a_crash_within_four_seconds_at_worst():
+    lan = Settings.lan().near
+    turn = 3 * lan.interval  # First in one round of two others, last in the next.
+
+    assert turn + lan.interval + lan.suspicion_factor * lan.interval < 4.0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"interval": 0}, {"timeout": 0.5}, {"timeout": 0.01}, {"gossip_fanout": 0}]
+)
+def test_settings_that_cannot_work_are_refused(changes):
+    with pytest.raises(ValueError, match="use"):
+        replace(ProbeSettings.lan(), **changes)
+
+
+@pytest.mark.parametrize("changes", [{"nack_share": 1.0}, {"forget_after": 0.0}, {"flaps": -1}])
+def test_a_cluster_that_cannot_work_is_refused(changes):
+    with pytest.raises(ValueError, match="use"):
+        replace(Settings.lan(), **changes)
+
+
+def test_lifeguard_can_be_switched_off_as_a_whole():
+    plain = Settings.lan().without_lifeguard()
+
+    assert not any([plain.local_health, plain.dynamic_suspicion, plain.buddy, plain.own_pauses])

@@ -1,0 +1,206 @@
+"""Several nodes and real embedded clients on a network in memory, on virtual time, for tests."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from random import Random
+
+import trio
+
+from hashring import Member, NodeId, Ring, shard_of
+from node.access import Access
+from node.node import Node
+from node.settings import NodeSettings
+from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.link import LinkSettings
+from ringfence.rules import Descriptor, RuleSet
+from ringfence.rules.load import load_text
+from ringfence.transport.interface import Address
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import Hello, Role
+
+NAMES = ("a", "b", "c")
+RULES = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100, algorithm: fixed_window}
+  - key: strict
+    rate_limit: {unit: minute, requests_per_unit: 5, on_failure: deny}
+  - key: alone
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: fixed_window, on_failure: local}
+  - key: one
+    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: fixed_window}
+"""
+
+
+class HandClock:
+    """The time that nodes count by: it stands until it is set, first amid a minute."""
+
+    def __init__(self) -> None:
+        self.time = 30 * 10**9
+
+    def now(self) -> int:
+        return self.time
+
+
+def address_of(name: str) -> Address:
+    return name, 7101
+
+
+@cache
+def ring_of(names: Sequence[str]) -> Ring:
+    return Ring.of(Member(NodeId(name)) for name in names)
+
+
+def owned(rules: RuleSet, key: str, owner: str, number: int = 0) -> dict[str, str]:
+    """A descriptor whose counter `owner` decides for, of all three nodes."""
+    found = (
+        {key: f"{owner}{i}"}
+        for i in range(200)
+        if ring_of(NAMES).owner(shard_of(counter(rules, key, f"{owner}{i}"))) == owner
+    )
+    return next(islice(found, number, None))
+
+
+def counter(rules: RuleSet, key: str, value: str) -> bytes:
+    [match] = rules.match("api", [Descriptor(((key, value),))])
+    assert match is not None
+    return match.key
+
+
+@dataclass
+class World:
+    nursery: trio.Nursery
+    network: MemoryNetwork
+    clock: HandClock
+    rules: RuleSet
+    nodes: dict[str, Node] = field(default_factory=dict)
+    lives: dict[str, trio.CancelScope] = field(default_factory=dict)
+    bugs: list[Exception] = field(default_factory=list)
+    clients: int = 0
+    started: set[str] = field(default_factory=set)
+
+    async def start(
+        self, name: str, *, rules: RuleSet | None = None, datacenter: str = "dc1", zone: str = ""
+    ) -> Node:
+        """Start a node that joins those that run."""
+        if name in self.started:
+            self.clock.time += 1_000_000  # No two lives of a node begin in one millisecond.
+        self.started.add(name)
+        node = Node(
+            NodeSettings(
+                name=name,
+                listen=f"{name}:7101",
+                datacenter=datacenter,
+                zone=zone,
+                drain_timeout=5.0,
+            ),
+            Access(cluster="ringfence", is_open=True),
+            rules or self.rules,
+            clock=self.clock,
+            random=Random(name),
+        )
+        transport = self.network.transport(
+            address_of(name), on_bug=self.bugs.append, accept=node.accept
+        )
+        others = [address_of(other) for other in self.nodes]
+
+        async def resolve() -> list[Address]:
+            return others
+
+        async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(transport.run)
+                await nursery.start(node.run, transport, resolve if others else None)
+                task_status.started(nursery.cancel_scope)
+
+        self.nodes[name] = node
+        self.lives[name] = await self.nursery.start(live)
+        return node
+
+    async def settle(self) -> None:
+        """Wait until all that run see the same members and have the shards that are theirs."""
+        with trio.fail_after(30):
+            while not all(self._is_settled(node) for node in self.nodes.values()):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+
+    def _is_settled(self, node: Node) -> bool:
+        in_ring = ("alive", "suspect")
+        alive = {row.name for row in node.members(1).members if row.state in in_ring}
+        counters = node.stats(1).counters
+        return alive == set(self.nodes) and counters["held_shards"] == counters["owned_shards"]
+
+    async def crash(self, name: str) -> None:
+        """End a node as a power failure would."""
+        self.network.crash(address_of(name))
+        self.lives.pop(name).cancel()
+        self.nodes.pop(name)
+        await trio.lowlevel.checkpoint()
+
+    async def stop(self, name: str) -> None:
+        """Have a node hand over and leave, then end it."""
+        await self.nodes.pop(name).leave()
+        self.lives.pop(name).cancel()
+        await trio.sleep(0.01)  # until its address is free
+
+    @asynccontextmanager
+    async def client(
+        self,
+        *seeds: str,
+        only: bool = False,
+        rules: RuleSet | None = None,
+        patience: float = 0.5,
+        raise_on_outage: bool = False,
+    ) -> AsyncIterator[Limiter]:
+        """An embedded client that has joined; with `only` it asks its seed for everything."""
+        self.clients += 1
+        number = self.clients
+        transport = self.network.transport((f"client{number}", 1), on_bug=self.bugs.append)
+        cluster = Cluster(
+            transport,
+            [address_of(seed) for seed in seeds or NAMES],
+            Hello(Role.CLIENT, "app", b"", number),
+            ClusterSettings(link=LinkSettings(answer_timeout=patience), route=not only),
+            self.clock,
+            Random(number),
+            None if rules is None else rules.as_carried(),
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.run)
+            await nursery.start(cluster.run)
+            await cluster.wait_joined(5.0)
+            yield Limiter(cluster, raise_on_outage=raise_on_outage)
+            cluster.close()
+            transport.flush()
+            nursery.cancel_scope.cancel()
+
+    def count(self, name: str, counter: str) -> int:
+        return self.nodes[name].stats(1).counters.get(counter, 0)
+
+    def total(self, counter: str) -> int:
+        return sum(self.count(name, counter) for name in self.nodes)
+
+
+@asynccontextmanager
+async def world(*names: str, rules: str = RULES, at: int = 30 * 10**9) -> AsyncIterator[World]:
+    """Nodes that all know each other, and nothing wrong yet."""
+    async with trio.open_nursery() as nursery:
+        made = World(nursery, MemoryNetwork(Random(1)), HandClock(), load_text(rules).rules)
+        made.clock.time = at
+        for name in names or NAMES:
+            await made.start(name)
+        await made.settle()
+        yield made
+        nursery.cancel_scope.cancel()
+    assert made.bugs == []
+
+
+def of(decisions: Sequence[Decision]) -> list[bool]:
+    return [decision.allowed for decision in decisions]

@@ -1,0 +1,212 @@
+"""Counters that move: a join, a leave, a crash, a restart and a split, on a network in memory."""
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from ringfence.client.limiter import Limiter
+from ringfence.wire import Source
+from tests.node.cluster import NAMES, address_of, owned, world
+
+RULES = """
+domain: api
+descriptors:
+  - {key: fixed, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: fixed_window}}
+  - {key: sliding, rate_limit: {unit: hour, requests_per_unit: 10}}
+  - {key: log, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: sliding_window_log}}
+  - {key: token, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: token_bucket}}
+  - {key: leaky, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: leaky_bucket}}
+  - {key: busy, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: concurrency}}
+"""
+KINDS = ("fixed", "sliding", "log", "token", "leaky", "busy")
+KEYS = [{kind: str(number)} for kind in KINDS for number in range(12)]
+
+
+async def spend(limiter: Limiter, cost: int = 3) -> None:
+    for key in KEYS:
+        assert (await limiter.check("api", key, cost)).allowed
+
+
+async def left(limiter: Limiter) -> set[int | None]:
+    return {(await limiter.peek("api", key)).remaining for key in KEYS}
+
+
+async def test_a_node_that_joins_goes_on_from_the_counts_of_the_others(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b", rules=RULES) as w, w.client("a") as limiter:
+        await spend(limiter)
+
+        await w.start("c")
+        await w.settle()
+
+        assert await left(limiter) == {7}
+        assert w.count("c", "keys_pulled") > 0
+        assert w.total("shards_taken") == 0
+
+
+async def test_a_node_that_leaves_hands_every_count_over(autojump_clock: MockClock) -> None:
+    async with world(rules=RULES) as w, w.client("a") as limiter:
+        await spend(limiter)
+
+        await w.stop("b")
+        await w.settle()
+
+        assert await left(limiter) == {7}
+        assert w.total("shards_taken") == 0
+
+
+async def test_checks_during_a_leave_and_a_join_are_all_counted_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=RULES) as w, w.client("a") as limiter:
+        sources: set[Source] = set()
+
+        async def ask(number: int) -> None:
+            await trio.sleep(number / 100)
+            decision = await limiter.check("api", KEYS[number % len(KEYS)])
+            assert decision.allowed
+            sources.add(decision.source)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5 * len(KEYS)):
+                nursery.start_soon(ask, number)
+            await trio.sleep(0.5)
+            await w.stop("c")
+            await w.start("c")
+
+        await w.settle()
+        assert await left(limiter) == {5}
+        assert sources == {Source.OWNER}
+
+
+@pytest.mark.parametrize("zones", [("", "", ""), ("x", "x", "y")], ids=["one zone", "two zones"])
+async def test_after_a_crash_others_go_on_from_the_copies(
+    autojump_clock: MockClock, zones: tuple[str, ...]
+) -> None:
+    async with world("a", rules=RULES) as w, w.client("a") as limiter:
+        await w.stop("a")
+        for name, zone in zip(NAMES, zones, strict=True):
+            await w.start(name, zone=zone)
+        await w.settle()
+        await spend(limiter)
+        await trio.sleep(0.3)  # for the copies to arrive
+
+        await w.crash("b")
+        soon = await left(limiter)
+        await trio.sleep(5)  # until it is declared dead
+        later = await left(limiter)
+
+        assert soon == later == {7}
+
+
+async def test_within_four_seconds_of_a_crash_the_others_own_its_shards(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        await w.crash("b")
+        with trio.fail_after(4.0):
+            await w.settle()
+
+        assert w.count("a", "owned_shards") + w.count("c", "owned_shards") == 16384
+
+
+async def test_a_node_that_crashed_and_is_back_has_its_shards_and_the_counts(
+    autojump_clock: MockClock,
+) -> None:
+    for pause in (0.2, 8.0):  # before and after it is declared dead
+        async with world(rules=RULES) as w, w.client("a") as limiter:
+            await spend(limiter)
+            await trio.sleep(0.3)
+            await w.crash("b")
+            await trio.sleep(pause)
+
+            await w.start("b")
+            await w.settle()
+            await trio.sleep(2)
+
+            assert await left(limiter) == {7}
+            assert w.count("b", "held_shards") == w.count("b", "owned_shards") > 0
+
+
+async def test_after_a_split_heals_the_hits_of_both_sides_count(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=RULES) as w, w.client("a") as here, w.client("b") as there:
+        await spend(here, 1)
+        await trio.sleep(0.3)
+        for one, other in (("a", "b"), ("c", "b"), ("client1", "b")):
+            w.network.cut(at(one), at(other))
+        for other in ("a", "c"):
+            w.network.cut(at("client2"), at(other))
+        await trio.sleep(8)
+        for limiter in (here, there):
+            await left(limiter)  # Who asks nothing does not learn of the other members.
+        await trio.sleep(1)
+
+        await spend(here, 2)
+        await spend(there, 3)
+        for one, other in (("a", "b"), ("c", "b"), ("client1", "b")):
+            w.network.heal(at(one), at(other))
+        for other in ("a", "c"):
+            w.network.heal(at("client2"), at(other))
+        await trio.sleep(60)
+        await w.settle()
+        await left(here)
+        await trio.sleep(2)
+
+        assert await left(here) == {10 - 1 - 2 - 3}
+        assert w.total("splits_healed") > 0
+
+
+async def test_a_standby_that_answered_for_an_owner_it_could_not_reach_tells_it_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "tenant", "b")
+        await limiter.check("api", client, 10)
+        await trio.sleep(0.3)
+        cuts = [("client1", "b"), ("a", "b"), ("c", "b")]
+        for one, other in cuts:
+            w.network.cut(at(one), at(other))
+        decision = await limiter.check("api", client, 5)
+        for one, other in cuts:
+            w.network.heal(at(one), at(other))
+        await trio.sleep(5)
+
+        assert decision.source is Source.STANDBY
+        assert decision.remaining == 85
+        again = await limiter.check("api", client, 0)
+        assert (again.source, again.remaining) == (Source.OWNER, 85)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    loss=st.floats(0, 0.3),
+    seed=st.integers(0, 1000),
+    leaver=st.sampled_from(NAMES),
+)
+def test_a_hand_over_ends_whatever_part_of_the_probes_is_lost(
+    loss: float, seed: int, leaver: str
+) -> None:
+    async def run() -> None:
+        async with world(rules=RULES) as w:
+            for one in NAMES:
+                for other in NAMES:
+                    if one < other:
+                        w.network.set_loss(at(one), at(other), loss)
+            first = next(name for name in NAMES if name != leaver)
+            async with w.client(first) as limiter:
+                await spend(limiter)
+                await w.stop(leaver)
+                with trio.fail_after(30):
+                    await w.settle()
+                assert await left(limiter) == {7}
+
+    trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+def at(name: str) -> tuple[str, int]:
+    return (name, 1) if name.startswith("client") else address_of(name)

@@ -1,0 +1,145 @@
+"""`ringfence rules check` of limits that hold in several data centers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.cli import command
+from node.worldwide import INTERVAL
+from ringfence.rules.reach import ROUND_NS
+
+RULES = """\
+domain: api
+descriptors:
+  - key: near
+    rate_limit: {unit: minute, requests_per_unit: 600}
+  - key: told
+    rate_limit: {unit: minute, requests_per_unit: 600, scope: global}
+  - key: split
+    rate_limit: {unit: second, requests_per_unit: 5, global: {mode: split}}
+  - key: home
+    rate_limit: {unit: second, requests_per_unit: 5, global: {mode: home, home: eu}}
+"""
+QUICK = """\
+domain: quick
+defaults: {scope: global}
+descriptors:
+  - key: first
+    rate_limit: {period: 5s, requests_per_unit: 9}
+  - key: second
+    rate_limit:
+      period: 5500ms
+      requests_per_unit: 9
+      scope: global
+"""
+FAR = ("--datacenters", "3", "--rtt", "80")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Run:
+    """Check rules, each text a file, and give status, output and errors."""
+
+    def run_it(texts: list[str], *options: str) -> tuple[int, str, str]:
+        paths = [tmp_path / f"rules{number}.yaml" for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text, "utf-8")
+        monkeypatch.setattr("sys.argv", ["ringfence", "rules", "check", *map(str, paths), *options])
+        with pytest.raises(SystemExit) as left:
+            command.main()
+        told = capsys.readouterr()
+        return int(left.value.code or 0), told.out, told.err
+
+    return run_it
+
+
+def test_the_bound_of_every_global_rule_is_printed(check: Run) -> None:
+    status, out, err = check([RULES], *FAR)
+
+    assert (status, err) == (0, "")
+    for words in (
+        "616 are counted, or 1800 when links are cut or all demand comes at once. Counts of others",
+        "5 are counted, or 15 when links are cut or all demand comes at once. Each data center has",
+        "5 are counted. One data center decides, and on_failure where it cannot be reached.",
+    ):
+        assert f"\n      in all data centers at most {words}" in out
+    assert out.count("in all data centers") == 3
+    assert out.endswith("4 rules are good\n")
+
+
+def test_a_machine_reads_the_bound(check: Run) -> None:
+    row = json.loads(check([RULES], *FAR, "--json")[1])
+
+    [_, near, told, split, home] = row["rules"]
+    assert near["reach"] is None
+    assert (told["reach"]["bound"], told["reach"]["ceiling"]) == (616, 1800)
+    assert told["reach"]["staleness_ns"] == 280_000_000
+    assert [rule["scope"] for rule in (near, told, split, home)] == [
+        *("datacenter", "global", "split", "home")
+    ]
+    assert row["warnings"] == []
+
+
+def test_more_demand_raises_the_bound(check: Run) -> None:
+    row = json.loads(check([RULES], *FAR, "--demand", "20", "--json")[1])
+
+    assert row["rules"][2]["reach"]["bound"] == 600 + 2 * (19 + 6)
+
+
+def test_what_is_too_short_is_refused_all_at_once_with_its_places(check: Run) -> None:
+    status, out, err = check([RULES, QUICK], *FAR)
+
+    assert (status, out) == (2, "")
+    assert "rules1.yaml:5: quick > first > rate_limit: with 80 ms there and back, counts" in err
+    assert "rules1.yaml:10: quick > second > rate_limit: with 80 ms there" in err
+    for mend in ("at least 5.6 s", "scope: datacenter", "{mode: split}", "{mode: home, home: "):
+        assert mend in err
+
+
+def test_what_is_too_short_for_one_way_is_good_for_a_shorter_one(check: Run) -> None:
+    assert check([QUICK], "--datacenters", "3", "--rtt", "1")[0] == 0
+    assert check([QUICK], "--datacenters", "1", "--rtt", "80")[0] == 0
+
+
+def test_without_data_centers_a_warning_says_what_is_not_known(check: Run) -> None:
+    status, out, _ = check([RULES])
+
+    assert status == 0
+    assert "\nwarning: how far limits of global scope can be exceeded depends on the data" in out
+    assert "add --datacenters N --rtt MS\n4 rules are good\n" in out
+    assert "in all data centers" not in out
+    [warning] = json.loads(check([RULES], "--json")[1])["warnings"]
+    assert "add --datacenters N --rtt MS" in warning
+
+
+def test_rules_of_one_data_center_need_no_warning(check: Run) -> None:
+    assert "warning" not in check([RULES.partition("  - key: told")[0]])[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--datacenters", "3"], "--datacenters without --rtt; add the round trip"),
+        (["--rtt", "80"], "--rtt says nothing without --datacenters; add --datacenters N"),
+        (["--demand", "3"], "--demand says nothing without --datacenters"),
+        (["--datacenters", "3", "--rtt", "nan"], "--rtt is no number"),
+        ([*FAR, "--demand", "nan"], "--demand is no number"),
+        (["--datacenters", "0", "--rtt", "80"], "--datacenters"),
+        (["--datacenters", "3", "--rtt", "-1"], "--rtt"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(check: Run, options: list[str], said: str) -> None:
+    status, out, err = check([RULES], *options)
+
+    assert (status, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_forecast_counts_on_the_rounds_that_nodes_make() -> None:
+    assert round(INTERVAL * 1e9) == ROUND_NS

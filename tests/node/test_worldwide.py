@@ -1,0 +1,186 @@
+"""Two data centers of two nodes each, 40 ms apart, on a network in memory."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ringfence.client.limiter import Limiter
+from ringfence.rules.reach import reach_of
+from ringfence.wire import Cells, Done, Refused, Source
+from tests.node.cluster import World, address_of, world
+
+RTT = 0.08
+NODES = {"e1": "eu", "e2": "eu", "u1": "us", "u2": "us"}
+RULES = """
+domain: api
+descriptors:
+  - key: fixed
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: fixed_window, scope: global}
+  - key: sliding
+    rate_limit: {unit: minute, requests_per_unit: 600, scope: global}
+  - key: token
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: token_bucket, scope: global}
+  - key: split
+    rate_limit: {unit: minute, requests_per_unit: 601, global: {mode: split}}
+  - key: home
+    rate_limit: {unit: minute, requests_per_unit: 600, global: {mode: home, home: us}}
+  - key: near
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: fixed_window}
+"""
+
+
+@asynccontextmanager
+async def two_datacenters() -> AsyncIterator[tuple[World, Limiter, Limiter]]:
+    async with world("e1", rules=RULES) as w:
+        await w.stop("e1")
+        for name, datacenter in NODES.items():
+            await w.start(name, datacenter=datacenter)
+        for one in ("e1", "e2"):
+            for other in ("u1", "u2"):
+                w.network.set_delay(address_of(one), address_of(other), RTT / 2)
+        await w.settle()
+        async with w.client("e1", "e2") as here, w.client("u1", "u2") as there:
+            yield w, here, there
+
+
+async def load(limiter: Limiter, key: str, per_second: int, seconds: float) -> int:
+    """Ask steadily; how many were admitted."""
+    admitted = 0
+    for _ in range(round(per_second * seconds)):
+        decision = await limiter.check("api", {key: "x"})
+        assert decision.source is Source.OWNER
+        admitted += decision.allowed
+        await trio.sleep(1 / per_second)
+    return admitted
+
+
+async def both(
+    here: Limiter, there: Limiter, key: str, per_second: int, seconds: float
+) -> tuple[int, int]:
+    """Ask in both data centers at once."""
+    admitted = [0, 0]
+
+    async def side(index: int, limiter: Limiter) -> None:
+        admitted[index] = await load(limiter, key, per_second, seconds)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(side, 0, here)
+        nursery.start_soon(side, 1, there)
+    return admitted[0], admitted[1]
+
+
+def cut(w: World, how: str) -> None:
+    for one in ("e1", "e2"):
+        for other in ("u1", "u2"):
+            getattr(w.network, how)(address_of(one), address_of(other))
+
+
+@pytest.mark.parametrize("key", ["fixed", "sliding", "token"])
+async def test_a_global_limit_is_exceeded_by_no_more_than_the_printed_bound(
+    autojump_clock: MockClock, key: str
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        rule = next(rule for rule in w.rules.rules() if rule.path[-1][0] == key)
+        assert rule.limit is not None
+        admitted = await both(here, there, key, 100, 6.0)
+
+        # 100 a second on both sides is 20 times the limit.
+        reach = reach_of(rule.limit, "global", 2, round(RTT * 1e9), 20.0)
+        assert 600 <= sum(admitted) <= reach.bound
+        assert min(admitted) > 200
+
+
+@pytest.mark.parametrize("key", ["fixed", "sliding"])
+async def test_when_the_load_stops_both_sides_soon_report_the_same(
+    autojump_clock: MockClock, key: str
+) -> None:
+    async with two_datacenters() as (_, here, there):
+        admitted = await both(here, there, key, 100, 2.0)
+        await trio.sleep(2 * 0.22 + 2 * RTT + 1.0)  # a change of under 1 % may wait for a second
+
+        seen = [(await limiter.peek("api", {key: "x"})).remaining for limiter in (here, there)]
+        assert seen == [600 - sum(admitted)] * 2
+
+
+async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: MockClock) -> None:
+    async with two_datacenters() as (w, here, there):
+        before = await both(here, there, "fixed", 50, 1.0)
+        await trio.sleep(2)
+        cut(w, "cut")
+        apart = await both(here, there, "fixed", 20, 10.0)
+        alone = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
+        cut(w, "heal")
+        await trio.sleep(60)
+
+        seen = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
+        assert alone == [600 - sum(before) - apart[0], 600 - sum(before) - apart[1]]
+        assert seen == [600 - sum(before) - sum(apart)] * 2
+
+
+async def test_a_split_limit_is_never_exceeded(autojump_clock: MockClock) -> None:
+    async with two_datacenters() as (_, here, there):
+        assert sum(await both(here, there, "split", 100, 4.0)) == 601
+
+
+async def test_a_limit_with_a_home_is_decided_there(autojump_clock: MockClock) -> None:
+    async with two_datacenters() as (w, here, there):
+        for limiter in (here, there):
+            for number in range(10):
+                decision = await limiter.check("api", {"home": str(number)})
+                assert decision.source is Source.OWNER
+
+        for number in range(10):
+            assert (await there.peek("api", {"home": str(number)})).remaining == 598
+        assert w.count("u1", "checks") + w.count("u2", "checks") == 30
+
+
+async def test_a_limit_of_one_data_center_is_none_of_the_others_business(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        assert await both(here, there, "near", 100, 1.0) == (100, 100)
+        await trio.sleep(3)
+
+        assert (await here.peek("api", {"near": "x"})).remaining == 500
+        assert w.total("cells_sent") == 0
+
+
+async def test_a_global_count_survives_the_hand_over_of_its_shard(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        admitted = await both(here, there, "fixed", 50, 2.0)
+        await trio.sleep(2)
+        await w.stop("e1")
+        await w.settle()
+        await trio.sleep(3)
+
+        seen = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
+        assert seen == [600 - sum(admitted)] * 2
+
+
+async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, _):
+        await here.check("api", {"fixed": "x"})
+        node = w.nodes["e1"]
+        [match] = w.rules.match("api", [_descriptor("fixed", "x")])
+        assert match is not None
+
+        forged = Cells(1, "eu", [match.key], [[0, 500]])
+        assert isinstance(node._worldwide.take_cells("us", forged), Refused)
+        future = Cells(2, "us", [match.key], [[1000, 500]])
+        assert isinstance(node._worldwide.take_cells("us", future), Done)
+
+        assert w.count("e1", "cells_refused") == 2
+        assert (await here.peek("api", {"fixed": "x"})).remaining == 599
+
+
+def _descriptor(key: str, value: str):  # type: ignore[no-untyped-def]
+    from ringfence.rules import Descriptor
+
+    return Descriptor(((key, value),))
