@@ -322,10 +322,10 @@ class Sealed:
 
 
 @asynccontextmanager
-async def pair(**options: float) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
+async def pair(*, jitter: float = 0.0) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
     """A network, a transport at A, and what one at B hears."""
     bugs: list[Exception] = []
-    network = MemoryNetwork(Random(1), **options)
+    network = MemoryNetwork(Random(1), jitter=jitter)
     a, b = (network.transport(at, on_bug=bugs.append) for at in (A, B))
     async with trio.open_nursery() as nursery:
         await nursery.start(a.run)
