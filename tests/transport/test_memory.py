@@ -322,7 +322,9 @@ class Sealed:
 
 
 @asynccontextmanager
-async def pair(*, jitter: float = 0.0) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
+async def pair(
+    *, jitter: float = 0.0
+) -> AsyncIterator[tuple[MemoryNetwork, MemoryTransport, Sealed]]:
     """A network, a transport at A, and what one at B hears."""
     bugs: list[Exception] = []
     network = MemoryNetwork(Random(1), jitter=jitter)
