@@ -62,11 +62,13 @@ class Holdings:
         engine: Engine,
         counters: Counters,
         period_of: Callable[[bytes], int],
+        came: Callable[[Sequence[bytes]], None],
         *,
         max_keys: int,
         first_gift: int,
     ) -> None:
-        """`period_of` tells the period in ns of the limit that a key is counted by.
+        """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
+        of keys that are counted here from now on.
 
         Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
         """
@@ -79,6 +81,7 @@ class Holdings:
         self._engine = engine
         self._counters = counters
         self._period_of = period_of
+        self._came = came
         self._taken: dict[int, tuple[NodeId, Tally]] = {}
         self._given: dict[int, _Given] = {}
         self._adopted: dict[int, tuple[NodeId, int]] = {}
@@ -301,6 +304,7 @@ class Holdings:
             scratch.restore(counts, now)
             self._charge({key: [0, scratch.used(key, now)] for key in counts.keys}, now)
         self.dirty.update(dict.fromkeys(counts.keys))
+        self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
 
     def begin(self, shard: int) -> None:
@@ -317,6 +321,7 @@ class Holdings:
         for at, counts in copy:
             self._restore(counts, min(at, now))
             self.dirty.update(dict.fromkeys(counts.keys))
+            self._came(counts.keys)
         self._hold(shard)
         self._taken[shard] = (owner, Tally())
         self._counters.add("shards_taken")

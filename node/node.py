@@ -138,6 +138,7 @@ class Node:
             self._engine,
             self.counters,
             self._period_of,
+            lambda keys: self._worldwide.came(keys),
             max_keys=settings.max_keys,
             first_gift=max(1, now),
         )
@@ -336,8 +337,14 @@ class Node:
             self._streaming.follow(old, self._ring)
             names = [member.name for member in view.members]
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
-        self._worldwide.set_view(view)
+        self._worldwide.set_view(view, self._datacenters_left())
         self._route()
+
+    def _datacenters_left(self) -> set[str]:
+        """The data centers whose members have all left by their own will."""
+        records = self._membership.records.values()
+        here = {record.datacenter for record in records if record.status is not Status.LEFT}
+        return {record.datacenter for record in records} - here
 
     def _route(self) -> None:
         """Tell the router who decides what, and how they are reached."""

@@ -6,7 +6,7 @@ writer of its own counts, so a message that comes twice, late or in another orde
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import TypeAlias
 
@@ -57,6 +57,8 @@ class Worldwide:
         self._clock = clock
         self._random = random
         self._view = View.of(())
+        self._sharers = {datacenter}
+        """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
         self._shared: dict[bytes, Rule] = {}
         """Rules whose counts are told, by id."""
@@ -77,10 +79,16 @@ class Worldwide:
         }
         self._engine.set_rules(self._engine_rules())
 
-    def set_view(self, view: View) -> None:
-        """Follow the members; new owners in other data centers are told everything again."""
+    def set_view(self, view: View, left: Collection[str] = ()) -> None:
+        """Follow the members; new owners in other data centers are told everything again.
+
+        `left` are the data centers that are gone for good: only then is a limit split among fewer,
+        for one that cannot be reached still admits its share.
+        """
         old, self._view = self._view, view
-        if old.datacenters != view.datacenters:
+        sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
+        if sharers != self._sharers:
+            self._sharers = sharers
             self._engine.set_rules(self._engine_rules())
         now = _uptime()
         for name in self._others():
@@ -102,7 +110,7 @@ class Worldwide:
     def _engine_rules(self) -> dict[int, EngineRule]:
         return {
             rule.id: EngineRule(
-                share_of(rule.limit, self._datacenter, self._view.datacenters)
+                share_of(rule.limit, self._datacenter, sorted(self._sharers))
                 if rule.scope == "split"
                 else rule.limit,
                 vetoes=not (rule.shadow or rule.quota),

@@ -114,9 +114,9 @@ def _split(limit: Limit, datacenters: int) -> Reach:
         most = max(most, datacenters)  # No part of a bucket is smaller than one unit.
     return Reach(
         most,
-        datacenters * limit.ceiling,
+        most,
         0,
         False,
-        "Each data center has its part and may refuse while another has some left; those cut off "
-        "until the others take them for dead divide it among fewer.",
+        "Each data center has its part and may refuse while another has some left; the part of one "
+        "that cannot be reached stays its own.",
     )

@@ -125,6 +125,16 @@ async def test_a_split_limit_is_never_exceeded(autojump_clock: MockClock) -> Non
         assert sum(await both(here, there, "split", 100, 4.0)) == 601
 
 
+async def test_a_split_limit_holds_while_the_data_centers_are_apart(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        cut(w, "cut")
+        await trio.sleep(30)  # until each holds the other for dead
+
+        assert sum(await both(here, there, "split", 100, 4.0)) == 601
+
+
 async def test_a_limit_with_a_home_is_decided_there(autojump_clock: MockClock) -> None:
     async with two_datacenters() as (w, here, there):
         for limiter in (here, there):

@@ -95,10 +95,10 @@ def test_where_one_data_center_decides_nothing_is_exceeded():
     assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
 
 
-def test_parts_of_a_limit_add_up_to_it_unless_links_are_cut_for_long():
+def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
     reach = reach_of(Limit(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
 
-    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 35, False)
+    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
     assert "may refuse while another has some left" in reach.reason
 
 
