@@ -138,7 +138,7 @@ class Node:
             self._engine,
             self.counters,
             self._period_of,
-            lambda keys: self._worldwide.came(keys),
+            lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
         )
