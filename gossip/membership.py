@@ -99,8 +99,12 @@ class Membership:
         return [each for name, each in self._roster.records.items() if name not in hushed]
 
     def routed(self) -> list[Record]:
-        """The members in the ring, sorted by name."""
+        """The members that checks are sent to, sorted by name."""
         return [each for _, each in sorted(self._roster.records.items()) if each.is_routed]
+
+    def placed(self) -> list[Record]:
+        """The members that counters belong to, sorted by name."""
+        return [each for _, each in sorted(self._roster.records.items()) if each.is_placed]
 
     @property
     def digest(self) -> int:
@@ -313,6 +317,9 @@ class Membership:
         if is_news and not is_hushed:
             self._outbox.spread(record, now)
         self._outbox.changed(before, record)
+        was_routed = before is not None and before.is_routed
+        if was_routed and not record.is_routed and self._roster.is_near(record):
+            self._myself.look_around(now)
 
     def _accuse(self, name: str, generation: int, now: int) -> None:
         """Hold a member's silence against it."""

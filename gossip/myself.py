@@ -45,6 +45,10 @@ class Myself:
         self._wants_forward_only = flag
         self._heed_damping(now)
 
+    def look_around(self, now: int) -> None:
+        """Others have left the ring or come back: perhaps it cannot do without us."""
+        self._heed_damping(now)
+
     def end_damping(self, now: int) -> None:
         """Come back to the ring, if nothing else keeps us out."""
         self._damping.end()
@@ -69,7 +73,10 @@ class Myself:
         if record.status >= Status.SUSPECT:
             self._counters["refutations"] += 1
             self._health.change(1)
-            if record.generation == me.generation:
+            accuser = self._roster.get(record.accuser)
+            # Between data centers it is the path that flaps, and not the member.
+            is_near = accuser is not None and self._roster.is_near(accuser)
+            if record.generation == me.generation and is_near:
                 self._note_accusation(record.accuser, now)
         if record.generation > me.generation or record.incarnation >= _MAX_INCARNATION:
             # Our own earlier life, by a clock that was ahead.

@@ -22,15 +22,19 @@ class Status(IntEnum):
     """How a member stands; of equal generation and incarnation the higher one holds."""
 
     JOINING = 0
-    """Up, but not in the ring yet."""
+    """Up, and fetching its counters; not asked yet."""
     ALIVE = 1
     LEAVING = 2
-    """Handing over; no longer in the ring."""
+    """Handing its counters over; still asked, for it knows where they are."""
     SUSPECT = 3
-    """Did not answer, and has not refuted it yet; still in the ring."""
+    """Did not answer, and has not refuted it yet; still asked."""
     DEAD = 4
     LEFT = 5
     """Gone for good, by its own will."""
+
+
+_ROUTED = (Status.ALIVE, Status.LEAVING, Status.SUSPECT)
+_PLACED = (Status.JOINING, Status.ALIVE, Status.SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,14 @@ class Record:
 
     @property
     def is_routed(self) -> bool:
-        """Whether it is in the ring."""
-        return self.status in (Status.ALIVE, Status.SUSPECT) and not self.forward_only
+        """Whether it is in the ring by which checks are sent."""
+        return self.status in _ROUTED and not self.forward_only
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it should have counters: a member that joins gets them before it is asked, and
+        one that leaves is asked until it has given them away."""
+        return self.status in _PLACED and not self.forward_only
 
     @property
     def is_gone(self) -> bool:

@@ -132,6 +132,6 @@ def _hash_of(record: Record) -> int:
     if record.is_gone:
         return 0  # Members forget the gone at different times.
     texts = [text.encode() for text in (record.name, record.host, record.datacenter, record.zone)]
-    numbers = (record.port, record.generation, record.weight, record.is_routed)
-    head = pack(">4H", *map(len, texts)) + pack(">HQd?", *numbers)
+    numbers = (record.port, record.generation, record.weight, record.is_routed, record.is_placed)
+    head = pack(">4H", *map(len, texts)) + pack(">HQd??", *numbers)
     return int.from_bytes(blake2b(head + b"".join(texts), digest_size=8).digest(), "big")

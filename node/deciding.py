@@ -6,10 +6,12 @@ waits beyond the asker's deadline, and a check passes at most two nodes.
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import trio
 
 from hashring import NodeId, Ring, shard_of
+from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
@@ -17,12 +19,12 @@ from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
 from ringfence.client.local import decide_by
-from ringfence.client.router import Router
-from ringfence.limiter import Engine
+from ringfence.client.router import Router, Routes
+from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
 from ringfence.wire import ErrorCode, Refused, Request, Source
 
-__all__ = ["Deciding"]
+__all__ = ["Deciding", "NodeRoutes"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -30,10 +32,23 @@ _MOST_WAITING = 50_000
 """Checks that wait for a peer or a shard at once; more are refused."""
 _OWNER_SHARE = 0.6
 """Part of the asker's patience that a standby gives an owner which the asker could not reach."""
-_TAKER_TIMEOUT = 0.1
-"""Seconds that whoever was given a shard just now may take."""
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
+_MOST_HOPS = 2
+"""A node that is asked by another one may pass the check on once: to who has the shard by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRoutes(Routes):
+    """Routes as a node knows them: of its own shards, those that others hold already or still."""
+
+    me: NodeId
+    holder_of: Callable[[int], NodeId | None]
+
+    def owner(self, key: bytes) -> NodeId | None:
+        """Name the member that decides a key."""
+        owner = Routes.owner(self, key)
+        return (self.holder_of(shard_of(key)) or owner) if owner == self.me else owner
 
 
 class Deciding:
@@ -53,7 +68,9 @@ class Deciding:
         admitted: Callable[[Batch, Verdicts], None],
     ) -> None:
         """`admitted` is told of every batch decided here."""
+        self.borrowing = Borrowing(link_to, clock.now, counters)
         self.ring = Ring.of(())
+        """Where counters should be."""
         self.elsewhere: Collection[bytes] = ()
         """Ids of rules that another data center decides."""
         self.waiting = 0
@@ -79,11 +96,13 @@ class Deciding:
     def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide at once what is held here; None when something must be waited for."""
         held = self._holdings.held
-        if all([held[shard_of(key)] for key in batch.keys]) and not self._is_elsewhere(batch):
+        is_here = all([held[shard_of(key)] for key in batch.keys]) and not self._is_elsewhere(batch)
+        if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
             return self._decide(batch, is_stand_in=request.stand_in)
         if self.waiting + len(batch) > _MOST_WAITING:
             return Refused(request.seq, ErrorCode.OVERLOADED, "too many checks wait for a peer")
-        if request.hops and not (request.stand_in or self._may_decide(batch)):
+        is_last = request.hops >= _MOST_HOPS
+        if is_last and not (request.stand_in or self._may_decide(batch)):
             return Refused(
                 request.seq,
                 ErrorCode.NOT_HERE,
@@ -97,21 +116,39 @@ class Deciding:
         within = request.deadline_ms / 1000
         self.waiting += len(batch)
         try:
-            if request.hops or request.stand_in:
+            if request.stand_in or request.hops >= _MOST_HOPS:
                 with trio.move_on_after(within):
                     return await self._decide_here(batch, request)
                 return None
-            return await self._forward(batch, within)
+            return await self._forward(batch, request.hops + 1, within)
         finally:
             self.waiting -= len(batch)
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
-        if all([self._holdings.held[shard_of(key)] for key in batch.keys]):
-            done(self._decide(batch, is_stand_in=stand_in))
-        else:
+        if not all([self._holdings.held[shard_of(key)] for key in batch.keys]):
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, stand_in, done)
+            return
+        verdicts = self._decide(batch, is_stand_in=stand_in)
+        if Code.DENIED in verdicts.outcomes.codes and self.borrowing.may_help(batch):
+            assert self._nursery is not None
+            self._nursery.start_soon(self._borrow, batch, verdicts, done)
+        else:
+            done(verdicts)
+
+    def holder_of(self, shard: int) -> NodeId | None:
+        """Name the other member that has a shard which is not here; None when it is or should be.
+
+        A member that joins has some of our shards before anybody else asks it for them, and those
+        of one that leaves are with others while it is asked still.
+        """
+        if self._holdings.held[shard]:
+            return None
+        taker = self._holdings.moved_to(shard, self._clock.now())
+        if taker is None and self.ring.owner_by_shard and not self._is_ours(shard):
+            taker = self.ring.owner(shard)
+        return taker
 
     # -- here ----------------------------------------------------------------------------------
 
@@ -131,6 +168,12 @@ class Deciding:
         owners = self.ring.owner_by_shard
         return any([not owners or owners[shard_of(key)] != self._me for key in batch.keys])
 
+    async def _borrow(self, batch: Batch, verdicts: Verdicts, done: Done) -> None:
+        try:
+            await self.borrowing.borrow(batch, verdicts)
+        finally:
+            done(verdicts)
+
     async def _fetch_and_decide(self, batch: Batch, stand_in: bool, done: Done) -> None:
         verdicts: Verdicts | None = None
         try:
@@ -143,11 +186,6 @@ class Deciding:
                     # The router has just asked the owner, in vain.
                     self._take_over(shards)
                     shards = self._missing(batch)
-                taker = self._holdings.moved_to(shards[0], self._clock.now()) if shards else None
-                if taker is not None and not stand_in:
-                    verdicts = await self._ask_link(taker, batch, _TAKER_TIMEOUT)
-                    if verdicts is not None:
-                        break
                 await self._handoff.acquire(shards)
         finally:
             done(verdicts)
@@ -162,7 +200,7 @@ class Deciding:
             if ours:
                 await self._handoff.acquire(ours)
             elif request.stand_in:
-                verdicts = await self._stand_in(batch, shards, request.deadline_ms / 1000)
+                verdicts = await self._stand_in(batch, shards, request)
                 if verdicts is not None:
                     return verdicts
             else:
@@ -170,13 +208,14 @@ class Deciding:
         return None
 
     async def _stand_in(
-        self, batch: Batch, shards: Sequence[int], within: float
+        self, batch: Batch, shards: Sequence[int], request: Request
     ) -> Verdicts | None:
         """Reach the owner for a caller that could not; else take its shards over."""
-        owner = self._holdings.moved_to(shards[0], self._clock.now())
-        owner = owner or self.ring.owner(shards[0])
-        if all([self.ring.owner(shard) == owner for shard in shards]):
-            verdicts = await self._ask_link(owner, batch, within * _OWNER_SHARE)
+        owner = self.holder_of(shards[0])
+        if owner is not None and all([self.holder_of(shard) == owner for shard in shards]):
+            hops = min(request.hops + 1, _MOST_HOPS)
+            within = request.deadline_ms / 1000 * _OWNER_SHARE
+            verdicts = await self._ask_link(owner, batch, within, hops=hops)
             if verdicts is not None:
                 return verdicts
         self._take_over(shards)
@@ -190,7 +229,9 @@ class Deciding:
                 copies = list(self._holdings.copies.of(shard))
                 self._holdings.take_over(shard, self.ring.owner(shard), copies, now)
 
-    async def _ask_link(self, name: NodeId, batch: Batch, within: float) -> Verdicts | None:
+    async def _ask_link(
+        self, name: NodeId, batch: Batch, within: float, *, hops: int
+    ) -> Verdicts | None:
         link = self._link_to(name)
         if link is None:
             return None
@@ -208,7 +249,7 @@ class Deciding:
                 found.append(verdicts)
             answered.set()
 
-        link.ask(batch, hops=1, stand_in=False, done=done)
+        link.ask(batch, hops=hops, stand_in=False, done=done)
         with trio.move_on_after(within):
             await answered.wait()
         is_late = not found
@@ -231,11 +272,11 @@ class Deciding:
 
     # -- elsewhere -----------------------------------------------------------------------------
 
-    async def _forward(self, batch: Batch, within: float) -> Verdicts:
+    async def _forward(self, batch: Batch, hops: int, within: float) -> Verdicts:
         foreign = sum([not self._is_ours(shard_of(key)) for key in batch.keys])
         self._counters.add("forwarded", foreign)
         verdicts = await self._router.decide(
-            batch, lambda index: self._vetoes(batch, index), hops=1, within=within
+            batch, lambda index: self._vetoes(batch, index), hops=hops, within=within
         )
         undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
         self._counters.add("undecided", undecided)

@@ -5,7 +5,7 @@ answer. What is given and how it is joined stands in `holdings`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 import trio
@@ -21,7 +21,12 @@ __all__ = ["Handoff"]
 
 logger = logging.getLogger("ringfence.node")
 
-_SHARDS_PER_PULL = 2048
+_SHARDS_PER_PULL = 256
+"""Whoever gives that many is busy for some 8 ms."""
+_BREATH = 0.02
+"""Seconds between two pulls that nobody waits for: those who give have checks to answer."""
+_SILENCE = 1.0
+"""Seconds for which a member that gave no answer is not waited for again."""
 _ROUND = 0.5
 """Seconds between two looks at what is in the wrong place."""
 _SLICE = 2000
@@ -42,8 +47,11 @@ class Handoff:
         engine: Engine,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
+        reach: Callable[[NodeId], Awaitable[object]],
         clock: Callable[[], int],
     ) -> None:
+        """`reach` waits until checks can be sent to a member, or cannot."""
+        self._reach = reach
         self._me = me
         self._holdings = holdings
         self._engine = engine
@@ -53,6 +61,8 @@ class Handoff:
         self._ring = Ring.of(())
         self._sources: dict[int, tuple[NodeId, ...]] = {}
         """Who may have a shard that is ours by the ring, the likeliest first."""
+        self._silent_until: dict[NodeId, float] = {}
+        """Members that did not give what they were asked for, and when they are asked again."""
         self._pulling: set[int] = set()
         self._waited_for: dict[int, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
@@ -60,6 +70,7 @@ class Handoff:
         self._indexing: trio.Event | None = None
         self._index_until = 0.0
         self._emptied = trio.Event()
+        self._fetched = trio.Event()
 
     # -- what the view says --------------------------------------------------------------------
 
@@ -95,6 +106,13 @@ class Handoff:
                 self._holdings.expire(self._clock())
                 if self._holdings.is_indexed and trio.current_time() > self._index_until:
                     self._holdings.index(None)
+
+    async def wait_full(self) -> None:
+        """Wait until everything that is ours by the ring is held."""
+        while self._lacking():
+            self._fetched = trio.Event()
+            self._wake.set()
+            await self._fetched.wait()
 
     async def wait_empty(self) -> None:
         """Offer everything to its owners by the ring until they have all of it."""
@@ -142,13 +160,20 @@ class Handoff:
             link.call(lambda seq: Kept(seq, sorted(shards)), _nothing)
 
     async def _fetch_what_is_ours(self) -> None:
-        held = self._holdings.held
-        wanted = [shard for shard in list(self._sources) if not held[shard]]
+        wanted = self._lacking()
         if not wanted:
             return
         for start in range(0, len(wanted), _SHARDS_PER_PULL):
-            await self.acquire(wanted[start : start + _SHARDS_PER_PULL])
+            part = wanted[start : start + _SHARDS_PER_PULL]
+            await self.acquire(part)
+            if any([self._sources.get(shard) for shard in part]):
+                await trio.sleep(_BREATH)
         logger.info("%d shards are counted here now", self._holdings.count)
+        self._fetched.set()
+
+    def _lacking(self) -> list[int]:
+        held = self._holdings.held
+        return [shard for shard in self._sources if not held[shard]]
 
     async def _join_what_was_taken(self) -> None:
         """Ask those whose shards we took over whether they are back."""
@@ -167,7 +192,7 @@ class Handoff:
     async def pull(self, name: NodeId, shards: Sequence[int], part: int = 0) -> Pulled | None:
         """Ask a member for shards; None when it cannot be had in time."""
         link = self._link_to(name)
-        if link is None:
+        if link is None or trio.current_time() < self._silent_until.get(name, 0):
             return None
         answered = trio.Event()
         replies: list[Pulled] = []
@@ -179,7 +204,11 @@ class Handoff:
 
         link.call(lambda seq: Pull(seq, sorted(shards), part), on_reply)
         await answered.wait()
-        return replies[0] if replies else None
+        if not replies:
+            logger.warning("member %s did not give %d shards", name, len(shards))
+            self._silent_until[name] = trio.current_time() + _SILENCE
+            return None
+        return replies[0]
 
     def adopt(self, sender: NodeId, reply: Pulled) -> None:
         """Count the shards that a reply gives whole; parts of one are gathered by `_Search`."""
@@ -200,7 +229,13 @@ class Handoff:
 
     def offered(self, sender: NodeId, shards: Sequence[int]) -> None:
         """A peer has shards that are ours in its view: fetch them, whatever our own view says."""
-        free = [shard for shard in shards if shard not in self._pulling]
+        free: list[int] = []
+        for shard in shards:
+            if shard in self._sources and not self._holdings.held[shard]:
+                known = (sender, *self._sources[shard])  # Its turn will come.
+                self._sources[shard] = tuple(dict.fromkeys(known))
+            elif shard not in self._pulling:
+                free.append(shard)
         for start in range(0, len(free), _SHARDS_PER_PULL):
             self._begin_to_pull(free[start : start + _SHARDS_PER_PULL], sender)
 
@@ -208,8 +243,15 @@ class Handoff:
         """Give what a peer asks for."""
         held = self._holdings.held
         if any([held[shard] for shard in pull.shards]):
+            await self._reach(asker)
             await self._index()
-        return self._holdings.answer(asker, pull, self._clock())
+        ring = self._ring
+        return self._holdings.answer(
+            asker,
+            pull,
+            self._clock(),
+            lambda shard: bool(ring.owner_by_shard) and ring.standby(shard) == self._me,
+        )
 
     def kept(self, taker: NodeId, shards: Sequence[int]) -> None:
         """A peer counts what it was given."""
@@ -261,8 +303,9 @@ class _Search:
         """The likeliest holder of a shard that did not answer."""
         self._moves: dict[int, int] = {}
         for shard in shards:
-            known = handoff._sources.get(shard, ())
-            self._left[shard] = list(dict.fromkeys([first, *known] if first else known))
+            taker = handoff._holdings.given_to(shard)
+            known = [first, taker, *handoff._sources.get(shard, ())]
+            self._left[shard] = [name for name in dict.fromkeys(known) if name]
         self._first = first
 
     async def run(self) -> None:
@@ -280,7 +323,6 @@ class _Search:
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
         reply = await self._handoff.pull(name, shards)
         if reply is None:
-            logger.warning("member %s did not give %d shards", name, len(shards))
             for shard in shards:
                 self._silent.setdefault(shard, name)
                 self._left[shard].remove(name)

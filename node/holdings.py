@@ -156,6 +156,11 @@ class Holdings:
         given = self._given.get(shard)
         return given.to if given and now - given.at < _MOVED_KEPT_NS else None
 
+    def given_to(self, shard: int) -> NodeId | None:
+        """Who was given the shard last, as long as that is remembered."""
+        given = self._given.get(shard)
+        return given.to if given else None
+
     def expire(self, now: int) -> None:
         """Forget what was given away long ago, and copies that have rested."""
         for shard, given in list(self._given.items()):
@@ -183,10 +188,13 @@ class Holdings:
         """Whether shards can be given without a look at every key."""
         return self._index is not None
 
-    def answer(self, asker: NodeId, pull: Pull, now: int) -> Pulled:
+    def answer(
+        self, asker: NodeId, pull: Pull, now: int, stands_by: Callable[[int], bool]
+    ) -> Pulled:
         """Give the shards that are asked for, a copy of those that are not here, or nothing.
 
-        A shard that is given is not held any more when this returns.
+        A shard that is given is not held any more when this returns; what this node `stands_by`
+        for from then on, it keeps a copy of.
         """
         if self._index is not None:
             self.index([*self.dirty])
@@ -203,7 +211,7 @@ class Holdings:
             if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
                 break
             if self.held[shard]:
-                self._give(shard, asker, now)
+                self._give(shard, asker, now, keeps_copy=stands_by(shard))
             given = self._given.get(shard)
             if given is not None and given.parts:
                 # Whoever was to have it has not said so: better it is counted somewhere.
@@ -224,7 +232,7 @@ class Holdings:
             if given is not None and given.to == taker:
                 self._given[shard] = _Given(taker, given.at, given.number, [], "")
 
-    def _give(self, shard: int, to: NodeId, now: int) -> None:
+    def _give(self, shard: int, to: NodeId, now: int, *, keeps_copy: bool) -> None:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         self.held[shard] = False
@@ -245,6 +253,8 @@ class Holdings:
             part = parts[-1]
             _append(part.counts, counts, at)
             part.tallies.append(row)
+        if keeps_copy:
+            self.copies.keep(counts, now)
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)

@@ -22,7 +22,7 @@ from gossip.seal import Seal
 from hashring import Member, NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
-from node.deciding import Deciding
+from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
@@ -37,7 +37,8 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.router import Router, Routes
+from ringfence.client.link_call import call
+from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine
 from ringfence.rules import Rule, RuleSet
@@ -58,6 +59,8 @@ from ringfence.wire import (
     Message,
     Offer,
     PackedRules,
+    Ping,
+    Pong,
     Pull,
     Refused,
     Request,
@@ -79,6 +82,8 @@ Resolve = Callable[[], Awaitable[Sequence[Address]]]
 
 _JOIN_PATIENCE = 3.0
 """Seconds that a node looks for the others before it begins alone."""
+_FETCH_PATIENCE = 5.0
+"""Seconds that a node fetches its shards before it is asked for those that it lacks, too."""
 _RESOLVE_EVERY = 30.0
 _LINGER = 1.0
 """Seconds that a node which has handed everything over goes on forwarding."""
@@ -130,7 +135,11 @@ class Node:
             _Stamps(clock, self._cluster_clock),
         )
         self._view = View.of(())
+        """The members that checks are sent to."""
+        self._placement = View.of(())
+        """The members that should have counters: with those that join, without those that leave."""
         self._ring = Ring.of(())
+        """Where counters of this data center should be."""
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
         self._engine = Engine(max_keys=settings.max_keys, first_lease=max(1, now))
         self._holdings = Holdings(
@@ -143,7 +152,13 @@ class Node:
             first_gift=max(1, now),
         )
         self._handoff = Handoff(
-            self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
+            self.name,
+            self._holdings,
+            self._engine,
+            self.counters,
+            self._bulk_to,
+            self._reach,
+            self._clock.now,
         )
         self._streaming = Streaming(
             self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
@@ -199,7 +214,8 @@ class Node:
         self._transport = transport
         self._began = transport.now()
         hello = Hello(Role.NODE, self.name, self._access.proof_of(self.name), 0)
-        links = LinkSettings(answer_timeout=self._settings.forward_timeout)
+        patience = self._settings.forward_timeout
+        links = LinkSettings(answer_timeout=patience, slow_timeout=2 * patience)
         self._peers = Peers(transport, hello, links, self, self._random, lambda: self._view.hash)
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
         self._gossiping = Gossiping(
@@ -221,7 +237,10 @@ class Node:
                 nursery.start_soon(self._find_seeds, resolve)
                 with trio.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
-                if not self._has_joined.is_set():
+                if self._has_joined.is_set():
+                    with trio.move_on_after(_FETCH_PATIENCE):
+                        await self._handoff.wait_full()
+                else:
                     logger.warning("no member answered; node %s begins alone", self.name)
             self._gossiping.become_alive()
             nursery.start_soon(self._watch_clock)
@@ -328,16 +347,21 @@ class Node:
             if change.after.name != self.name and change.after.status is not Status.JOINING:
                 self._has_joined.set()
         self._peers.update(self._membership.records.values())
+        placement = View.of(_member_of(record) for record in self._membership.placed())
         view = View.of(_member_of(record) for record in self._membership.routed())
-        if view != self._view:
-            old, self._view = self._ring, view
-            self._ring = view.ring(self._settings.datacenter)
+        if placement != self._placement:
+            datacenter = self._settings.datacenter
+            # Whoever has just come finds the counters where the others have had them.
+            old = self._ring if self._ring.members else view.ring(datacenter)
+            self._placement, self._ring = placement, placement.ring(datacenter)
             self._deciding.ring = self._ring
             self._handoff.follow(old, self._ring)
             self._streaming.follow(old, self._ring)
+        if view != self._view:
+            self._view = view
             names = [member.name for member in view.members]
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
-        self._worldwide.set_view(view, self._datacenters_left())
+        self._worldwide.set_view(view, placement, self._datacenters_left())
         self._route()
 
     def _datacenters_left(self) -> set[str]:
@@ -355,13 +379,29 @@ class Node:
         }
         elsewhere = self._worldwide.elsewhere()
         self._deciding.elsewhere = elsewhere.keys()
-        self._router.routes = Routes(self._ring, targets, elsewhere)
+        self._deciding.borrowing.rules = self._worldwide.split_rules()
+        self._deciding.borrowing.rings = self._worldwide.other_rings()
+        self._router.routes = NodeRoutes(
+            self._view.ring(self._settings.datacenter),
+            targets,
+            elsewhere,
+            me=self.name,
+            holder_of=self._deciding.holder_of,
+        )
 
     def _target(self, name: NodeId) -> Link | Deciding | None:
         return self._deciding if name == self.name else self._link_to(name)
 
     def _link_to(self, name: NodeId) -> Link | None:
         return None if self._peers is None else self._peers.link(name)
+
+    async def _reach(self, name: NodeId) -> None:
+        """Connect to a member that joins before it is given anything to decide for us."""
+        record = self._membership.records.get(name)
+        link = self._link_to(name)
+        is_joining = record is not None and record.status is Status.JOINING
+        if is_joining and link is not None and not link.is_ready:
+            await call(link, Ping, Pong)
 
     def _bulk_to(self, name: NodeId) -> Link | None:
         return None if self._peers is None else self._peers.bulk(name)

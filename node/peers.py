@@ -58,6 +58,10 @@ class Peers:
                 elif record.status is Status.LEFT or _is_elsewhere(record, known):
                     del links[name]
                     link.retire()  # It still answers what it was asked.
+        for name, record in self._records.items():
+            newcomer = self.link(name) if record.status is Status.JOINING else None
+            if newcomer is not None:
+                newcomer.open()  # What it takes from us will be asked for there.
 
     def link(self, name: NodeId) -> Link | None:
         """The link to a member; None when nobody of that name can be asked."""

@@ -56,6 +56,7 @@ async def serve(
             accept=node.accept,
         )
         resolve = Discovery(settings.join).resolve if settings.join else None
+        _calm_the_collector()
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run)
             logger.info(
@@ -70,7 +71,6 @@ async def serve(
             if rulebook is not None:
                 nursery.start_soon(_follow, rulebook, node, settings.reload_interval, asked)
             await nursery.start(node.run, transport, resolve)
-            _calm_the_collector()
             task_status.started(node)
             await node.asked_to_leave.wait()
             logger.info("node %s hands over and leaves", settings.name)
@@ -80,7 +80,10 @@ async def serve(
 
 
 def _calm_the_collector() -> None:
-    """Leave what has been loaded alone, and look for cycles rarely: checks hardly make any."""
+    """Leave what has been loaded alone, and look for cycles rarely: checks hardly make any.
+
+    It takes a tenth of a second and more, so before anybody is served.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

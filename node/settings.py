@@ -63,7 +63,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Let several rule files share a domain."""
     max_keys: int = 1_000_000
     """Most counters kept; then those that lose the least are dropped."""
-    forward_timeout: float = 0.25
+    forward_timeout: float = 0.4
     """How long a peer may take to answer a forwarded check."""
     drain_timeout: float = 5.0
     """How long a leaving node hands over, and then goes on answering what is in flight, at most."""

@@ -56,7 +56,7 @@ class Worldwide:
         self._link_to = link_to
         self._clock = clock
         self._random = random
-        self._view = View.of(())
+        self._view = self._routed = View.of(())
         self._sharers = {datacenter}
         """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
@@ -79,13 +79,14 @@ class Worldwide:
         }
         self._engine.set_rules(self._engine_rules())
 
-    def set_view(self, view: View, left: Collection[str] = ()) -> None:
+    def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
         """Follow the members; new owners in other data centers are told everything again.
 
+        Checks are sent to those of `routed`, counts to those of `view`: where counters should be.
         `left` are the data centers that are gone for good: only then is a limit split among fewer,
         for one that cannot be reached still admits its share.
         """
-        old, self._view = self._view, view
+        old, self._view, self._routed = self._view, view, routed
         sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
         if sharers != self._sharers:
             self._sharers = sharers
@@ -102,10 +103,18 @@ class Worldwide:
     def elsewhere(self) -> dict[bytes, Ring]:
         """The rings that decide the rules of which another data center is the home."""
         return {
-            rule.id.to_bytes(8, "big"): self._view.ring(rule.home)
+            rule.id.to_bytes(8, "big"): self._routed.ring(rule.home)
             for rule in self._rules.rules()
             if rule.scope == "home" and rule.home != self._datacenter
         }
+
+    def split_rules(self) -> set[bytes]:
+        """Ids of the rules of which this data center has a part."""
+        return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
+
+    def other_rings(self) -> dict[str, Ring]:
+        """The rings of the other data centers."""
+        return {name: self._routed.ring(name) for name in self._others()}
 
     def _engine_rules(self) -> dict[int, EngineRule]:
         return {

@@ -30,7 +30,18 @@ from ringfence.errors import (
 )
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
-from ringfence.wire import AskMembers, AskRules, Hello, MemberRow, Members, Message, Plain, Rules
+from ringfence.wire import (
+    AskMembers,
+    AskRules,
+    Hello,
+    MemberRow,
+    Members,
+    Message,
+    Ping,
+    Plain,
+    Pong,
+    Rules,
+)
 
 __all__ = ["Cluster", "ClusterSettings"]
 
@@ -45,7 +56,7 @@ _SEED_PAUSE = 2.0
 _IDLE_PAUSE = 10.0
 """Seconds until we ask what is new although no answer has told us that something is."""
 _LOCAL_KEYS = 100_000
-_ROUTED = ("alive", "suspect")
+_ROUTED = ("alive", "suspect", "leaving")
 """States of members that are in the ring; the others take no part in it, or not yet, or no more."""
 
 
@@ -300,6 +311,8 @@ class Cluster:
             members.view != self._view or _places(members.members) != _places(self._rows)
         )
         if members is not None and has_rules and (is_new or self._router.routes is None):
+            if self._router.routes is not None and self._settings.route:
+                await self._greet(members)
             self._adopt(members)
         self._changed.set()
 
@@ -320,6 +333,18 @@ class Cluster:
             return
         self._knows_rules = True
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
+
+    async def _greet(self, members: Members) -> None:
+        """Connect to members that are new, so that no check waits for it.
+
+        Until it is done, or has failed, the members known before forward what is theirs.
+        """
+        async with anyio.create_task_group() as group:
+            for row in members.members:
+                if row.state in _ROUTED and row.datacenter == self._datacenter:
+                    link = self._link_of(row)
+                    if not link.is_ready:
+                        group.start_soon(call, link, Ping, Pong)
 
     def _adopt(self, members: Members) -> None:
         """Route by these members from now on; links to those that are gone are closed."""

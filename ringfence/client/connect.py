@@ -84,7 +84,9 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=LinkSettings() if url.timeout is None else LinkSettings(answer_timeout=url.timeout),
+        link=LinkSettings()
+        if url.timeout is None
+        else LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout),
         route=route,
     )
     failure: BaseException | None = None

@@ -354,7 +354,7 @@ class Link:
         if self._state is _State.CONNECTING and self._flight.first_due() <= now:
             self._lose()  # The attempt goes on; nobody else waits for it.
             return
-        late = self._flight.give_up_late(now)
+        late = self._flight.give_up_late(now, self._heard_at)
         if self._state is _State.LEAVING:
             self._close_if_answered()
         elif self._state is _State.READY:

@@ -16,13 +16,14 @@ from ringfence.wire import (
     Message,
     Peers,
     Plain,
+    Pong,
     Rules,
     Stats,
 )
 
 __all__ = ["ask_to_leave", "call", "counters_of", "peers_of"]
 
-_Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done)
+_Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong)
 
 
 async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:

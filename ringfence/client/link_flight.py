@@ -140,7 +140,7 @@ class Flight:
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
         seq = self._take_seq()
-        left = together[-1].asked_at + self._settings.answer_timeout - now
+        left = together[-1].asked_at + self._settings.slow_timeout - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
             payload = encode(request_of(together, seq, self._view(), deadline_ms))
@@ -244,8 +244,12 @@ class Flight:
         dues += [self._due(self._outbox[0])] if self._outbox else []
         return min(dues, default=float("inf"))
 
-    def give_up_late(self, now: float) -> list[Frame]:
-        """Give up what is due; returns the frames among it."""
+    def give_up_late(self, now: float, heard_at: float) -> list[Frame]:
+        """Give up what is due; returns the frames among it.
+
+        `heard_at` is when the member last said something: while it does, frames that it has are
+        waited for longer, see `LinkSettings.slow_timeout`.
+        """
         while self._outbox and self._due(self._outbox[0]) <= now:
             self._give_up_asks([self._outbox.popleft()])
         late = [call for call in self._calls if call.due <= now]
@@ -253,6 +257,11 @@ class Flight:
             self._calls = deque(call for call in self._calls if call.due > now)
         for call in late:
             call.on_reply(None)
+        settings = self._settings
+        for frame in self.frames.values():
+            if frame.due <= now and frame.asks and heard_at > now - settings.answer_timeout:
+                latest = frame.sent_at + settings.slow_timeout
+                frame.due = max(frame.due, min(heard_at + settings.answer_timeout, latest))
         overdue = [seq for seq, frame in self.frames.items() if frame.due <= now]
         frames = [self.frames.pop(seq) for seq in overdue]
         for seq, frame in zip(overdue, frames, strict=True):

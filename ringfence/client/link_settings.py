@@ -10,7 +10,12 @@ class LinkSettings:
     """How patient a link is; times in seconds."""
 
     answer_timeout: float = 0.5
-    """A frame not answered for so long is given up; the caller may ask elsewhere."""
+    """A frame not answered for so long is given up, when nothing else was answered either for so
+    long; the caller may ask elsewhere."""
+    slow_timeout: float = 1.0
+    """A frame is given up after so long in any case. Until then a member that answers others is
+    waited for: it is busy, and asking another one as well would only add to the work, and have
+    the check counted twice until it is taken back."""
     backoff_least: float = 0.05
     backoff_most: float = 2.0
     """Pause between attempts to reach a lost member, doubling from least to most, jittered."""

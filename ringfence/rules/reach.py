@@ -117,6 +117,6 @@ def _split(limit: Limit, datacenters: int) -> Reach:
         most,
         0,
         False,
-        "Each data center has its part and may refuse while another has some left; the part of one "
+        "Each data center has its part, and asks the others when that is used up; the part of one "
         "that cannot be reached stays its own.",
     )

@@ -81,6 +81,7 @@ class Quic(QuicConnection):
         self.closed_there = False
         """Whether the peer ended it; with neither, silence did."""
         self._data_sent_at = -inf
+        self._sent_at = -inf
 
     def close(
         self, error_code: int = 0, frame_type: int | None = None, reason_phrase: str = ""
@@ -120,6 +121,15 @@ class Quic(QuicConnection):
         for space in self._spaces.values():
             space.sent_packets.clear()
         self.__dict__.clear()
+
+    def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
+        """As in aioquic, but never before what was sent last.
+
+        A burst is read under one instant, and what is sent amid it may be answered within it. From
+        an answer before its question aioquic would learn a negative round trip, and its timer for
+        losses would be due for ever.
+        """
+        super().receive_datagram(data, addr, max(now, self._sent_at))
 
     def handle_timer(self, now: float) -> None:
         """As in aioquic, a microsecond later than it is.
@@ -168,6 +178,7 @@ class Quic(QuicConnection):
                 space.ack_at = nextafter(now, -inf)
         if has_data:
             self._data_sent_at = now
+        self._sent_at = now
         return self.datagrams_to_send(now)
 
     def _set_reset_tokens(self) -> None:

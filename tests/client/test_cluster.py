@@ -566,8 +566,8 @@ async def test_a_member_that_is_gone_is_not_asked_any_more(autojump_clock):
         assert t.nodes["c"].connections == []
 
 
-@pytest.mark.parametrize("state", ["joining", "forwarding", "leaving", "dead", "left"])
-async def test_only_members_that_are_alive_or_suspect_are_asked(autojump_clock, state):
+@pytest.mark.parametrize("state", ["joining", "forwarding", "dead", "left"])
+async def test_only_members_in_the_ring_are_asked(autojump_clock, state):
     async with town(row("a"), row("b", state="suspect"), row("c", state=state)) as t:
         cluster = await t.joined("a")
 
@@ -577,13 +577,13 @@ async def test_only_members_that_are_alive_or_suspect_are_asked(autojump_clock, 
         assert [member.state for member in cluster.members] == ["alive", "suspect", state]
 
 
-async def test_a_member_that_leaves_still_answers_what_it_was_asked(autojump_clock):
+async def test_a_member_that_has_left_still_answers_what_it_was_asked(autojump_clock):
     async with town() as t:
         cluster = await t.joined()
         limiter = Limiter(cluster)
         node = t.nodes["c"]
         node.mute = Request
-        t.change_members(row("a"), row("b"), row("c", state="leaving"))
+        t.change_members(row("a"), row("b"), row("c", state="left"))
         found = []
 
         async def ask():
@@ -591,7 +591,7 @@ async def test_a_member_that_leaves_still_answers_what_it_was_asked(autojump_clo
 
         t.nursery.start_soon(ask)  # The others' answers tell of another view.
         await trio.sleep(0.3)
-        assert cluster.members[2].state == "leaving"
+        assert cluster.members[2].state == "left"
         assert not found
         for late in [message for message in node.heard if isinstance(message, Request)]:
             node.connections[0].send(encode(node.answer(late)))

@@ -225,7 +225,7 @@ class World:
             transport,
             THERE,
             Hello(Role.CLIENT, "web", b"secret", 5),
-            LinkSettings(answer_timeout=TIMEOUT, **limits),
+            LinkSettings(answer_timeout=TIMEOUT, **{"slow_timeout": TIMEOUT} | limits),
             self.listener,
             Random(1),
             lambda: 11,

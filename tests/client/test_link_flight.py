@@ -66,7 +66,7 @@ def test_what_waits_leaves_together_under_numbers_of_its_own():
     call, request = sky.depart(0.1)
 
     assert call == AskMembers(1)
-    assert (request.seq, request.view, request.deadline_ms) == (2, VIEW, 400)
+    assert (request.seq, request.view, request.deadline_ms) == (2, VIEW, 900)
     assert len(request.keys) == 3
     assert sky.depart() == []
 
@@ -165,12 +165,12 @@ def test_everybody_is_given_up_when_their_own_time_is_over():
     unsent, waiting = sky.call(now=0.2), sky.ask("b", now=0.3)
 
     assert sky.flight.first_due() == pytest.approx(0.1 + PATIENCE)
-    assert [len(frame.asks) for frame in sky.flight.give_up_late(0.1 + PATIENCE)] == [1]
+    assert [len(frame.asks) for frame in sky.flight.give_up_late(0.1 + PATIENCE, -1.0)] == [1]
     assert (flying, unsent, waiting, patient) == ([None], [], [], [])
-    assert sky.flight.give_up_late(0.3 + PATIENCE) == []
+    assert sky.flight.give_up_late(0.3 + PATIENCE, -1.0) == []
     assert (unsent, waiting, patient) == ([None], [None], [])
     assert sky.flight.first_due() == 2.0
-    assert len(sky.flight.give_up_late(2.0)) == 1
+    assert len(sky.flight.give_up_late(2.0, -1.0)) == 1
     assert patient == [None]
     assert sky.flight.is_empty
     assert sky.flight.first_due() == float("inf")
@@ -222,7 +222,7 @@ def test_whatever_happens_everybody_is_told_once(seed):
                 rows = sum(len(ask.batch) for ask in frame.asks)
                 sky.flight.answer(answer_to(seq, rows)) if rows else sky.flight.reply(Done(seq))
             case 4:
-                sky.flight.give_up_late(now)
+                sky.flight.give_up_late(now, -1.0)
             case 5 if random.random() < 0.2:
                 sky.flight.give_up_unsent()
     sky.flight.give_up_everything()
@@ -237,7 +237,7 @@ def test_what_was_charged_after_it_was_given_up_is_given_back_once():
     sky.ask("a", now=0.0)
     sky.ask("b", "c", now=0.25)
     sky.depart(0.25)
-    sky.flight.give_up_late(2.0)
+    sky.flight.give_up_late(2.0, -1.0)
     late = answer_to(1, 3)
     late.outcomes.codes[1] = Code.DENIED
 
@@ -253,7 +253,29 @@ def test_a_late_answer_that_fits_no_question_gives_nothing_back():
     sky = Sky(max_frames=1)
     sky.ask("a")
     sky.depart()
-    sky.flight.give_up_late(2.0)
+    sky.flight.give_up_late(2.0, -1.0)
 
     assert sky.flight.too_late(answer_to(2, 1), 2.0) == []
     assert sky.flight.too_late(answer_to(1, 2), 2.0) == []
+
+
+def test_a_member_that_answers_others_is_waited_for_longer_but_not_for_ever():
+    sky = Sky(slow_timeout=4 * PATIENCE)
+    busy = sky.ask("a", now=0.0)
+    sky.depart(0.0)
+
+    for step in range(1, 4):
+        assert sky.flight.give_up_late(step * PATIENCE, heard_at=(step - 0.1) * PATIENCE) == []
+    assert busy == []
+    sky.flight.give_up_late(4 * PATIENCE, heard_at=3.9 * PATIENCE)
+    assert busy == [None]
+
+
+def test_a_member_that_falls_silent_is_given_up_although_it_answered_others_before():
+    sky = Sky(slow_timeout=4 * PATIENCE)
+    asked = sky.ask("a", now=0.0)
+    sky.depart(0.0)
+
+    assert sky.flight.give_up_late(PATIENCE, heard_at=0.5 * PATIENCE) == []
+    assert len(sky.flight.give_up_late(1.6 * PATIENCE, heard_at=0.5 * PATIENCE)) == 1
+    assert asked == [None]

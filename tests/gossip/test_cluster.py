@@ -241,13 +241,14 @@ def test_a_seventh_of_all_datagrams_lost_kills_nobody(world, seed):
     assert not cluster.deaths()
 
 
-def test_a_leaving_member_is_out_of_the_ring_at_once_and_never_dead(world):
+def test_a_leaving_member_is_asked_until_it_has_left_and_never_dead(world):
     cluster = world()
     cluster.grow(6)
     cluster.do("n2", cluster.cores["n2"].leave(cluster.now))
     cluster.run(0.1)
     assert set(cluster.views("n2").values()) == {Status.LEAVING}
-    assert all("n2" not in [r.name for r in c.routed()] for c in cluster.cores.values())
+    assert all("n2" in [r.name for r in c.routed()] for c in cluster.cores.values())
+    assert all("n2" not in [r.name for r in c.placed()] for c in cluster.cores.values())
 
     cluster.do("n2", cluster.cores["n2"].left(cluster.now))
     cluster.kill("n2")

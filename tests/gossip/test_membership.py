@@ -383,7 +383,8 @@ def test_leaving_is_told_to_everybody_near_at_once(core, record):
 
     told = {effect.to for effect in effects if isinstance(effect, Send)}
     assert told == {(f"host-n{number}", 7600) for number in range(40)}
-    assert not member.me.is_routed
+    assert member.me.is_routed
+    assert not member.me.is_placed
 
 
 def test_who_has_left_is_silent_and_deaf(core, record):
@@ -500,11 +501,13 @@ def test_three_accusations_make_a_member_leave_the_ring_for_a_minute(core, recor
     for accuser in "bcd":
         hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
 
-    assert member.me.forward_only
-    run(member, 59)
-    assert member.me.forward_only
-    run(member, 61)
-    assert not member.me.forward_only
+    out = []
+    for second in range(63):
+        alive = [record(name, incarnation=second + 1) for name in "bcd"]
+        hear(member, *alive, now=second * NS)
+        run(member, second)
+        out.append(member.me.forward_only)
+    assert out == [True] * 60 + [False] * 3
 
 
 def test_nobody_leaves_a_ring_that_would_be_half_empty(core, record):
@@ -516,8 +519,30 @@ def test_nobody_leaves_a_ring_that_would_be_half_empty(core, record):
     assert not member.me.forward_only
 
 
+def test_accusations_from_other_data_centers_keep_nobody_out_of_the_ring(core, record):
+    member = core("a")
+    hear(member, record("b"), *[record(name, datacenter="dc2") for name in "cde"])
+    for accuser in "cde":
+        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+
+    assert not member.me.forward_only
+
+
+def test_members_that_leave_the_ring_at_once_come_back_rather_than_leave_it_empty(core, record):
+    member = core("a")
+    hear(member, *[record(name) for name in "bcd"])
+    for accuser in "bcd":
+        hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))
+    assert member.me.forward_only
+
+    hear(member, *[record(name, forward_only=True, incarnation=1) for name in "bcd"])
+
+    assert not member.me.forward_only
+
+
 def test_the_shells_wish_to_forward_only_outlasts_the_damping(core, record):
     member = core("a")
+    hear(member, *[record(name) for name in "bcd"])
     member.set_forward_only(True, 0)
     for accuser in "bcd":
         hear(member, replace(member.me, status=Status.SUSPECT, accuser=accuser))

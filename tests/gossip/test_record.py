@@ -66,8 +66,11 @@ def test_who_accuses_is_no_reason_to_replace(record):
 
 
 @pytest.mark.parametrize("status", Status)
-def test_only_the_alive_and_the_suspect_are_routed(record, status):
-    is_routed = status in (Status.ALIVE, Status.SUSPECT)
+def test_who_leaves_is_asked_and_who_joins_is_given_counters(record, status):
+    is_routed = status in (Status.ALIVE, Status.LEAVING, Status.SUSPECT)
+    is_placed = status in (Status.JOINING, Status.ALIVE, Status.SUSPECT)
 
     assert record(status=status).is_routed == is_routed
+    assert record(status=status).is_placed == is_placed
     assert not record(status=status, forward_only=True).is_routed
+    assert not record(status=status, forward_only=True).is_placed

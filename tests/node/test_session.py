@@ -386,13 +386,13 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
         assert remaining(await peer.say(check(1, hops=1))) == [4]
 
 
-async def test_a_forwarded_check_that_is_not_ours_is_never_forwarded_again(
+async def test_a_check_that_two_nodes_have_passed_on_is_not_passed_on_again(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
         peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
 
-        heard = await peer.say(check(1, key_of("b"), hops=1))
+        heard = await peer.say(check(1, key_of("b"), hops=2))
 
         assert "will not forward" in reason_of(heard, ErrorCode.NOT_HERE)
         assert world.count("refused_not_owner") == 1

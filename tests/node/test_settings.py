@@ -88,7 +88,7 @@ def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -
     settings = load(tmp_path)
 
     assert settings.default_algorithm is Algorithm.SLIDING_WINDOW
-    assert settings.forward_timeout == 0.25
+    assert settings.forward_timeout == 0.4
     assert not settings.merge_domains
 
 

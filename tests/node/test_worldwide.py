@@ -125,6 +125,15 @@ async def test_a_split_limit_is_never_exceeded(autojump_clock: MockClock) -> Non
         assert sum(await both(here, there, "split", 100, 4.0)) == 601
 
 
+async def test_one_data_center_may_use_what_the_others_leave_of_a_split_limit(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_datacenters() as (w, here, there):
+        assert await load(here, "split", 100, 7.0) == 601
+        assert not (await there.check("api", {"split": "x"})).allowed
+        assert w.total("borrowed") == 300
+
+
 async def test_a_split_limit_holds_while_the_data_centers_are_apart(
     autojump_clock: MockClock,
 ) -> None:

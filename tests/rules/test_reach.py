@@ -99,7 +99,7 @@ def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
     reach = reach_of(Limit(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
 
     assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
-    assert "may refuse while another has some left" in reach.reason
+    assert "asks the others when that is used up" in reach.reason
 
 
 def test_parts_of_a_bucket_are_one_unit_at_least():

@@ -179,3 +179,20 @@ def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, sh
     pair.client.handle_timer(due)
 
     assert loss.spaces[2].loss_time is None
+
+
+def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_timer() -> None:
+    settings = Settings(window=WINDOW, stranger_window=WINDOW)
+    client = Quic(client_configuration(ClientTls(verify=False), settings), window=WINDOW)
+    client.connect(SERVER, 10.0)
+    server = Quic(
+        server_configuration(self_signed(datetime.now(UTC)), settings),
+        window=WINDOW,
+        original_cid=client.original_destination_connection_id,
+    )
+    for datagram, _ in client.urgent_datagrams(10.5):
+        server.receive_datagram(datagram, CLIENT, 10.5)
+    for datagram, _ in server.urgent_datagrams(10.5):
+        client.receive_datagram(datagram, SERVER, 10.0)  # The burst was begun before the question.
+
+    assert client._loss._rtt_smoothed >= 0

@@ -59,7 +59,7 @@ def requests(draw: st.DrawFn) -> Request:
         op=op,
         view=draw(u64),
         deadline_ms=draw(st.integers(1, MAX_DEADLINE_MS)),
-        hops=draw(st.integers(0, 1)),
+        hops=draw(st.integers(0, 2)),
         stand_in=draw(st.booleans()),
         keys=draw(
             st.lists(st.binary(min_size=MIN_KEY, max_size=30), min_size=count, max_size=count)
@@ -136,7 +136,7 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
         (3, 1.0, "Request.view"),
         (4, 0, "Request.deadline_ms"),
         (4, MAX_DEADLINE_MS + 1, "Request.deadline_ms"),
-        (5, 2, "Request.hops"),
+        (5, 3, "Request.hops"),
         (6, 0, "Request.stand_in"),
         (6, None, "Request.stand_in"),
         (7, None, "Request.keys"),
@@ -218,7 +218,7 @@ def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, fie
         {"seq": 0},
         {"view": -1},
         {"deadline_ms": 0},
-        {"hops": 2},
+        {"hops": 3},
         {"keys": []},
         {"keys": [b"short"] * 3},
         {"costs": [1]},
