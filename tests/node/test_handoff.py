@@ -83,7 +83,7 @@ async def test_counts_survive_a_node_that_dies_while_it_joins(autojump_clock: Mo
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(w.start, "c")
-            while state_of(w, "c", "a") != "joining":
+            while state_of(w, "c", "a") != "joining":  # noqa: ASYNC110 - nobody tells.
                 await trio.sleep(0.001)
             await trio.sleep(0.15)
             w.network.crash(address_of("c"))
