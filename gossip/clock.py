@@ -59,6 +59,15 @@ class ClusterClock:
             self._samples.popitem(last=False)
         self._aim(now)
 
+    def go_back(self, now: int) -> None:
+        """Jump back to where most clocks stand: only for a member that is far ahead, and counts
+        nothing that could be older than its time."""
+        heard = [offset for offset, _, _ in self._samples.values()]
+        if self.is_suspect and len(heard) >= 2 and median(heard) < self._offset - _STEP_NS:
+            self._offset = self._target = round(median(heard))
+            self._last = now + self._offset
+            self._samples.clear()
+
     def _aim(self, now: int) -> None:
         """Find where most clocks stand, ours among them."""
         for name, (_, _, at) in list(self._samples.items()):

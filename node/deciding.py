@@ -40,15 +40,20 @@ _MOST_HOPS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoutes(Routes):
-    """Routes as a node knows them: of its own shards, those that others hold already or still."""
+    """Routes as a node knows them: it also knows what it holds itself, and what is on its way."""
 
     me: NodeId
+    is_here: Callable[[int], bool]
+    """Whether a shard is held here, or should be."""
     holder_of: Callable[[int], NodeId | None]
 
     def owner(self, key: bytes) -> NodeId | None:
         """Name the member that decides a key."""
-        owner = Routes.owner(self, key)
-        return (self.holder_of(shard_of(key)) or owner) if owner == self.me else owner
+        if key[:8] in self.elsewhere:
+            return Routes.owner(self, key)
+        shard = shard_of(key)
+        owner = self.me if self.is_here(shard) else Routes.owner(self, key)
+        return (self.holder_of(shard) or owner) if owner == self.me else owner
 
 
 class Deciding:
@@ -136,6 +141,10 @@ class Deciding:
             self._nursery.start_soon(self._borrow, batch, verdicts, done)
         else:
             done(verdicts)
+
+    def is_here(self, shard: int) -> bool:
+        """Whether a shard is held here, or should be."""
+        return self._holdings.held[shard] or self._is_ours(shard)
 
     def holder_of(self, shard: int) -> NodeId | None:
         """Name the other member that has a shard which is not here; None when it is or should be.

@@ -348,6 +348,7 @@ class _Search:
                 case Hold.COPY:
                     self._copies.setdefault(shard, counts)
                     names.remove(name)
+                    self._go_on(shard, NodeId(group.moved_to))
                 case Hold.NOTHING:
                     names.remove(name)
                     self._go_on(shard, NodeId(group.moved_to))

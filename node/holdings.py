@@ -216,12 +216,13 @@ class Holdings:
             if given is not None and given.parts:
                 # Whoever was to have it has not said so: better it is counted somewhere.
                 reply.add_given(shard, given, 0)
-            elif given is not None:
-                reply.add_nothing(shard, given.to)
-            elif shard in self.copies:
-                reply.add_copy(shard, self._copy_of(shard, now))
+                continue
+            # Whoever was given it and asks for it has lost it: it was started again since.
+            moved_to = given.to if given is not None and given.to != asker else ""
+            if shard in self.copies:
+                reply.add_copy(shard, moved_to, self._copy_of(shard, now))
             else:
-                reply.add_nothing(shard, "")
+                reply.add_nothing(shard, moved_to)
         self._counters.add("shards_given", before - self.count)
         return reply.pulled(pull.seq)
 
@@ -416,9 +417,9 @@ class _Reply:
         about = Hold.HELD, len(given.parts), "", given.taken_from, given.number
         self._add(about, shard, given.parts[part])
 
-    def add_copy(self, shard: int, counts: Snapshot) -> None:
+    def add_copy(self, shard: int, moved_to: str, counts: Snapshot) -> None:
         tallies: list[list[int]] = [[] for _ in counts.keys]
-        self._add((Hold.COPY, 1, "", "", 0), shard, _Part(counts, tallies))
+        self._add((Hold.COPY, 1, moved_to, "", 0), shard, _Part(counts, tallies))
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         self._add((Hold.NOTHING, 1, moved_to, "", 0), shard, _NOTHING)

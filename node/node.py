@@ -111,6 +111,7 @@ class Node:
         self._packed_rules: PackedRules | None = None
         self._random = random
         self._cluster_clock = ClusterClock()
+        self._host_clock = clock
         self._clock = _ClusterTime(clock, self._cluster_clock)
         self._began: float | None = None
         now = clock.now()
@@ -336,6 +337,8 @@ class Node:
                     "only forwards" if is_suspect else "decides again",
                 )
                 self._gossiping.set_forward_only(is_suspect)
+            if is_suspect and not self._holdings.count:
+                self._cluster_clock.go_back(self._host_clock.now())
 
     # -- the view ------------------------------------------------------------------------------
 
@@ -374,7 +377,7 @@ class Node:
         """Tell the router who decides what, and how they are reached."""
         targets = {
             member.name: target
-            for member in self._view.members
+            for member in (*self._view.members, *self._placement.members)
             if (target := self._target(member.name)) is not None
         }
         elsewhere = self._worldwide.elsewhere()
@@ -386,6 +389,7 @@ class Node:
             targets,
             elsewhere,
             me=self.name,
+            is_here=self._deciding.is_here,
             holder_of=self._deciding.holder_of,
         )
 
@@ -560,6 +564,10 @@ class Node:
         """An operator wants this node to leave."""
         logger.info("node %s was asked to leave", self.name)
         self.asked_to_leave.set()
+
+    def held_shards(self) -> list[int]:
+        """The shards that this node decides for now."""
+        return [shard for shard, is_held in enumerate(self._holdings.held) if is_held]
 
     def rules(self, seq: int) -> bytes:
         """The encoded rules; laid out once, since every client asks after a change."""

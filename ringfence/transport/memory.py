@@ -115,6 +115,21 @@ class MemoryNetwork:
                 del self._ends[end]
             self._grow_silent(lambda end: end.peer is not None and end.peer.home is transport)
 
+    def pause(self, address: Address) -> None:
+        """Halt the transport at `address`, as when its host stands still: what comes waits, timers
+        too, and what it should send."""
+        transport = self._running.get(address)
+        if transport is not None:
+            transport.is_paused = True
+
+    def resume(self, address: Address) -> None:
+        """Undo `pause`: everything that is due happens now."""
+        transport = self._running.get(address)
+        if transport is not None and transport.is_paused:
+            transport.is_paused = False
+            transport.call_at(trio.current_time(), transport.flush)  # It slept without a deadline.
+            transport.call_soon(transport.flush)
+
     def start(self, transport: "MemoryTransport") -> None:
         """Take note that `transport` runs. Raises `ConfigError` when its address is taken."""
         if transport.address in self._running:
@@ -195,6 +210,8 @@ class MemoryTransport:
         self.accept = accept
         self.is_alive = False
         """Whether it runs and has not crashed."""
+        self.is_paused = False
+        """Whether its host stands still."""
         self.on_sealed: OnSealed | None = None
         self._address = address
         self._on_bug = on_bug
@@ -225,10 +242,12 @@ class MemoryTransport:
                 nursery.start_soon(self._flush_when_asked)
                 task_status.started(self._address)
                 while True:
-                    deadline = self._timers.next_deadline()
+                    deadline = None if self.is_paused else self._timers.next_deadline()
                     with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
                         self._sleeping = scope
                         await trio.sleep_forever()
+                    if self.is_paused:
+                        continue
                     for planned in self._timers.take_due(self.now()):
                         if planned.call is not None:
                             self.make(planned.call)
@@ -255,11 +274,13 @@ class MemoryTransport:
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """See `Transport`."""
         check_sealed(datagram)
-        if self.is_alive:
+        if self.is_alive and not self.is_paused:
             self.network.carry(self, datagram, address)
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""
+        if self.is_paused:
+            return
         unsent, self._unsent = self._unsent, {}
         for end in unsent:
             end.depart()
@@ -308,6 +329,8 @@ class MemoryTransport:
     async def _flush_when_asked(self) -> None:
         while True:
             await self._waker.wait()
+            if self.is_paused:
+                continue  # `resume` flushes.
             calls, self._soon = self._soon, []
             for call in calls:
                 self.make(call)

@@ -86,6 +86,18 @@ def test_a_clock_far_behind_jumps_to_the_majority_and_is_trusted_again() -> None
     assert not hosts[3].clock.is_suspect
 
 
+def test_a_clock_an_hour_ahead_goes_back_where_nothing_is_counted() -> None:
+    hosts = [Host(0), Host(5 * MS), Host(-5 * MS), Host(3600 * S)]
+    run(hosts, 30)
+    for host in hosts:
+        host.clock.go_back(host.host(1030 * S))  # Does nothing to those that are right.
+    assert spread(hosts, 1030 * S) < 20 * MS
+
+    run(hosts, 60)
+
+    assert not any(host.clock.is_suspect for host in hosts)
+
+
 def test_the_time_is_moved_by_at_most_five_milliseconds_a_second() -> None:
     clock = ClusterClock()
     clock.read(1000 * S)

@@ -179,6 +179,25 @@ async def test_a_node_that_crashed_and_is_back_has_its_shards_and_the_counts(
             assert w.count("b", "held_shards") == w.count("b", "owned_shards") > 0
 
 
+async def test_a_node_that_crashes_again_soon_after_it_came_back_gets_the_standbys_copies(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=RULES) as w, w.client("a") as limiter:
+        await w.stop("b")
+        await w.start("b")
+        await w.settle()
+        await spend(limiter)
+        await trio.sleep(0.3)
+
+        await w.crash("b")
+        await trio.sleep(0.2)
+        await w.start("b")
+        await w.settle()
+        await trio.sleep(2)
+
+        assert await left(limiter) == {7}
+
+
 async def test_after_a_split_heals_the_hits_of_both_sides_count(
     autojump_clock: MockClock,
 ) -> None:

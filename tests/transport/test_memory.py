@@ -232,6 +232,26 @@ async def test_a_crash_is_silence_and_a_successor_can_be_reached(autojump_clock:
         assert new_log.messages == [b"hello"]
 
 
+async def test_to_a_paused_transport_messages_and_timers_wait(autojump_clock: MockClock) -> None:
+    async with world(delay=0.01) as w:
+        connection, log = w.connect()
+        await trio.sleep(1)
+        rang: list[float] = []
+        w.b.call_at(trio.current_time() + 0.1, lambda: rang.append(trio.current_time()))
+        w.network.pause(B)
+        connection.send(b"knock")
+        w.a.flush()
+        await trio.sleep(0.3)
+        assert w.accepted[0].messages == rang == log.messages == []
+
+        resumed = trio.current_time()
+        w.network.resume(B)
+        await trio.sleep(0.1)
+
+        assert w.accepted[0].messages == log.messages == [b"knock"]
+        assert rang == [pytest.approx(resumed, abs=0.001)]
+
+
 async def test_a_transport_that_stops_says_goodbye(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         w = World(nursery)
