@@ -1,3 +1,3 @@
-"""Where the simulation harness will stand; nothing is here yet."""
+"""The simulation harness: the real node code, many nodes, virtual time, any fault, from a seed."""
 
 __all__: list[str] = []

@@ -1,0 +1,124 @@
+"""What an omniscient observer knows: every answer that a client got, and when.
+
+An answer was decided at some instant between the question and the answer. So laws are judged by
+intervals, and nothing is called a violation that has a lawful reading.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ringfence.wire import Source
+
+__all__ = ["Answered", "Column", "Ledger"]
+
+_COUNTED = (Source.OWNER, Source.STANDBY)
+_SECOND_TRY = 0.35
+"""Seconds after which some client or node asks another member."""
+_SLOW = 0.5
+"""Answers that took longer are left out where the instant of the decision matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One check and what became of it; times in seconds since the load began."""
+
+    asked: float
+    told: float
+    datacenter: str
+    key: str
+    cost: int
+    allowed: bool
+    source: Source
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether some member has decided it, and counts what it admitted."""
+        return self.source in _COUNTED
+
+
+class Column:
+    """The answers for one key."""
+
+    def __init__(self, answers: Sequence[Answered]) -> None:
+        self.answers = answers
+        self.admitted = [a for a in answers if a.allowed and a.is_counted]
+        """Those that some member counts."""
+        self._asked = sorted((a.asked, a.cost) for a in self.admitted)
+        self._told = sorted((a.told, a.cost) for a in self.admitted)
+        self._asked_sums = [0, *accumulate(cost for _, cost in self._asked)]
+        self._told_sums = [0, *accumulate(cost for _, cost in self._told)]
+
+    @property
+    def units(self) -> int:
+        """All units admitted and counted."""
+        return self._asked_sums[-1]
+
+    @property
+    def unanswered(self) -> int:
+        """Units of checks that the first who was asked did not answer, but may have counted."""
+        return sum(
+            a.cost
+            for a in self.answers
+            if a.source is not Source.OWNER or a.told - a.asked > _SECOND_TRY
+        )
+
+    @property
+    def datacenters(self) -> set[str]:
+        """Where it was asked for."""
+        return {a.datacenter for a in self.answers}
+
+    def by_datacenter(self) -> "list[Column]":
+        """The answers of each data center apart."""
+        names = sorted(self.datacenters)
+        return [Column([a for a in self.answers if a.datacenter == name]) for name in names]
+
+    def most_in(self, seconds: float) -> tuple[int, float]:
+        """The most units that were certainly admitted within so many seconds, and from when on."""
+        if not self.answers or self.answers[-1].told - self.answers[0].asked < seconds:
+            return self.units, self.answers[0].asked if self.answers else 0.0
+        quick = sorted((a.asked, a.cost) for a in self.admitted if a.told - a.asked <= _SLOW)
+        sums = [0, *accumulate(cost for _, cost in quick)]
+        most, when = 0, 0.0
+        for start, (begin, _) in enumerate(quick):
+            stop = bisect_right(quick, (begin + seconds - _SLOW, 0))
+            if sums[stop] - sums[start] > most:
+                most, when = sums[stop] - sums[start], begin
+        return most, when
+
+    def at_most_counted(self, answer: Answered, seconds: float) -> int:
+        """Units that may have been counted when `answer` was decided, of that many seconds."""
+        asked = bisect_right(self._asked, (answer.told, 1 << 60))
+        told = bisect_left(self._told, (answer.asked - seconds, 0))
+        return self._asked_sums[asked] - self._told_sums[told]
+
+    def told_within(self, begin: float, end: float) -> int:
+        """Units admitted whose answer came between two instants."""
+        first = bisect_left(self._told, (begin, 0))
+        return self._told_sums[bisect_right(self._told, (end, 1 << 60))] - self._told_sums[first]
+
+
+class Ledger:
+    """All answers of a run, by rule and key."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, Answered]] = []
+        """Rule and answer, in the order in which they were told."""
+        self._by_key: dict[tuple[str, str], list[Answered]] = {}
+
+    def add(self, rule: str, answer: Answered) -> None:
+        """Take note of an answer."""
+        self.answers.append((rule, answer))
+        self._by_key.setdefault((rule, answer.key), []).append(answer)
+
+    def keys(self, rule: str) -> list[str]:
+        """The keys that were asked for under a rule, the busiest first."""
+        counts = Counter({key: len(found) for (each, key), found in self._by_key.items()
+                          if each == rule})  # fmt: skip
+        return [key for key, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))]
+
+    def column(self, rule: str, key: str) -> Column:
+        """The answers for one key."""
+        return Column(self._by_key.get((rule, key), []))

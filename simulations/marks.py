@@ -1,0 +1,38 @@
+"""Rare things that a batch of runs must have met: what never happens is never tested."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+__all__ = ["WANTED", "marks_of"]
+
+_COUNTERS = {
+    "refutation_won": "gossip_refutations",
+    "indirect_ack_saved": "gossip_saved_indirectly",
+    "member_died": "gossip_deaths",
+    "own_pause_noticed": "gossip_own_pauses",
+    "damped": "gossip_damped",
+    "replay_rejected": "gossip_refused_replayed",
+    "shard_given": "shards_given",
+    "shard_taken_over": "shards_taken",
+    "split_healed": "splits_healed",
+    "hits_merged": "hits_merged",
+    "stood_in": "stood_in",
+    "forwarded": "forwarded",
+    "asked_the_wrong_node": "refused_not_owner",
+    "copy_lost": "copies_lost",
+    "repeat_answered": "repeated",
+    "clock_suspect": "clock_suspect",
+    "clock_trusted_again": "clock_trusted",
+    "cells_lost": "cells_lost",
+    "digest_repaired": "digests_differed",
+    "cells_refused": "cells_refused",
+}
+
+WANTED = tuple(_COUNTERS)
+"""All marks, by name."""
+
+
+def marks_of(counters: Mapping[str, int]) -> Counter[str]:
+    """Count what happened, by the counters of all nodes."""
+    found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
+    return Counter({mark: count for mark, count in found.items() if count})

@@ -1,0 +1,114 @@
+"""Looks at a world once a second, and makes the series that the report draws."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+import trio
+
+from ringfence.rules import Rule
+from simulations.ledger import Answered, Ledger
+from simulations.node_world import NodeWorld
+from simulations.outcome import Point, Series, Span
+
+__all__ = ["Observer"]
+
+_STALENESS = "staleness_ms_le_"
+
+
+class Observer:
+    """Watches one run."""
+
+    def __init__(self, world: NodeWorld, ledger: Ledger) -> None:
+        self.stalest_ms = 0.0
+        """The oldest that a count of another data center was when it came, as far as buckets
+        tell."""
+        self._world = world
+        self._ledger = ledger
+        self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.hosts}
+        self._staleness: dict[str, list[Point]] = {}
+        self._seen: dict[tuple[str, int], dict[str, int]] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self._look_at_members()
+            self._look_at_staleness()
+            await trio.sleep(1.0)
+
+    def _look_at_members(self) -> None:
+        views = [self._world.states(host) for host in self._world.running()]
+        for name, states in self._states.items():
+            seen = Counter(view.get(name, "dead") for view in views)
+            most = max(sorted(seen), key=lambda state: seen[state]) if seen else "dead"
+            if not states or states[-1][1] != most:
+                states.append((self._world.now, most))
+                self._world.note(name, f"is {most} to most others")
+
+    def _look_at_staleness(self) -> None:
+        worst: dict[str, float] = {}
+        for host in self._world.running():
+            assert host.node is not None
+            counters = host.node.stats(1).counters
+            now = {k: v for k, v in counters.items() if k.startswith(_STALENESS)}
+            before = self._seen.get((host.name, host.lives), {})
+            self._seen[host.name, host.lives] = now
+            for name, count in now.items():
+                if count > before.get(name, 0):
+                    bound = name.removeprefix(_STALENESS)
+                    age_ms = 60_000.0 if bound == "inf" else float(bound)
+                    worst[host.datacenter] = max(worst.get(host.datacenter, 0.0), age_ms)
+        for datacenter, age_ms in sorted(worst.items()):
+            self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))
+            self.stalest_ms = max(self.stalest_ms, age_ms)
+
+    def series(self, rules: Mapping[str, Rule], end: float) -> Series:
+        """Make what the report draws."""
+        found = Series(staleness_ms=self._staleness)
+        for name, states in self._states.items():
+            for (start, state), (stop, _) in pairwise([*states, (self._world.now, "")]):
+                found.members.append(Span(start, stop, name, state))
+        answers = [answer for _, answer in self._ledger.answers]
+        found.sources = _per_second(answers, lambda a: a.source.name.lower())
+        found.latency_ms = _latencies(answers)
+        for name, rule in list(rules.items())[:1]:
+            self._draw_busiest(found, name, rule)
+        return found
+
+    def _draw_busiest(self, found: Series, name: str, rule: Rule) -> None:
+        keys = self._ledger.keys(name)
+        assert rule.limit is not None
+        if not keys:
+            return
+        period = rule.limit.period_ns / 1e9
+        column = self._ledger.column(name, keys[0])
+        found.admitted = _per_second(column.admitted, lambda a: a.datacenter)
+        found.limit = rule.limit.amount / period
+        for second in range(int(self._world.now) + 1):
+            units = column.told_within(second - period, second)
+            found.over.append((float(second), float(max(0, units - rule.limit.ceiling))))
+            found.over_bound.append((float(second), float(rule.limit.ceiling)))
+
+
+def _per_second(answers: list[Answered], label: object) -> dict[str, list[Point]]:
+    assert callable(label)
+    counts: dict[str, Counter[int]] = {}
+    for answer in answers:
+        counts.setdefault(label(answer), Counter())[int(answer.told)] += answer.cost
+    last = int(max((answer.told for answer in answers), default=0.0))
+    return {
+        name: [(float(second), float(counts[name][second])) for second in range(last + 1)]
+        for name in sorted(counts)
+    }
+
+
+def _latencies(answers: list[Answered]) -> dict[str, list[Point]]:
+    by_second: dict[int, list[float]] = {}
+    for answer in answers:
+        by_second.setdefault(int(answer.told), []).append((answer.told - answer.asked) * 1000)
+    found: dict[str, list[Point]] = {"p50": [], "p99": []}
+    for second, took in sorted(by_second.items()):
+        took.sort()
+        found["p50"].append((float(second), took[len(took) // 2]))
+        found["p99"].append((float(second), took[min(len(took) - 1, int(len(took) * 0.99))]))
+    return found

@@ -1,0 +1,80 @@
+"""What came out of one run: figures, violations, and the series that its report draws.
+
+Times are seconds of virtual time since the load began.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from simulations.scenario import Fault, Scenario
+
+__all__ = ["Outcome", "Point", "Series", "Span", "Violation"]
+
+Point: TypeAlias = tuple[float, float]
+"""An instant and a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A property that did not hold."""
+
+    property: str
+    """Its short name, such as `over_admission`."""
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a member or a fault was in one state."""
+
+    start: float
+    end: float
+    row: str
+    """Which line of the picture: a member's name, or a fault's verb."""
+    state: str
+
+
+@dataclass(slots=True)
+class Series:
+    """What the report draws."""
+
+    admitted: dict[str, list[Point]] = field(default_factory=dict)
+    """Per data center: units admitted in each second for the key that was asked for most."""
+    limit: float = 0.0
+    """Units that the limit of that key lets through per second on average; 0 for none."""
+    over: list[Point] = field(default_factory=list)
+    """Units over the limit, of the worst key at that time."""
+    over_bound: list[Point] = field(default_factory=list)
+    """How many the stated bound allows then."""
+    staleness_ms: dict[str, list[Point]] = field(default_factory=dict)
+    """Per data center: age of what it has heard of the others."""
+    members: list[Span] = field(default_factory=list)
+    """How each member was seen by most others."""
+    sources: dict[str, list[Point]] = field(default_factory=dict)
+    """Per source of decisions: how many in each second."""
+    latency_ms: dict[str, list[Point]] = field(default_factory=dict)
+    """`p50` and `p99` of the time that a check took, in each second."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that is known of one run."""
+
+    scenario: Scenario
+    seed: int
+    command: str
+    """What replays this run."""
+    event_hash: str = ""
+    """Hex; the chained hash of all events: equal seeds have equal ones."""
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    violations: list[Violation] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    """Named numbers, such as `checks`, `admitted`, `denied`, `lost`, `over_admitted`."""
+    marks: Counter[str] = field(default_factory=Counter)
+    """Rare things that happened, and how often: `refutation_won`, `split_healed` and so on."""
+    series: Series = field(default_factory=Series)
+    faults: tuple[Fault, ...] = ()
+    """As they were applied."""

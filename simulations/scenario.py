@@ -1,0 +1,86 @@
+"""What is simulated: a scenario, its faults, its load. Plain values, so that they can be drawn,
+shrunk, printed and replayed.
+
+Times are seconds of virtual time since the cluster was ready, which is when the load begins.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+__all__ = ["Args", "Fault", "Level", "Load", "Network", "Scenario"]
+
+Level: TypeAlias = Literal["core", "node"]
+"""`core`: membership, counts and limiter cores on one event heap. `node`: real nodes and clients
+as trio tasks."""
+
+Args: TypeAlias = dict[str, str | float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, from `at` until `until`."""
+
+    at: float
+    verb: str
+    """A verb of `simulations.faults`."""
+    until: float | None = None
+    """When it is over; None when it is over at once, or never."""
+    args: Args = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        until = "" if self.until is None else f"-{self.until:g}"
+        args = "".join(f" {name}={value}" for name, value in self.args.items())
+        return f"{self.at:g}{until} s: {self.verb}{args}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What clients ask for."""
+
+    shape: str = "poisson"
+    """A shape of `simulations.loads`."""
+    per_second: float = 100.0
+    """Checks per second over all clients, on average."""
+    keys: int = 100
+    rule: str = "client"
+    """Key of the descriptor, which names the rule."""
+    cost: int = 1
+    args: Args = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How far hosts are apart, when nothing is wrong."""
+
+    latency: str = "lan"
+    """A preset of `simulations.latency`."""
+    loss: float = 0.0
+    """Part of all datagrams that is lost."""
+    repeats: float = 0.0
+    """Part of all datagrams that comes twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A world, what is asked of it and what goes wrong."""
+
+    name: str
+    about: str
+    """One sentence: what it shows."""
+    level: Level = "node"
+    nodes: int = 3
+    """In all data centers together."""
+    datacenters: int = 1
+    zones: int = 1
+    """Per data center."""
+    seconds: float = 30.0
+    """How long the load lasts."""
+    calm: float = 20.0
+    """How long everything is well afterwards, before the last checks."""
+    rules: str = ""
+    """A rule file's text."""
+    loads: tuple[Load, ...] = (Load(),)
+    network: Network = Network()
+    faults: tuple[Fault, ...] = ()
+    is_blind: bool = False
+    """Judge as if no fault had been: such a run must fail, or the judge is asleep."""

@@ -1,0 +1,229 @@
+"""One run at node level, from a scenario and a seed to its outcome.
+
+Decides the order of things: the cluster comes up, the load begins, faults come and go, everything
+is well for a while, then counters are read and judged.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import trio
+
+from ringfence.rules import Rule
+from simulations.events import Events
+from simulations.faults import apply
+from simulations.faults import check as check_fault
+from simulations.judge import Final, Judge
+from simulations.ledger import Answered, Ledger
+from simulations.loads import arrivals
+from simulations.marks import marks_of
+from simulations.node_world import NodeWorld
+from simulations.observer import Observer
+from simulations.outcome import Outcome
+from simulations.scenario import Fault, Load, Scenario
+from simulations.seeds import stream
+from simulations.virtual_time import run
+
+__all__ = ["DOMAIN", "Progress", "command_of", "rules_of", "simulate_nodes"]
+
+DOMAIN = "sim"
+_CLIENTS_PER_DATACENTER = 2
+_MOST_READ = 300
+_SETTLE = 60.0
+"""Seconds that the cluster may take to come up."""
+
+Progress = Callable[[float], None]
+"""Told from time to time which part of the run is done."""
+
+
+def simulate_nodes(
+    scenario: Scenario, seed: int, command: str, progress: Progress = lambda part: None
+) -> Outcome:
+    """Run a scenario with real nodes. Raises `ValueError` for faults or loads that are none."""
+    for fault in scenario.faults:
+        check_fault(fault)
+    outcome = Outcome(scenario, seed, command, faults=scenario.faults)
+    began = perf_counter()
+    run(lambda: _Run(scenario, seed, outcome, progress).run(), seed)
+    outcome.real_s = perf_counter() - began
+    return outcome
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, seed: int, outcome: Outcome, progress: Progress) -> None:
+        self._scenario = scenario
+        self._seed = seed
+        self._outcome = outcome
+        self._progress = progress
+        self._events = Events()
+        self._ledger = Ledger()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._world = world = NodeWorld(self._scenario, self._seed, self._events, nursery)
+            await self._come_up()
+            world.began = trio.current_time()
+            observer = Observer(world, self._ledger)
+            async with trio.open_nursery() as load:
+                load.start_soon(observer.run)
+                for number in range(len(self._scenario.loads)):
+                    load.start_soon(self._load, number)
+                for fault in self._scenario.faults:
+                    load.start_soon(self._fault, fault)
+                await trio.sleep(self._scenario.seconds)
+                await self._calm_down()
+                final = await self._read()
+                load.cancel_scope.cancel()
+            self._close(observer, final)
+            nursery.cancel_scope.cancel()
+
+    async def _come_up(self) -> None:
+        for name in self._world.hosts:
+            await self._world.start(name)
+        with trio.move_on_after(_SETTLE) as patience:
+            while not self._world.is_settled():  # noqa: ASYNC110 - nodes tell nobody.
+                await trio.sleep(0.1)
+        if patience.cancelled_caught:
+            raise RuntimeError("the cluster did not come up")
+        for number in range(self._scenario.datacenters):
+            for _ in range(_CLIENTS_PER_DATACENTER):
+                await self._world.connect(f"dc{number + 1}")
+
+    async def _load(self, number: int) -> None:
+        load, world = self._scenario.loads[number], self._world
+        random = stream(self._seed, "load", number)
+        async with trio.open_nursery() as nursery:
+            for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
+                await trio.sleep_until(world.began + arrival.at)
+                nursery.start_soon(self._check, load, arrival.client, arrival.key, arrival.cost)
+
+    async def _check(self, load: Load, client: int, key: str, cost: int) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        decision = await who.limiter.check(DOMAIN, {load.rule: key}, cost)
+        answer = Answered(
+            asked, world.now, who.datacenter, key, cost, decision.allowed, decision.source
+        )
+        self._ledger.add(load.rule, answer)
+        verdict = "allowed" if decision.allowed else "denied"
+        what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
+        world.note(f"client-{client}", what)
+
+    async def _fault(self, fault: Fault) -> None:
+        world = self._world
+        await trio.sleep_until(world.began + fault.at)
+        world.note("fault", f"begins: {fault}")
+        await apply(world, fault, is_end=False)
+        if fault.until is not None:
+            await trio.sleep_until(world.began + fault.until)
+            world.note("fault", f"ends: {fault}")
+            await apply(world, fault, is_end=True)
+
+    async def _calm_down(self) -> None:
+        """Wait for everything to be as it should; what is not by then is told."""
+        steps = 20
+        for step in range(steps):
+            self._progress((self._scenario.seconds + step) / (self._scenario.seconds + steps))
+            await trio.sleep(self._scenario.calm / steps)
+
+    async def _read(self) -> Final:
+        world, final = self._world, Final()
+        running = {host.name for host in world.running()}
+        for host in world.running():
+            seen = {name for name, state in world.states(host).items() if state == "alive"}
+            if seen != running:
+                missing, ghosts = sorted(running - seen), sorted(seen - running)
+                final.problems.append(f"{host.name} misses {missing} and believes in {ghosts}")
+        if not final.problems and not world.is_settled():
+            final.problems.append("shards are not where they belong")
+        for datacenter in sorted({client.datacenter for client in world.clients}):
+            final.problems += self._holders(datacenter)
+            client = next(each for each in world.clients if each.datacenter == datacenter)
+            for rule in {load.rule: None for load in self._scenario.loads}:
+                for key in self._ledger.keys(rule)[:_MOST_READ]:
+                    decision = await client.limiter.peek(DOMAIN, {rule: key})
+                    used = (decision.limit or 0) - (decision.remaining or 0)
+                    final.used[datacenter, rule, key] = used
+        final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
+        return final
+
+    def _holders(self, datacenter: str) -> list[str]:
+        """No shard is decided by two, or by nobody."""
+        counts: Counter[int] = Counter()
+        for host in self._world.running():
+            if host.datacenter == datacenter and host.node is not None:
+                counts.update(host.node.held_shards())
+        twice = sum(count > 1 for count in counts.values())
+        if not counts:
+            return []
+        missing = 16384 - len(counts)
+        return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
+            twice or missing
+        )
+
+    def _close(self, observer: Observer, final: Final) -> None:
+        outcome, world = self._outcome, self._world
+        counters = world.counters()
+        rules = rules_of(world.rules.rules(), self._scenario.loads)
+        late_s = observer.stalest_ms / 1000
+        faults = () if self._scenario.is_blind else self._scenario.faults
+        judge = Judge(rules, faults, self._scenario.datacenters, late_s)
+        outcome.violations = judge.violations(self._ledger, final, world.now)
+        outcome.virtual_s = trio.current_time()
+        outcome.event_hash = self._events.digest
+        outcome.marks = marks_of(counters)
+        outcome.series = observer.series(rules, outcome.virtual_s)
+        answers = [answer for _, answer in self._ledger.answers]
+        took = sorted(answer.told - answer.asked for answer in answers)
+        outcome.figures = {
+            "checks": len(answers),
+            "admitted": sum(answer.allowed for answer in answers),
+            "denied": sum(not answer.allowed for answer in answers),
+            "by_owner": sum(answer.source.name == "OWNER" for answer in answers),
+            "by_standby": sum(answer.source.name == "STANDBY" for answer in answers),
+            "by_policy": sum(not answer.is_counted for answer in answers),
+            "over_admitted_worst_key": judge.over,
+            "lost": judge.lost,
+            "counted_twice": judge.counted_twice,
+            "staleness_worst_ms": observer.stalest_ms,
+            "latency_p50_ms": _part(took, 0.5) * 1000,
+            "latency_p99_ms": _part(took, 0.99) * 1000,
+            "latency_worst_ms": _part(took, 1.0) * 1000,
+            "events": self._events.count,
+            "deaths": counters["gossip_deaths"],
+        }
+
+
+def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
+    """Find the rules that loads ask for, by the key of their descriptor."""
+    asked = {load.rule for load in loads}
+    found = {rule.path[-1][0]: rule for rule in rules}
+    unknown = sorted(asked - found.keys())
+    if unknown:
+        raise ValueError(f"no rule for {', '.join(unknown)}; there are {', '.join(sorted(found))}")
+    return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
+
+
+def command_of(name: str, scenario: Scenario, original: Scenario, seed: int) -> str:
+    """Write the command that replays a run."""
+    words = ["ringfence", "simulate", name, "--seed", str(seed)]
+    for option, value, usual in (
+        ("--nodes", scenario.nodes, original.nodes),
+        ("--datacenters", scenario.datacenters, original.datacenters),
+    ):
+        if value != usual:
+            words += [option, str(value)]
+    network, usual_network = scenario.network, original.network
+    for field in ("latency", "loss", "repeats"):
+        if getattr(network, field) != getattr(usual_network, field):
+            words += ["--set", f"{field}={getattr(network, field)}"]
+    for field in ("seconds", "calm"):
+        if getattr(scenario, field) != getattr(original, field):
+            words += ["--set", f"{field}={getattr(scenario, field):g}"]
+    return " ".join(words)
+
+
+def _part(values: Sequence[float], part: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * part))] if values else 0.0
