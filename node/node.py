@@ -35,12 +35,12 @@ from node.streaming import Streaming, as_snapshot
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
+from ringfence.client.engines import new_engine
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
 from ringfence.client.link_call import call
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
-from ringfence.limiter import Engine
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Transport
 from ringfence.wire import (
@@ -142,7 +142,12 @@ class Node:
         self._ring = Ring.of(())
         """Where counters of this data center should be."""
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
-        self._engine = Engine(max_keys=settings.max_keys, first_lease=max(1, now))
+        self._engine = new_engine(
+            max_keys=settings.max_keys,
+            first_lease=max(1, now),
+            secret=random.randbytes(16),
+            keeps_keys=True,
+        )
         self._holdings = Holdings(
             self.name,
             self._engine,

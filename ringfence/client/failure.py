@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ringfence.client.batch import Batch
 from ringfence.client.clock import Clock
+from ringfence.client.engines import chosen_engine, new_engine
 from ringfence.client.local import decide_by
 from ringfence.limiter import Code, Engine, Limit, Outcome
 from ringfence.rules import OnFailure, Rule
@@ -29,6 +30,7 @@ class FailurePolicy:
         self._clock = clock
         self._max_keys = max_keys
         self._engine: Engine | None = None
+        chosen_engine()  # What is wrong with the settings is said now, not in an outage.
 
     def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
         """Decide one row by its rule's `on_failure`; limits that stand in no rule allow."""
@@ -47,7 +49,7 @@ class FailurePolicy:
 
     def _count_here(self, batch: Batch, index: int, limit: Limit) -> Outcome:
         if self._engine is None:
-            self._engine = Engine(max_keys=self._max_keys)
+            self._engine = new_engine(max_keys=self._max_keys)
         row = batch.take([index])
         alone = replace(row, groups=[], limits=[limit], which=[1])
         return decide_by(self._engine, alone, self._clock.now()).row(0)

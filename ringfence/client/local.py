@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
+from ringfence.client.engines import new_engine
 from ringfence.client.turns import Turns
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Engine, EngineRule, Outcomes
@@ -19,7 +20,7 @@ class LocalDecider:
     def __init__(self, rules: RuleSet, clock: Clock, max_keys: int) -> None:
         self._rules = rules
         self._clock = clock
-        self._engine = Engine(max_keys=max_keys)
+        self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
         self._turns = Turns()
 

@@ -4,7 +4,8 @@ Pure: time comes in as nanoseconds since the Unix epoch, answers go out as value
 applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
 """
 
-from ringfence.limiter.engine import Engine, EngineRule
+from ringfence.limiter.compiled import compiled_tables, why_not_compiled
+from ringfence.limiter.engine import Engine, EngineRule, TableMaker
 from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
@@ -23,6 +24,9 @@ __all__ = [
     "Table",
     "Engine",
     "EngineRule",
+    "TableMaker",
+    "compiled_tables",
+    "why_not_compiled",
     "Snapshot",
     "BadState",
     "OverAdmission",

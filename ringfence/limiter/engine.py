@@ -6,6 +6,7 @@ id from the first 8 bytes of the key and takes the rest for granted.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ringfence.limiter.groups import (
     ID_BYTES,
@@ -24,7 +25,7 @@ from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
-__all__ = ["Engine", "EngineRule"]
+__all__ = ["Engine", "EngineRule", "TableMaker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,22 @@ class EngineRule:
     """Whether its denial denies the whole group; not so for shadow and quota rules."""
     is_shared: bool = False
     """Whether other data centers count against the same limit."""
+
+
+class TableMaker(Protocol):
+    """Makes the tables of an engine: those of the reference, or compiled ones."""
+
+    def __call__(
+        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+    ) -> Table:
+        """Make an empty table; with `lists_keys` it must be able to list its keys."""
+
+
+def _reference_table(
+    limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+) -> Table:
+    """Make a table of the reference, which always lists its keys."""
+    return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
 
 
 @dataclass(slots=True)
@@ -54,11 +71,14 @@ class Engine:
     on the rule's own counters; when no rule has that id, on counters that all such checks share.
     """
 
-    def __init__(self, *, max_keys: int, first_lease: int = 1) -> None:
+    def __init__(
+        self, *, max_keys: int, first_lease: int = 1, tables: TableMaker = _reference_table
+    ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
         self._max_keys = max_keys
         self._first_lease = first_lease
+        self._tables_made_by = tables
         self._rules: dict[bytes, _Kept] = {}
         self._ruleless: Table | None = None
         self._room = max_keys
@@ -225,7 +245,7 @@ class Engine:
                     table.reset(key)
                 continue
             if table is None:
-                table = self._ruleless = self._new_table(limit)
+                table = self._ruleless = self._new_table(limit, lists_keys=True)
             try:
                 table.revive(key, state, limit, snapshot.heard[at] if snapshot.heard else {}, now)
             except BadState:
@@ -330,12 +350,18 @@ class Engine:
         if limit is None:
             return Member(None, key, cost, None, True)
         if self._ruleless is None:
-            self._ruleless = self._new_table(limit)
+            self._ruleless = self._new_table(limit, lists_keys=True)
         return Member(self._ruleless, key, cost, limit, True)
 
-    def _new_table(self, limit: Limit, *, is_shared: bool = False) -> Table:
-        return Table(
-            limit, max_keys=self._max_keys, first_lease=self._first_lease, is_shared=is_shared
+    def _new_table(
+        self, limit: Limit, *, is_shared: bool = False, lists_keys: bool = False
+    ) -> Table:
+        return self._tables_made_by(
+            limit,
+            max_keys=self._max_keys,
+            first_lease=self._first_lease,
+            is_shared=is_shared,
+            lists_keys=lists_keys,
         )
 
     def _tables(self) -> Iterator[Table]:

@@ -141,12 +141,14 @@ class Table:
         """Refund without an answer, under the limit that the key was last counted by."""
         if cost < 0 or age_ns < 0:
             raise ValueError(f"refund: cost {cost} and age {age_ns} must not be negative")
-        counter = self._counters.get(key)
+        counter = self._find(key)
         if counter is None:
             return
         counter.refund(cost, now, age_ns, lease)
         if counter.is_rested(now):
-            del self._counters[key]
+            self.reset(key)
+        else:
+            self._keep(key, counter, now)
 
     def reset(self, key: bytes) -> None:
         """Forget a key."""
@@ -175,7 +177,7 @@ class Table:
 
     def state(self, key: bytes, now: int) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
         """Write a key's counter down, with its limit and what it heard; None when it is as new."""
-        counter = self._counters.get(key)
+        counter = self._find(key)
         if counter is None or counter.is_rested(now):
             return None
         heard = counter.heard_cells(now) if isinstance(counter, Shared) else {}
@@ -202,12 +204,12 @@ class Table:
         if isinstance(counter, Shared):
             for writer, cells in heard.items():
                 counter.recall(writer, pairs_of(cells), now)
-            old = self._counters.get(key)
+            old = self._find(key)
             known = scheme.adopt(old, now) if isinstance(old, Shared) else None
             if isinstance(known, Shared):
                 for writer, heard_here in known.heard.items():
                     counter.hear(writer, heard_here, now)
-        self._counters.pop(key, None)
+        self.reset(key)
         if not counter.is_rested(now):
             self._insert(key, counter, now)
 
@@ -220,7 +222,7 @@ class Table:
         """
         if units < 0 or age_ns < 0:
             raise ValueError(f"charge: {units} units and age {age_ns} must not be negative")
-        counter = self._counters.get(key)
+        counter = self._find(key)
         if counter is None:
             scheme = self._scheme if limit is None else self._scheme_of(limit)
             counter = scheme.open(now - age_ns)  # Not used since, so that it has drained since.
@@ -228,8 +230,9 @@ class Table:
             self._insert(key, counter, now)
             return
         if limit is not None and counter.scheme.limit != limit:
-            counter = self._counters[key] = self._scheme_of(limit).adopt(counter, now)
+            counter = self._scheme_of(limit).adopt(counter, now)
         counter.charge(units, now, age_ns)
+        self._keep(key, counter, now)
 
     # -- other data centers --------------------------------------------------------------------
 
@@ -239,7 +242,7 @@ class Table:
         Raises `BadState`.
         """
         known = pairs_of(cells)
-        counter = self._counters.get(key)
+        counter = self._find(key)
         is_new = counter is None
         if counter is None:
             counter = self._scheme.open(now)
@@ -249,23 +252,24 @@ class Table:
             return len(known)
         refused = counter.hear(writer, known, now)
         if not is_new:
-            self._counters[key] = counter
+            self._keep(key, counter, now)
         elif not counter.is_rested(now):
             self._insert(key, counter, now)
         return refused
 
     def told(self, key: bytes, now: int) -> list[int]:
         """What this data center admitted of a key: window number and count in turns."""
-        counter = self._counters.get(key)
+        counter = self._find(key)
         if counter is None or not self._is_shared:
             return []
         if counter.scheme is not self._scheme:  # Others number windows by the table's limit.
-            counter = self._counters[key] = self._scheme.adopt(counter, now)
+            counter = self._scheme.adopt(counter, now)
+            self._keep(key, counter, now)
         return counter.told(now) if isinstance(counter, Shared) else []
 
     def used(self, key: bytes, now: int) -> int:
         """Units of a key in use."""
-        counter = self._counters.get(key)
+        counter = self._find(key)
         return 0 if counter is None else counter.used(now)
 
     # -- keeping within bounds -----------------------------------------------------------------
@@ -285,8 +289,19 @@ class Table:
 
         Cost: one look at every key. The heir's leases must be numbered beyond this table's.
         """
-        for key in [key for key in self._counters if key.startswith(prefix)]:
-            heir._counters[key] = self._counters.pop(key)
+        for key in [key for key in self.all_keys() if key.startswith(prefix)]:
+            counter = self._find(key)
+            assert counter is not None
+            self.reset(key)
+            heir._counters[key] = counter
+
+    def _find(self, key: bytes) -> Counter | None:
+        """Find the counter of a key; it may be a copy, so that changes are followed by `_keep`."""
+        return self._counters.get(key)
+
+    def _keep(self, key: bytes, counter: Counter, now: int) -> None:
+        """Put a counter in the place of the one that the key has."""
+        self._counters[key] = counter
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
         for oldest, rival in list(islice(self._counters.items(), _LOOK_AT)):
@@ -294,7 +309,7 @@ class Table:
                 del self._counters[oldest]
             else:
                 self._counters.move_to_end(oldest)
-        if len(self._counters) >= self._max_keys:
+        if len(self) >= self._max_keys:
             self.evict(1, now)
         self._counters[key] = counter
 

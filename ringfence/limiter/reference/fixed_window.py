@@ -51,7 +51,7 @@ class FixedWindowScheme(Scheme):
         """Read the window's number and its count."""
         number, count = checked(state, 2)
         units_in([count])
-        begun = number * self._unit_ns
+        begun = self.begun(number)
         if begun > self.window(now)[1]:
             raise BadState(f"window {number} has not begun")
         return FixedWindow(self, *self.window(begun), count)
@@ -59,6 +59,10 @@ class FixedWindowScheme(Scheme):
     def number(self, start: int) -> int:
         """Number a window by its start: in periods, or for the calendar in seconds, since 1970."""
         return start // self._unit_ns
+
+    def begun(self, number: int) -> int:
+        """The start of the window of that number."""
+        return number * self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep the count when both schemes have the same windows."""

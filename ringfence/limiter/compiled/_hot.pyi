@@ -1,0 +1,21 @@
+from collections.abc import MutableMapping, Sequence
+
+from ringfence.limiter.compiled._store import Store
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Outcome, Outcomes
+from ringfence.limiter.reference import Counter, Verdict
+
+class HotTable:
+    own: Store | None
+    stores: list[Store]
+    odd: MutableMapping[bytes, Counter]
+    own_limit: Limit
+    most: int
+    def __len__(self) -> int: ...
+    def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome: ...
+    def verdicts(
+        self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
+    ) -> list[Verdict]: ...
+    def check_many(
+        self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
+    ) -> Outcomes: ...

@@ -1,0 +1,285 @@
+"""The way of a check that most checks take: one limit, one store, no Python call per key.
+
+Keys that the store cannot decide are handed, one by one, to `slow_verdict` of the subclass.
+"""
+
+from cpython.list cimport PyList_SET_ITEM
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
+
+from ringfence.limiter.compiled._laws cimport Answer
+from ringfence.limiter.compiled._slots cimport ringfence_prefetch
+from ringfence.limiter.compiled._store cimport DONE, FULL, Store
+
+from ringfence.limiter.outcome import Code
+from ringfence.limiter.outcome import Outcome as _OutcomeType
+from ringfence.limiter.outcome import Outcomes as _OutcomesType
+from ringfence.limiter.reference import columns
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+    object PyLong_FromLongLong(long long number)
+    bint PyBytes_Check(PyObject* thing) nogil
+    object PySequence_Fast(object things, const char* complaint)
+    PyObject** PySequence_Fast_ITEMS(object things) nogil
+    Py_ssize_t PySequence_Fast_GET_SIZE(object things) nogil
+
+cdef extern from *:
+    """
+    /* Make an instance of a class with slots and set them, without the detour of a frozen
+       dataclass over object.__setattr__. */
+    static PyObject *ringfence_made(PyObject *cls, PyObject **fields, PyObject **values, int n) {
+        PyTypeObject *type = (PyTypeObject *)cls;
+        PyObject *made = type->tp_alloc(type, 0);
+        if (made == NULL) return NULL;
+        for (int i = 0; i < n; i++) {
+            if (Py_TYPE(fields[i])->tp_descr_set(fields[i], made, values[i]) < 0) {
+                Py_DECREF(made);
+                return NULL;
+            }
+        }
+        return made;
+    }
+    """
+    object ringfence_made(object cls, PyObject** fields, PyObject** values, int n)
+
+cdef enum:
+    FRAME = 256
+    FIELDS = 7
+    AHEAD = 8  # keys whose bytes are brought near before they are hashed
+
+cdef int64_t LATEST = <int64_t>1 << 62
+cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
+
+cdef object Outcome = _OutcomeType
+cdef object Outcomes = _OutcomesType
+cdef tuple CODES = tuple(Code)
+cdef tuple _NAMES = (
+    "code", "limit", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "lease"
+)
+cdef tuple _COLUMNS = (
+    "codes", "limits", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "leases"
+)
+cdef tuple _ROW_SLOTS = tuple([getattr(Outcome, name) for name in _NAMES])
+cdef tuple _COLUMN_SLOTS = tuple([getattr(Outcomes, name) for name in _COLUMNS])
+cdef PyObject* row_slots[FIELDS]
+cdef PyObject* column_slots[FIELDS]
+for _at in range(FIELDS):
+    row_slots[_at] = <PyObject*>_ROW_SLOTS[_at]
+    column_slots[_at] = <PyObject*>_COLUMN_SLOTS[_at]
+
+cdef object ZERO = 0
+
+
+cdef inline void _set(list column, Py_ssize_t at, int64_t number):
+    """Put a number in the place of a zero."""
+    value = PyLong_FromLongLong(number)
+    Py_INCREF(value)
+    Py_DECREF(ZERO)
+    PyList_SET_ITEM(column, at, value)
+
+
+cdef object _columns(list codes, list limits, list remaining, list retry, list reset, list delay,
+                     list leases):
+    cdef PyObject* values[FIELDS]
+    values[0] = <PyObject*>codes
+    values[1] = <PyObject*>limits
+    values[2] = <PyObject*>remaining
+    values[3] = <PyObject*>retry
+    values[4] = <PyObject*>reset
+    values[5] = <PyObject*>delay
+    values[6] = <PyObject*>leases
+    return ringfence_made(Outcomes, column_slots, values, FIELDS)
+
+
+cdef inline int64_t _cost(PyObject* cost) except -1:
+    """Read a cost; those beyond 63 bits are as impossible as the largest one."""
+    cdef int overflow = 0
+    cdef int64_t read = PyLong_AsLongLongAndOverflow(<object>cost, &overflow)
+    if overflow > 0:
+        return MOST
+    if read < 0:
+        raise ValueError(f"cost: {<object>cost} is negative; use refund to give back")
+    return read
+
+
+cdef class HotTable:
+    """The stores of one table, and the checks that they can decide by themselves.
+
+    A key has its counter in one of the `stores` or among the `odd` ones, which the reference
+    counts. The subclass says what becomes of a check that its store cannot decide.
+    """
+
+    cdef public Store own
+    cdef public list stores
+    cdef public object odd
+    cdef public object own_limit
+    cdef public int64_t most
+    cdef object last_limit
+    cdef Store last_store
+    cdef bint is_alone
+
+    def __len__(self):
+        return self._size()
+
+    def check(self, bytes key not None, cost, now, limit=None):
+        """Spend `cost` units of a key's budget if they are there; cost 0 peeks."""
+        cdef int64_t units = _cost(<PyObject*>cost)
+        cdef Store store = self._ready(limit, now)
+        cdef Answer answer
+        cdef PyObject* values[FIELDS]
+        cdef tuple row
+        amount = (self.own_limit if limit is None else limit).amount
+        if store is None or not self._decide(
+            store, store.identity(<PyObject*>key), <PyObject*>key, units, &answer
+        ):
+            row = self.slow_verdict(key, cost, now, limit)
+            return Outcome(CODES[row[0]], amount, *row[1:])
+        remaining = PyLong_FromLongLong(answer.remaining)
+        retry_after = PyLong_FromLongLong(answer.retry_after)
+        reset_after = PyLong_FromLongLong(answer.reset_after)
+        delay = PyLong_FromLongLong(answer.delay)
+        values[0] = <PyObject*>CODES[answer.code]
+        values[1] = <PyObject*>amount
+        values[2] = <PyObject*>remaining
+        values[3] = <PyObject*>retry_after
+        values[4] = <PyObject*>reset_after
+        values[5] = <PyObject*>delay
+        values[6] = <PyObject*>ZERO
+        return ringfence_made(Outcome, row_slots, values, FIELDS)
+
+    def verdicts(self, keys, costs, now, limit=None):
+        """Decide as `check_many` does, in rows."""
+        cdef Store store = self._ready(limit, now)
+        cdef Answer answer
+        cdef list rows = []
+        for cost in costs:
+            _cost(<PyObject*>cost)
+        if store is None and not self.stores:
+            return self.slow_verdicts(keys, costs, now, limit)
+        for key, cost in zip(keys, costs, strict=True):
+            if not isinstance(key, bytes):
+                raise TypeError(f"key: {key!r} is not bytes")
+            if store is None or not self._decide(
+                store, store.identity(<PyObject*>key), <PyObject*>key, _cost(<PyObject*>cost),
+                &answer,
+            ):
+                rows.append(self.slow_verdict(key, cost, now, limit))
+                store = self._ready(limit, now)
+            else:
+                rows.append(
+                    (answer.code, answer.remaining, answer.retry_after, answer.reset_after,
+                     answer.delay, 0)
+                )
+        return rows
+
+    def check_many(self, keys, costs, now, limit=None):
+        """Decide checks one after the other, as `check` would; cost 0 peeks.
+
+        Raises `ValueError` when a cost is negative or the lengths differ.
+        """
+        keys = PySequence_Fast(keys, b"keys: not a sequence")
+        costs = PySequence_Fast(costs, b"costs: not a sequence")
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
+        cdef Py_ssize_t first, last, at
+        cdef PyObject** names = PySequence_Fast_ITEMS(keys)
+        cdef PyObject** units = PySequence_Fast_ITEMS(costs)
+        if n != PySequence_Fast_GET_SIZE(costs):
+            raise ValueError(f"{n} keys, but {len(costs)} costs")
+        for at in range(n if n > FRAME else 0):
+            _cost(units[at])  # Nothing is charged when any of them is nonsense.
+        cdef uint64_t[FRAME] identities
+        cdef int64_t[FRAME] amounts
+        cdef Store store
+        cdef Answer answer
+        cdef tuple row
+        amount = (self.own_limit if limit is None else limit).amount
+        store = self._ready(limit, now)
+        if store is None and not self.stores:
+            return columns(self.slow_verdicts(keys, costs, now, limit), [amount] * n)
+        cdef list codes = [ZERO] * n
+        cdef list remaining = [ZERO] * n
+        cdef list retry = [ZERO] * n
+        cdef list reset = [ZERO] * n
+        cdef list delay = [ZERO] * n
+        cdef list leases = [ZERO] * n
+        for first in range(0, n, FRAME):
+            last = min(first + FRAME, n)
+            store = self._ready(limit, now)
+            for at in range(first, last):
+                if at + AHEAD < last:
+                    ringfence_prefetch(names[at + AHEAD])
+                amounts[at - first] = _cost(units[at])
+                if not PyBytes_Check(names[at]):
+                    raise TypeError(f"key: {<object>names[at]!r} is not bytes")
+                if store is not None:
+                    identities[at - first] = store.identity(names[at])
+                    store.prefetch(identities[at - first])
+            for at in range(first, last):
+                if store is None or not self._decide(
+                    store, identities[at - first], names[at], amounts[at - first], &answer
+                ):
+                    row = self.slow_verdict(<object>names[at], <object>units[at], now, limit)
+                    codes[at], remaining[at], retry[at], reset[at], delay[at], leases[at] = row
+                    if store is not None:
+                        store = self._ready(limit, now)
+                    continue
+                if answer.code:
+                    _set(codes, at, answer.code)
+                if answer.remaining:
+                    _set(remaining, at, answer.remaining)
+                if answer.retry_after:
+                    _set(retry, at, answer.retry_after)
+                if answer.reset_after:
+                    _set(reset, at, answer.reset_after)
+                if answer.delay:
+                    _set(delay, at, answer.delay)
+        return _columns(codes, [amount] * n, remaining, retry, reset, delay, leases)
+
+    cdef Py_ssize_t _size(self):
+        cdef Py_ssize_t size = len(self.odd)
+        cdef Store store
+        for store in self.stores:
+            size += store.now_in.count + store.moved_from.count
+        return size
+
+    cdef Store _ready(self, limit, now):
+        """The store that decides by a limit now; None when there is none."""
+        cdef Store store
+        cdef int64_t instant
+        cdef Py_ssize_t size
+        cdef int overflow = 0
+        if limit is None or limit is self.own_limit:
+            store = self.own
+        elif limit is self.last_limit:
+            store = self.last_store
+        else:
+            store = self.store_for(limit)
+            self.last_limit = limit
+            self.last_store = store
+        if store is None:
+            return None
+        instant = PyLong_AsLongLongAndOverflow(now, &overflow)
+        if overflow or not 0 <= instant < LATEST:
+            return None
+        if not store.enter(instant):
+            store = self.renewed(store, now)
+            self.last_limit = None
+            if store is None or not store.enter(instant):
+                return None
+        size = self._size()
+        store.room = self.most - size
+        self.is_alone = size == <Py_ssize_t>(store.now_in.count + store.moved_from.count)
+        return store
+
+    cdef bint _decide(
+        self, Store store, uint64_t identity, PyObject* key, int64_t cost, Answer* answer
+    ) except -1:
+        """Decide one check; False when only `slow_verdict` can."""
+        cdef int decided = store.decide(identity, key, cost, self.is_alone, answer)
+        if decided == FULL:
+            self.evict(1, store.instant.now)
+            store.room = self.most - self._size()
+            decided = store.decide(identity, key, cost, self.is_alone, answer)
+        return decided == DONE

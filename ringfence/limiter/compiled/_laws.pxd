@@ -1,0 +1,261 @@
+"""The arithmetic of buckets and windows over the words of a slot, as the reference defines it.
+
+Every function here says what its namesake in `ringfence.limiter.reference` says, for counters
+that fit: 62 bits of nanoseconds, and a window's number and count in one word.
+"""
+
+from libc.stdint cimport int64_t, uint64_t
+
+
+cdef extern from *:
+    """
+    typedef unsigned __int128 ringfence_wide;
+    """
+    ctypedef unsigned long long wide "ringfence_wide"
+
+
+cdef enum Kind:
+    BUCKET = 0
+    FIXED = 1
+    SLIDING = 2
+    LOG = 3
+
+
+cdef enum Code:
+    ALLOWED = 0
+    OVER_SOFT = 1
+    DENIED = 2
+    NEVER = 3
+
+
+cdef struct Terms:
+    # A limit worked out for counting: the numbers every check of it needs.
+    Kind kind
+    int words  # per slot, the identity included
+    int64_t ceiling
+    int64_t hard
+    int64_t unit  # ticks that one unit of cost takes to come back
+    int64_t ticks_per_ns
+    int64_t capacity
+    int64_t hard_capacity
+    bint is_queue
+    int64_t base_ns  # buckets count ticks from here
+    int64_t period_ns  # of a window or of a log; 0 for calendar windows
+    int count_bits  # of a word that holds a window's number and its count
+    int hit_bytes  # of a hit in a log
+
+
+cdef struct Instant:
+    # One instant as the terms see it.
+    int64_t now
+    int64_t at  # in ticks since the base
+    int64_t number  # of the window
+    int64_t start
+    int64_t end
+
+
+cdef struct Answer:
+    int code
+    int64_t remaining
+    int64_t retry_after
+    int64_t reset_after
+    int64_t delay
+
+
+cdef inline int64_t _ceil_div(int64_t part, int64_t whole) noexcept nogil:
+    """Divide, rounded up; `part` is not negative."""
+    return part if whole == 1 else (part + whole - 1) // whole
+
+
+cdef inline int64_t _scaled(int64_t count, int64_t part, int64_t whole) noexcept nogil:
+    """`count * part // whole`, whatever the product."""
+    cdef wide product = <wide>count * <wide>part
+    if product >> 63 == 0:
+        return <int64_t>product // whole
+    return <int64_t>(product // <wide>whole)
+
+
+# -- buckets: one word, the TAT in ticks since the base ------------------------------------------
+
+
+cdef inline int64_t bucket_level(const uint64_t* word, const Instant* t) noexcept nogil:
+    cdef int64_t level = <int64_t>word[0] - t.at
+    return level if level > 0 else 0
+
+
+cdef inline bint bucket_check(
+    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+) noexcept nogil:
+    """Pour `cost` units in if there is room; say whether the word has changed."""
+    cdef int64_t level = bucket_level(word, t)
+    cdef int64_t wanted = cost if cost else 1
+    cdef int64_t tpn = terms.ticks_per_ns
+    answer.retry_after = answer.delay = 0
+    if wanted > terms.ceiling or level + wanted * terms.unit > terms.capacity:
+        answer.code = NEVER if wanted > terms.ceiling else DENIED
+        if answer.code == DENIED:
+            answer.retry_after = _ceil_div(level + wanted * terms.unit - terms.capacity, tpn)
+        answer.remaining = (terms.capacity - level) // terms.unit if level < terms.capacity else 0
+        answer.reset_after = _ceil_div(level, tpn)
+        return False
+    if cost:
+        if terms.is_queue:
+            answer.delay = _ceil_div(level, tpn)
+        level += cost * terms.unit
+        word[0] = <uint64_t>(t.at + level)
+    answer.code = ALLOWED if level <= terms.hard_capacity else OVER_SOFT
+    answer.remaining = (terms.capacity - level) // terms.unit
+    answer.reset_after = _ceil_div(level, tpn)
+    return cost != 0
+
+
+# -- fixed windows: one word, number and count ---------------------------------------------------
+
+
+cdef inline int64_t number_of(const Terms* terms, uint64_t word) noexcept nogil:
+    return <int64_t>(word >> terms.count_bits)
+
+
+cdef inline int64_t count_of(const Terms* terms, uint64_t word) noexcept nogil:
+    return <int64_t>(word & ((<uint64_t>1 << terms.count_bits) - 1))
+
+
+cdef inline uint64_t packed(const Terms* terms, int64_t number, int64_t count) noexcept nogil:
+    return (<uint64_t>number << terms.count_bits) | <uint64_t>count
+
+
+cdef inline int64_t fixed_used(const Terms* terms, const Instant* t, uint64_t word) noexcept nogil:
+    return count_of(terms, word) if number_of(terms, word) >= t.number else 0
+
+
+cdef inline bint fixed_check(
+    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+) noexcept nogil:
+    """Count `cost` in the current window if it fits there."""
+    cdef int64_t number = number_of(terms, word[0])
+    cdef int64_t used = count_of(terms, word[0])
+    cdef int64_t left
+    if number > t.number:  # The clock has gone back; never so for calendar windows.
+        left = (number + 1) * terms.period_ns - t.now
+    else:
+        if number < t.number:
+            number = t.number
+            used = 0
+        left = t.end - t.now
+    cdef int64_t wanted = cost if cost else 1
+    answer.retry_after = answer.delay = 0
+    if wanted > terms.ceiling - used:
+        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
+        answer.reset_after = left if used else 0
+        if wanted > terms.ceiling:
+            answer.code = NEVER
+        else:
+            answer.code = DENIED
+            answer.retry_after = answer.reset_after
+        return False
+    if cost:
+        used += cost
+        word[0] = packed(terms, number, used)
+    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
+    answer.remaining = terms.ceiling - used
+    answer.reset_after = left if used else 0
+    return cost != 0
+
+
+# -- sliding windows: number and count of the current window, count of the one before it ---------
+
+
+cdef inline void _roll(
+    const Terms* terms, const Instant* t, const uint64_t* words,
+    int64_t* number, int64_t* current, int64_t* oldest
+) noexcept nogil:
+    number[0] = number_of(terms, words[0])
+    current[0] = count_of(terms, words[0])
+    oldest[0] = <int64_t>words[1]
+    if t.number > number[0]:
+        oldest[0] = current[0] if t.number == number[0] + 1 else 0
+        current[0] = 0
+        number[0] = t.number
+
+
+cdef inline int64_t _estimate(
+    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest
+) noexcept nogil:
+    if oldest and t.now > number * terms.period_ns:
+        oldest = _scaled(oldest, (number + 1) * terms.period_ns - t.now, terms.period_ns)
+    return current + oldest
+
+
+cdef inline int64_t sliding_used(
+    const Terms* terms, const Instant* t, const uint64_t* words
+) noexcept nogil:
+    cdef int64_t number, current, oldest
+    _roll(terms, t, words, &number, &current, &oldest)
+    return _estimate(terms, t, number, current, oldest)
+
+
+cdef inline int64_t _overlap(int64_t spare, int64_t period_ns, int64_t oldest) noexcept nogil:
+    """The longest overlap by which `oldest` hits weigh no more than `spare`."""
+    cdef wide product = <wide>(spare + 1) * <wide>period_ns - 1
+    if product >> 63 == 0:
+        return <int64_t>product // oldest
+    return <int64_t>(product // <wide>oldest)
+
+
+cdef inline int64_t _wait(
+    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest,
+    int64_t room
+) noexcept nogil:
+    """Find the exact time until the estimate, now above `room`, is down to it."""
+    cdef int64_t period_ns = terms.period_ns
+    cdef int64_t spare = room - current
+    cdef int64_t overlap
+    if spare >= oldest:
+        return number * period_ns - t.now
+    if spare >= 0:
+        overlap = _overlap(spare, period_ns, oldest)
+        if overlap:
+            return (number + 1) * period_ns - overlap - t.now
+    if room >= current:
+        return (number + 1) * period_ns - t.now
+    overlap = _overlap(room, period_ns, current)
+    return (number + 2) * period_ns - overlap - t.now
+
+
+cdef inline int64_t _sliding_reset(
+    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest
+) noexcept nogil:
+    if current:
+        return (number + 2) * terms.period_ns - (terms.period_ns - 1) // current - t.now
+    return _wait(terms, t, number, current, oldest, 0)
+
+
+cdef inline bint sliding_check(
+    const Terms* terms, const Instant* t, uint64_t* words, int64_t cost, Answer* answer
+) noexcept nogil:
+    """Count `cost` in the current window if the estimate leaves room for it."""
+    cdef int64_t number, current, oldest
+    _roll(terms, t, words, &number, &current, &oldest)
+    cdef int64_t used = _estimate(terms, t, number, current, oldest)
+    cdef int64_t wanted = cost if cost else 1
+    answer.retry_after = answer.delay = 0
+    if wanted > terms.ceiling - used:
+        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
+        answer.reset_after = (
+            _sliding_reset(terms, t, number, current, oldest) if used else 0
+        )
+        if wanted > terms.ceiling:
+            answer.code = NEVER
+        else:
+            answer.code = DENIED
+            answer.retry_after = _wait(terms, t, number, current, oldest, terms.ceiling - wanted)
+        return False
+    if cost:
+        used += cost
+        current += cost
+        words[0] = packed(terms, number, current)
+        words[1] = <uint64_t>oldest
+    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
+    answer.remaining = terms.ceiling - used
+    answer.reset_after = _sliding_reset(terms, t, number, current, oldest) if used else 0
+    return cost != 0

@@ -1,0 +1,249 @@
+"""Logs of hits: per key a ring of the times between them, as narrow as most of them allow.
+
+An entry is a unit of `hit_bytes` bytes: the nanoseconds since the entry before it, little-endian,
+standing for one hit. A unit of zeros begins a wide entry instead, for longer gaps and for more
+hits at one instant: eight bytes of nanoseconds and eight of hits follow it. So no stamp is ever
+rounded, and a log takes few bytes more than its hits need.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from ringfence.limiter.compiled._laws cimport (
+    ALLOWED, DENIED, NEVER, OVER_SOFT, Answer, Instant, Terms,
+)
+
+
+cdef struct Ring:
+    int64_t first  # stamp of the oldest entry
+    int64_t last  # stamp of the newest one
+    int64_t total  # hits
+    uint32_t room  # units there are
+    uint32_t head  # unit where the oldest entry begins
+    uint32_t used  # units in use
+    uint32_t newest  # units of the newest entry
+    unsigned char units[1]
+
+
+cdef struct Hits:
+    # One entry, read.
+    int64_t gap
+    int64_t count
+    uint32_t units
+
+
+cdef enum:
+    RING_HEAD = 40
+    FEWEST_UNITS = 4
+
+
+cdef inline uint32_t _wide_units(int width) noexcept nogil:
+    return 1 + (16 + width - 1) // width
+
+
+cdef inline void _unit_out(const Ring* ring, int width, uint32_t at, unsigned char* out) noexcept nogil:
+    cdef uint32_t place = ring.head + at
+    if place >= ring.room:
+        place -= ring.room
+    memcpy(out, &ring.units[<size_t>place * width], width)
+
+
+cdef inline void _unit_in(Ring* ring, int width, uint32_t at, const unsigned char* unit) noexcept nogil:
+    cdef uint32_t place = ring.head + at
+    if place >= ring.room:
+        place -= ring.room
+    memcpy(&ring.units[<size_t>place * width], unit, width)
+
+
+cdef inline Hits ring_read(const Ring* ring, int width, uint32_t at) noexcept nogil:
+    """Read the entry that begins `at` units after the oldest one."""
+    cdef Hits hits
+    cdef unsigned char[32] wide
+    cdef uint64_t gap = 0
+    cdef uint32_t unit
+    _unit_out(ring, width, at, <unsigned char*>&gap)
+    if gap:
+        hits.gap = <int64_t>gap
+        hits.count = 1
+        hits.units = 1
+        return hits
+    hits.units = _wide_units(width)
+    for unit in range(hits.units - 1):
+        _unit_out(ring, width, at + 1 + unit, wide + unit * width)
+    memcpy(&hits.gap, wide, 8)
+    memcpy(&hits.count, wide + 8, 8)
+    return hits
+
+
+cdef inline bint _is_narrow(int width, int64_t gap, int64_t count) noexcept nogil:
+    return count == 1 and gap > 0 and (width == 8 or gap >> (8 * width) == 0)
+
+
+cdef inline size_t ring_bytes(const Ring* ring, int width) noexcept nogil:
+    return 0 if ring == NULL else RING_HEAD + <size_t>ring.room * width
+
+
+cdef inline Ring* _with_room(Ring* ring, int width, uint32_t room) noexcept nogil:
+    """Copy a ring, or nothing, into one of `room` units; NULL without memory."""
+    cdef Ring* larger = <Ring*>malloc(RING_HEAD + <size_t>room * width)
+    cdef uint32_t straight
+    if larger == NULL:
+        return NULL
+    if ring == NULL:
+        memset(larger, 0, RING_HEAD)
+    else:
+        memcpy(larger, ring, RING_HEAD)
+        straight = ring.room - ring.head
+        if straight > ring.used:
+            straight = ring.used
+        memcpy(larger.units, &ring.units[<size_t>ring.head * width], <size_t>straight * width)
+        memcpy(
+            &larger.units[<size_t>straight * width], ring.units,
+            <size_t>(ring.used - straight) * width,
+        )
+    larger.head = 0
+    larger.room = room
+    free(ring)
+    return larger
+
+
+cdef inline Ring* ring_append(
+    Ring* ring, const Terms* terms, int64_t stamp, int64_t count
+) noexcept nogil:
+    """Write hits down at a stamp later than all others; return the ring, NULL without memory.
+
+    Without memory the old ring stays as it was.
+    """
+    cdef int width = terms.hit_bytes
+    cdef int64_t gap = 0 if ring == NULL or not ring.used else stamp - ring.last
+    cdef uint32_t used = 0 if ring == NULL else ring.used
+    cdef uint32_t room = 0 if ring == NULL else ring.room
+    cdef bint narrow
+    if not used:
+        gap = 1  # The oldest entry has its stamp in full.
+    narrow = _is_narrow(width, gap, count)
+    cdef uint32_t units = 1 if narrow else _wide_units(width)
+    cdef uint64_t wanted
+    cdef Ring* larger
+    if used + units > room:
+        # By quarters, and not beyond what a full log of lone hits takes.
+        wanted = used + used // 4 + FEWEST_UNITS
+        if wanted > <uint64_t>terms.ceiling:
+            wanted = <uint64_t>terms.ceiling
+        if wanted < used + units:
+            wanted = used + units
+        larger = _with_room(ring, width, <uint32_t>wanted)
+        if larger == NULL:
+            return NULL
+        ring = larger
+    elif room > 4 * FEWEST_UNITS and 4 * (used + units) < room:
+        larger = _with_room(ring, width, 2 * (used + units))
+        if larger != NULL:
+            ring = larger
+    if not used:
+        ring.first = stamp
+        ring.head = 0
+    cdef unsigned char[40] entry
+    memset(entry, 0, sizeof(entry))
+    cdef uint32_t unit
+    if narrow:
+        memcpy(entry, &gap, 8)
+    else:
+        memcpy(entry + width, &gap, 8)
+        memcpy(entry + width + 8, &count, 8)
+    for unit in range(units):
+        _unit_in(ring, width, used + unit, entry + unit * width)
+    ring.used += units
+    ring.newest = units
+    ring.last = stamp
+    ring.total += count
+    return ring
+
+
+cdef inline Ring* ring_record(
+    Ring* ring, const Terms* terms, int64_t stamp, int64_t count
+) noexcept nogil:
+    """Write hits down at a stamp, or with the newest ones when the clock went back."""
+    if ring == NULL or not ring.used or stamp > ring.last:
+        return ring_append(ring, terms, stamp, count)
+    # Take the newest entry out, and write it again with more hits.
+    cdef uint32_t begin = ring.used - ring.newest
+    cdef Hits newest = ring_read(ring, terms.hit_bytes, begin)
+    cdef int64_t last = ring.last
+    cdef Ring* written
+    ring.used = begin
+    ring.total -= newest.count
+    ring.last = last - newest.gap
+    written = ring_append(ring, terms, last, newest.count + count)
+    if written == NULL:
+        ring.used = begin + newest.units
+        ring.total += newest.count
+        ring.last = last
+    return written
+
+
+cdef inline void ring_expire(Ring* ring, const Terms* terms, int64_t now) noexcept nogil:
+    """Stop counting hits at or before `now - period`."""
+    cdef int64_t oldest_kept = now - terms.period_ns
+    cdef Hits hits
+    while ring.used and ring.first <= oldest_kept:
+        hits = ring_read(ring, terms.hit_bytes, 0)
+        ring.total -= hits.count
+        ring.used -= hits.units
+        ring.head += hits.units
+        if ring.head >= ring.room:
+            ring.head -= ring.room
+        if ring.used:
+            ring.first += ring_read(ring, terms.hit_bytes, 0).gap
+
+
+cdef inline bint ring_is_rested(const Ring* ring, const Terms* terms, int64_t now) noexcept nogil:
+    return ring == NULL or not ring.used or ring.last <= now - terms.period_ns
+
+
+cdef inline int64_t _ring_wait(
+    const Ring* ring, const Terms* terms, int64_t excess, int64_t now
+) noexcept nogil:
+    """Find the time until `excess` hits, all of them in the log, have expired."""
+    cdef uint32_t at = 0
+    cdef int64_t stamp = ring.first
+    cdef Hits hits = ring_read(ring, terms.hit_bytes, 0)
+    while excess > hits.count:
+        excess -= hits.count
+        at += hits.units
+        hits = ring_read(ring, terms.hit_bytes, at)
+        stamp += hits.gap
+    return stamp + terms.period_ns - now
+
+
+cdef inline int ring_check(
+    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+) noexcept nogil:
+    """Record `cost` hits if the window has room; 1 when the word has changed, -1 without memory."""
+    cdef Ring* ring = <Ring*>word[0]
+    cdef int64_t used = 0
+    cdef int64_t wanted = cost if cost else 1
+    if ring != NULL:
+        ring_expire(ring, terms, t.now)
+        used = ring.total
+    answer.retry_after = answer.delay = 0
+    if wanted > terms.ceiling - used:
+        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
+        answer.reset_after = ring.last + terms.period_ns - t.now if used else 0
+        if wanted > terms.ceiling:
+            answer.code = NEVER
+        else:
+            answer.code = DENIED
+            answer.retry_after = _ring_wait(ring, terms, used + wanted - terms.ceiling, t.now)
+        return 0
+    if cost:
+        ring = ring_record(ring, terms, t.now, cost)
+        if ring == NULL:
+            return -1
+        word[0] = <uint64_t>ring
+        used += cost
+    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
+    answer.remaining = terms.ceiling - used
+    answer.reset_after = ring.last + terms.period_ns - t.now if used else 0
+    return cost != 0

@@ -1,0 +1,50 @@
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
+
+from ringfence.limiter.compiled._laws cimport Answer, Instant, Terms
+from ringfence.limiter.compiled._siphash cimport SipKey
+from ringfence.limiter.compiled._slots cimport Slots
+
+
+cdef enum Decided:
+    DONE = 0
+    ABSENT = 1  # no entry here, and there may be one elsewhere: nothing was decided
+    FULL = 2  # a new entry needs room first: nothing was decided
+    ODD = 3  # beyond the compiled arithmetic: nothing was decided
+
+
+cdef class Store:
+    cdef Terms terms
+    cdef Instant instant
+    cdef Slots now_in
+    cdef Slots moved_from
+    cdef bint is_moving
+    cdef bint keeps_names
+    cdef bint is_within
+    cdef uint64_t bound
+    cdef uint64_t next_place
+    cdef uint64_t given_back
+    cdef uint64_t hand
+    cdef int64_t room
+    cdef size_t ring_bytes
+    cdef SipKey key
+    cdef readonly object scheme
+
+    cdef uint64_t identity(self, PyObject* name) noexcept
+    cdef bint enter(self, int64_t now) except -1
+    cdef void prefetch(self, uint64_t identity) noexcept nogil
+    cdef int decide(
+        self, uint64_t identity, PyObject* name, int64_t cost, bint is_alone, Answer* answer
+    ) except -1
+    cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil
+    cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
+    cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1
+    cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1
+    cdef int _resize(self) except -1
+    cdef void _move_on(self, int steps) noexcept
+    cdef void _sweep(self, int steps) noexcept
+    cdef bint _is_rested(self, uint64_t* words) noexcept nogil
+    cdef int64_t _weight(self, uint64_t* words) noexcept nogil
+    cdef void _release(self, Slots* part, uint64_t place) noexcept
+    cdef void _remove(self, Slots* part, uint64_t place) noexcept
+    cdef int64_t _evict(self) noexcept

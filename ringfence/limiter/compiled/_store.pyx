@@ -1,0 +1,476 @@
+"""The compiled counters of one limit: slots of 16 or 24 bytes, found by keyed identity.
+
+What a slot holds besides the identity is its algorithm's affair (`_laws`, `_ring`), where it
+stands is `_slots`'. Which keys belong here, and what becomes of those that do not fit, is for
+`ringfence.limiter.compiled.table`.
+"""
+
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from ringfence.limiter.compiled._laws cimport (
+    BUCKET, FIXED, LOG, SLIDING, Answer, Terms, bucket_check, bucket_level, count_of, fixed_check,
+    fixed_used, number_of, packed, sliding_check, sliding_used,
+)
+from ringfence.limiter.compiled._ring cimport (
+    Hits, Ring, ring_append, ring_bytes, ring_check, ring_expire, ring_is_rested, ring_read,
+)
+from ringfence.limiter.compiled._siphash cimport sip_key, siphash
+from ringfence.limiter.compiled._slots cimport (
+    Slots, close_up, home, make_way, ringfence_give_back, ringfence_prefetch, seek, slot,
+    slots_close, slots_open,
+)
+
+cdef extern from "Python.h":
+    const unsigned char* bytes_in "(const unsigned char *)PyBytes_AS_STRING"(PyObject* name) nogil
+    Py_ssize_t size_of "PyBytes_GET_SIZE"(PyObject* name) nogil
+
+cdef enum:
+    STEPS = 32  # slots that a new key moves on a table that is being resized
+    LOOK_AT = 4  # slots that a new key looks through for entries that are as new
+    SAMPLE = 16  # entries that an eviction chooses from,
+    LARGEST_SAMPLE = 512  # or more when none of them is light
+    GIVE_BACK = 16384  # slots moved before their memory is given back
+    FEWEST = 8
+
+cdef int64_t LATEST = <int64_t>1 << 62
+cdef int64_t LARGEST = <int64_t>1 << 61
+
+
+def siphash_of(bytes secret not None, bytes text not None) -> int:
+    """Hash a text by SipHash-2-4 under a key of 16 bytes."""
+    if len(secret) != 16:
+        raise ValueError(f"a SipHash key has 16 bytes, this one {len(secret)}")
+    return siphash(sip_key(secret), text, len(text))
+
+
+cdef class Store:
+    """Counters by key under one scheme, without any bound of its own.
+
+    `terms` are what `ringfence.limiter.compiled.terms` makes of the scheme. With `keeps_names` a
+    slot also refers to its key; otherwise keys cannot be listed.
+    """
+
+    def __cinit__(self, scheme, dict terms not None, bytes secret not None, bint keeps_names):
+        self.terms.kind = terms["kind"]
+        self.terms.words = 3 if self.terms.kind == SLIDING else 2
+        self.terms.ceiling = terms["ceiling"]
+        self.terms.hard = terms["hard"]
+        self.terms.unit = terms.get("unit", 0)
+        self.terms.ticks_per_ns = terms.get("ticks_per_ns", 0)
+        self.terms.capacity = terms.get("capacity", 0)
+        self.terms.hard_capacity = terms.get("hard_capacity", 0)
+        self.terms.is_queue = terms.get("is_queue", False)
+        self.terms.period_ns = terms.get("period_ns", 0)
+        self.terms.count_bits = terms.get("count_bits", 0)
+        self.terms.hit_bytes = terms.get("hit_bytes", 0)
+        if len(secret) != 16:
+            raise ValueError(f"identity key: {len(secret)} bytes; give 16 secret ones")
+        self.key = sip_key(secret)
+        self.scheme = scheme
+        self.keeps_names = keeps_names
+        self.instant.now = -1
+        if not slots_open(&self.now_in, self.terms.words, FEWEST, keeps_names):
+            raise MemoryError
+
+    def __dealloc__(self):
+        cdef uint64_t place
+        for place in range(self.moved_from.size):
+            if slot(&self.moved_from, place)[0]:
+                self._release(&self.moved_from, place)
+        slots_close(&self.moved_from)
+        for place in range(self.now_in.size):
+            if slot(&self.now_in, place)[0]:
+                self._release(&self.now_in, place)
+        slots_close(&self.now_in)
+
+    def __len__(self):
+        return self.now_in.count + self.moved_from.count
+
+    def __contains__(self, bytes name not None):
+        return self._find(self.identity(<PyObject*>name)) != NULL
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the slots and rings take."""
+        cdef uint64_t size = self.now_in.size
+        if self.is_moving:
+            size += self.moved_from.size - self.given_back
+        return size * 8 * (self.terms.words + self.keeps_names) + self.ring_bytes
+
+    def names(self) -> list:
+        """All keys that have a counter. Raises `LookupError` when they are not kept."""
+        cdef uint64_t place
+        cdef list found = []
+        if not self.keeps_names:
+            raise LookupError("keys: this table knows keys by their identity alone")
+        for place in range(self.moved_from.size):
+            if self.moved_from.names[place] != NULL:
+                found.append(<object>self.moved_from.names[place])
+        for place in range(self.now_in.size):
+            if self.now_in.names[place] != NULL:
+                found.append(<object>self.now_in.names[place])
+        return found
+
+    def get(self, bytes name not None):
+        """The numbers of a key's counter, None when there is none; `put` reads them.
+
+        A bucket's TAT in ticks; the number and the count or counts of a window; the stamps and
+        counts of a log.
+        """
+        cdef uint64_t* word = self._find(self.identity(<PyObject*>name))
+        cdef Ring* ring
+        cdef Hits hits
+        cdef int64_t stamp
+        cdef unsigned int at = 0
+        if word == NULL:
+            return None
+        if self.terms.kind == BUCKET:
+            return (<int64_t>word[1] + self.terms.base_ns * <object>self.terms.ticks_per_ns,)
+        if self.terms.kind != LOG:
+            numbers = (number_of(&self.terms, word[1]), count_of(&self.terms, word[1]))
+            return numbers if self.terms.kind == FIXED else (*numbers, <int64_t>word[2])
+        stamps, counts = [], []
+        ring = <Ring*>word[1]
+        stamp = ring.first
+        while at < ring.used:
+            hits = ring_read(ring, self.terms.hit_bytes, at)
+            if at:
+                stamp += hits.gap
+            stamps.append(stamp)
+            counts.append(hits.count)
+            at += hits.units
+        return stamps, counts
+
+    def put(self, bytes name not None, tuple numbers not None, now) -> bool:
+        """Write a key's counter; False, and no trace, when its numbers do not fit in a slot."""
+        cdef uint64_t identity = self.identity(<PyObject*>name)
+        cdef uint64_t[2] words
+        cdef uint64_t* word
+        cdef Ring* ring = NULL
+        cdef Ring* longer
+        if not 0 <= now < LATEST or not self.enter(now):
+            return False
+        words[1] = 0
+        if self.terms.kind == BUCKET:
+            tat = numbers[0] - self.terms.base_ns * <object>self.terms.ticks_per_ns
+            if not -LATEST < tat < LATEST:
+                return False
+            words[0] = <uint64_t><int64_t>tat
+        elif self.terms.kind == LOG:
+            if sum(numbers[1]) >= LARGEST or not numbers[0] or numbers[0][0] <= -LATEST:
+                return False
+            for stamp, count in zip(*numbers):
+                if count == 0:
+                    continue
+                longer = ring_append(ring, &self.terms, stamp, count)
+                if longer == NULL:
+                    free(ring)
+                    raise MemoryError
+                ring = longer
+            if ring == NULL:
+                return False
+            words[0] = <uint64_t>ring
+        else:
+            if numbers[1] >> self.terms.count_bits or numbers[0] >> (64 - self.terms.count_bits):
+                return False
+            words[0] = packed(&self.terms, numbers[0], numbers[1])
+            if self.terms.kind == SLIDING:
+                words[1] = numbers[2]
+        word = self._find(identity)
+        if word == NULL:
+            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+            self._insert(identity, words, <PyObject*>name)
+            return True
+        if self.terms.kind == LOG:
+            self.ring_bytes -= ring_bytes(<Ring*>word[1], self.terms.hit_bytes)
+            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+            free(<Ring*>word[1])
+        memcpy(word + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+        return True
+
+    def pop(self, bytes name not None) -> bool:
+        """Forget a key; say whether it had a counter."""
+        cdef uint64_t identity = self.identity(<PyObject*>name)
+        cdef uint64_t begin
+        cdef Slots* part = self._part(identity, &begin)
+        cdef uint64_t place = seek(part, identity, begin)
+        if slot(part, place)[0] != identity:
+            return False
+        self._remove(part, place)
+        return True
+
+    def evict(self, now) -> bool:
+        """Drop, of a few keys, the one that loses the least; say whether it was in use."""
+        self.enter(min(max(now, 0), LATEST - 1))
+        return self._evict() > 0
+
+    def sweep(self, int steps, now) -> None:
+        """Look through some slots for entries that are as new, and drop them."""
+        if 0 <= now < LATEST:
+            self.enter(now)
+            if self.is_moving:
+                self._move_on(steps)
+            else:
+                self._sweep(steps)
+
+    # -- called for every check ----------------------------------------------------------------
+
+    cdef uint64_t identity(self, PyObject* name) noexcept:
+        """A key's identity: SipHash of its bytes, but for two values that mean something else."""
+        cdef uint64_t hashed = siphash(self.key, bytes_in(name), size_of(name))
+        if hashed == 0:
+            return 1
+        return hashed - 1 if hashed == <uint64_t>-1 else hashed
+
+    cdef bint enter(self, int64_t now) except -1:
+        """Make `now` the instant of what follows; False when the words cannot express it."""
+        cdef int64_t since, span
+        if now == self.instant.now:
+            return self.is_within
+        self.is_within = True
+        if self.terms.kind == BUCKET:
+            since = now - self.terms.base_ns
+            span = LATEST if self.terms.ticks_per_ns == 1 else LARGEST // self.terms.ticks_per_ns
+            if not -span < since < span and not self.now_in.count + self.moved_from.count:
+                self.terms.base_ns = now
+                since = 0
+            if -span < since < span:
+                self.instant.at = since * self.terms.ticks_per_ns
+            else:  # Nothing can be poured in; what is there has drained, or never will.
+                self.is_within = False
+                self.instant.at = LATEST if since > 0 else -LATEST
+        elif self.terms.kind != LOG:
+            if not self.instant.start <= now < self.instant.end:
+                if self.terms.period_ns:
+                    self.instant.number = now // self.terms.period_ns
+                    self.instant.start = self.instant.number * self.terms.period_ns
+                    self.instant.end = self.instant.start + self.terms.period_ns
+                else:
+                    start, end = self.scheme.window(now)
+                    self.instant.number = self.scheme.number(start)
+                    self.instant.start = start
+                    self.instant.end = end
+        self.instant.now = now
+        return self.is_within
+
+    cdef void prefetch(self, uint64_t identity) noexcept nogil:
+        """Have the memory of an identity's home brought near."""
+        cdef uint64_t begin
+        cdef Slots* part = self._part(identity, &begin)
+        ringfence_prefetch(slot(part, home(part, identity)))
+        ringfence_prefetch(slot(part, home(part, identity)) + 8)
+
+    cdef int decide(
+        self, uint64_t identity, PyObject* name, int64_t cost, bint is_alone, Answer* answer
+    ) except -1:
+        """Decide a check at the instant entered; `is_alone` says that no other store has the key."""
+        cdef uint64_t* word = self._find(identity)
+        cdef uint64_t[2] fresh
+        if word != NULL:
+            if (
+                self.terms.period_ns == 0 and self.terms.kind == FIXED
+                and number_of(&self.terms, word[1]) > self.instant.number
+            ):
+                return ODD
+            self._apply(word + 1, cost, answer)
+            return DONE
+        if not is_alone:
+            return ABSENT
+        fresh[0] = <uint64_t>self.instant.at if self.terms.kind == BUCKET else 0
+        fresh[1] = 0
+        if self._apply(fresh, cost, answer):
+            if self.room <= 0:
+                if self.terms.kind == LOG:
+                    self.ring_bytes -= ring_bytes(<Ring*>fresh[0], self.terms.hit_bytes)
+                    free(<Ring*>fresh[0])
+                return FULL
+            self._insert(identity, fresh, name)
+            self.room -= 1
+        return DONE
+
+    cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil:
+        """The array that has an identity or would get it, and where its entries begin."""
+        if self.is_moving and identity >= self.bound:
+            begin[0] = self.next_place
+            return &self.moved_from
+        begin[0] = 0
+        return &self.now_in
+
+    cdef uint64_t* _find(self, uint64_t identity) noexcept nogil:
+        cdef uint64_t begin
+        cdef Slots* part = self._part(identity, &begin)
+        cdef uint64_t* word = slot(part, seek(part, identity, begin))
+        return word if word[0] == identity else NULL
+
+    cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1:
+        """Decide over the words of a slot; say whether they have changed."""
+        cdef int changed
+        if self.terms.kind == BUCKET:
+            return bucket_check(&self.terms, &self.instant, words, cost, answer)
+        if self.terms.kind == FIXED:
+            return fixed_check(&self.terms, &self.instant, words, cost, answer)
+        if self.terms.kind == SLIDING:
+            return sliding_check(&self.terms, &self.instant, words, cost, answer)
+        cdef size_t before = ring_bytes(<Ring*>words[0], self.terms.hit_bytes)
+        changed = ring_check(&self.terms, &self.instant, words, cost, answer)
+        if changed < 0:
+            raise MemoryError
+        self.ring_bytes += ring_bytes(<Ring*>words[0], self.terms.hit_bytes) - before
+        return changed
+
+    # -- keeping in order ----------------------------------------------------------------------
+
+    cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1:
+        """Give an absent identity a slot."""
+        cdef uint64_t begin, place
+        cdef Slots* part
+        if self.is_moving:
+            self._move_on(STEPS)
+        else:
+            self._sweep(LOOK_AT)
+            if self.now_in.count * 8 >= self.now_in.homes * 7 or (
+                self.now_in.homes > 1024 and self.now_in.count * 4 < self.now_in.homes
+            ):
+                self._resize()
+        part = self._part(identity, &begin)
+        place = seek(part, identity, begin)
+        if not make_way(part, place):
+            raise MemoryError
+        slot(part, place)[0] = identity
+        memcpy(slot(part, place) + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+        if self.keeps_names:
+            Py_INCREF(<object>name)
+            part.names[place] = name
+        return 0
+
+    cdef int _resize(self) except -1:
+        """Begin to move to an array that is seven ninths full."""
+        self.moved_from = self.now_in
+        if not slots_open(
+            &self.now_in, self.terms.words, self.moved_from.count * 9 // 7 + FEWEST, self.keeps_names
+        ):
+            self.now_in = self.moved_from
+            self.moved_from.size = self.moved_from.count = 0
+            self.moved_from.words = NULL
+            self.moved_from.names = NULL
+            raise MemoryError
+        self.is_moving = True
+        self.bound = self.next_place = self.given_back = self.hand = 0
+        return 0
+
+    cdef void _move_on(self, int steps) noexcept:
+        """Move the next slots to the new array, but for entries that are as new."""
+        cdef Slots* old = &self.moved_from
+        cdef Slots* new = &self.now_in
+        cdef uint64_t* word
+        cdef uint64_t place
+        while steps and self.next_place < old.size:
+            steps -= 1
+            word = slot(old, self.next_place)
+            if word[0]:
+                self.bound = word[0] + 1
+                old.count -= 1
+                if self._is_rested(word + 1):
+                    self._release(old, self.next_place)
+                else:
+                    place = seek(new, word[0], 0)
+                    if not make_way(new, place):
+                        # No memory for a few slots more: what cannot be kept is let go.
+                        self._release(old, self.next_place)
+                    else:
+                        memcpy(slot(new, place), word, old.per_slot * sizeof(uint64_t))
+                        if self.keeps_names:
+                            new.names[place] = old.names[self.next_place]
+                            old.names[self.next_place] = NULL
+                word[0] = 0
+            self.next_place += 1
+        if self.next_place >= old.size:
+            slots_close(old)
+            self.is_moving = False
+        elif self.next_place - self.given_back >= GIVE_BACK:
+            ringfence_give_back(
+                <char*>slot(old, self.given_back), <char*>slot(old, self.next_place)
+            )
+            if self.keeps_names:
+                ringfence_give_back(
+                    <char*>(old.names + self.given_back), <char*>(old.names + self.next_place)
+                )
+            self.given_back = self.next_place
+
+    cdef void _sweep(self, int steps) noexcept:
+        """Drop entries that are as new from the slots under the hand."""
+        cdef uint64_t* word
+        while steps:
+            steps -= 1
+            if self.hand >= self.now_in.size:
+                self.hand = 0
+            word = slot(&self.now_in, self.hand)
+            if word[0] and self._is_rested(word + 1):
+                self._remove(&self.now_in, self.hand)
+            else:
+                self.hand += 1
+
+    cdef bint _is_rested(self, uint64_t* words) noexcept nogil:
+        """Whether forgetting an entry would change nothing."""
+        if self.terms.kind == LOG:
+            return ring_is_rested(<Ring*>words[0], &self.terms, self.instant.now)
+        return self._weight(words) == 0
+
+    cdef int64_t _weight(self, uint64_t* words) noexcept nogil:
+        """What forgetting an entry would give away; of one limit, so that units compare."""
+        if self.terms.kind == BUCKET:
+            return bucket_level(words, &self.instant)
+        if self.terms.kind == FIXED:
+            return fixed_used(&self.terms, &self.instant, words[0])
+        if self.terms.kind == SLIDING:
+            return sliding_used(&self.terms, &self.instant, words)
+        ring_expire(<Ring*>words[0], &self.terms, self.instant.now)
+        return (<Ring*>words[0]).total
+
+    cdef void _release(self, Slots* part, uint64_t place) noexcept:
+        """Let go of what a slot refers to."""
+        cdef Ring* ring
+        if self.terms.kind == LOG:
+            ring = <Ring*>slot(part, place)[1]
+            self.ring_bytes -= ring_bytes(ring, self.terms.hit_bytes)
+            free(ring)
+        if part.names != NULL:
+            Py_DECREF(<object>part.names[place])
+            part.names[place] = NULL
+
+    cdef void _remove(self, Slots* part, uint64_t place) noexcept:
+        self._release(part, place)
+        close_up(part, place)
+
+    cdef int64_t _evict(self) noexcept:
+        """Drop the lightest entry of a sample, a larger one when none is light; return its weight."""
+        cdef Slots* part = &self.now_in
+        cdef uint64_t scanned, place, lightest = 0
+        cdef int64_t weight, least = -1
+        cdef int64_t full = self.terms.capacity if self.terms.kind == BUCKET else self.terms.ceiling
+        cdef int seen = 0
+        if self.is_moving and self.moved_from.count > SAMPLE:
+            part = &self.moved_from
+            if self.hand < self.next_place:
+                self.hand = self.next_place
+        for scanned in range(part.size):
+            if self.hand >= part.size:
+                self.hand = 0
+            place = self.hand
+            self.hand += 1
+            if slot(part, place)[0] == 0:
+                continue
+            weight = self._weight(slot(part, place) + 1)
+            if least < 0 or weight < least:
+                least = weight
+                lightest = place
+            seen += 1
+            if weight == 0 or seen >= LARGEST_SAMPLE or (seen >= SAMPLE and least <= full // 2):
+                break
+        if least >= 0:
+            self._remove(part, lightest)
+        return least

@@ -1,0 +1,182 @@
+"""The table of one rule on compiled stores, with the reference beside them for all that is rare.
+
+A key has its counter in exactly one place: in the store of the limit that it was last counted by,
+or, when no slot can hold it, among the reference's counters. Checks by a store's own limit never
+leave compiled code. Everything else, such as the first check after a limit has changed, a refund,
+or a move to another node, reads the counter out of its slot, has the reference do what it
+specifies, and writes it back; so both engines answer alike by construction, and only the checks
+themselves exist twice.
+"""
+
+from collections.abc import Sequence
+
+from ringfence.limiter.compiled._hot import HotTable
+from ringfence.limiter.compiled._store import Store
+from ringfence.limiter.compiled.terms import counter_of, numbers_of, terms_of
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.reference import OVER_SOFT, Counter, Verdict
+from ringfence.limiter.table import Table
+
+__all__ = ["CompiledTable"]
+
+_MOST_STORES = 16
+"""Limits of one rule that are counted by compiled code at once."""
+_LOOK_AT = 64
+"""Slots of older stores that a check looks through for entries that are as new."""
+
+
+class CompiledTable(HotTable, Table):
+    """Counters by key under one limit, at most `max_keys` of them, 16 or 24 bytes a slot.
+
+    `secret`, 16 bytes that no client knows, keys the identities; all tables that hand keys to
+    each other share it. Without `keeps_keys` a slot holds nothing but the identity and the
+    counter, and `all_keys` raises `LookupError`; with it, a reference to the key as well, which is
+    what handing counters to other nodes needs.
+    """
+
+    def __init__(
+        self,
+        limit: Limit,
+        *,
+        max_keys: int,
+        secret: bytes,
+        keeps_keys: bool,
+        first_lease: int = 1,
+        is_shared: bool = False,
+    ) -> None:
+        Table.__init__(self, limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+        self._secret = secret
+        self._keeps_keys = keeps_keys
+        self._by_limit: dict[Limit, Store] = {}
+        self.stores = []
+        self.odd = self._counters
+        self.own_limit = limit
+        self.most = max_keys
+        self.own = self.store_for(limit)
+
+    def __len__(self) -> int:
+        return HotTable.__len__(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that compiled counters take, keys aside."""
+        return sum(store.nbytes for store in self.stores)
+
+    def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
+        """Apply another limit from the next check on, as `Table.change_limit` does."""
+        if is_shared != self._is_shared:
+            self._by_limit.clear()  # What the stores hold is read, but no longer counted there.
+        Table.change_limit(self, limit, is_shared=is_shared)
+        self.own_limit = limit
+        self.own = self.store_for(limit)
+
+    def all_keys(self) -> list[bytes]:
+        """All keys that have a counter. Raises `LookupError` when the table keeps none."""
+        return [key for store in self.stores for key in store.names()] + Table.all_keys(self)
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key has a counter."""
+        return any(key in store for store in self.stores) or key in self._counters
+
+    def reset(self, key: bytes) -> None:
+        """Forget a key."""
+        self._counters.pop(key, None)
+        for store in self.stores:
+            store.pop(key)
+
+    def evict(self, count: int, now: int) -> None:
+        """Drop up to `count` keys: each time the one of a sample that loses the least."""
+        for _ in range(min(count, len(self))):
+            fullest = max(self.stores, key=len, default=None)
+            if fullest is None or len(fullest) < len(self._counters):
+                Table.evict(self, 1, now)
+            else:
+                self.evicted += fullest.evict(now)
+
+    # -- what compiled code cannot do by itself ------------------------------------------------
+
+    def store_for(self, limit: Limit) -> Store | None:
+        """Find the store of a limit, or make one; None when only the reference counts by it."""
+        store = self._by_limit.get(limit)
+        if store is None and len(self.stores) < _MOST_STORES:
+            scheme = self._scheme_of(limit)
+            terms = terms_of(scheme)
+            if terms is not None:
+                store = Store(scheme, terms, self._secret, self._keeps_keys)
+                self._by_limit[limit] = store
+                self.stores.append(store)
+        return store
+
+    def renewed(self, store: Store, now: int) -> Store | None:
+        """Begin a store anew that cannot express `now`; its keys follow one by one."""
+        limit = store.scheme.limit
+        del self._by_limit[limit]
+        self._tidy(now)
+        fresh = self.store_for(limit)
+        if store is self.own:
+            self.own = fresh
+        return fresh
+
+    def slow_verdicts(
+        self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None
+    ) -> list[Verdict]:
+        """Decide by the reference alone: there is no store at all."""
+        return Table.verdicts(self, keys, costs, now, limit)
+
+    def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
+        """Decide one check wherever its counter is, and have the counter where it belongs."""
+        own = self._scheme
+        scheme = own if limit is None else self._scheme_of(limit)
+        counter = self._find(key)
+        if counter is None:
+            counter = scheme.open(now)
+            row = counter.check(cost, now)
+            if cost and row[0] <= OVER_SOFT:
+                self._insert(key, counter, now)
+        else:
+            if counter.scheme is not scheme:
+                counter = scheme.adopt(counter, now)
+            row = counter.check(cost, now)
+            if cost or scheme is own:  # A peek with a carried limit leaves no trace.
+                self._keep(key, counter, now)
+        if cost:
+            self._tidy(now)
+        return row
+
+    def _find(self, key: bytes) -> Counter | None:
+        for store in self.stores:
+            numbers = store.get(key)
+            if numbers is not None:
+                return counter_of(store.scheme, numbers)
+        return self._counters.get(key)
+
+    def _keep(self, key: bytes, counter: Counter, now: int) -> None:
+        numbers = numbers_of(counter)
+        place = None if numbers is None else self.store_for(counter.scheme.limit)
+        if place is not None and (numbers is None or not place.put(key, numbers, now)):
+            place = None
+        for store in self.stores:
+            if store is not place:
+                store.pop(key)
+        if place is None:
+            self._counters[key] = counter
+        else:
+            self._counters.pop(key, None)
+
+    def _insert(self, key: bytes, counter: Counter, now: int) -> None:
+        if self._counters:
+            Table._insert(self, key, counter, now)
+        elif len(self) >= self._max_keys:
+            self.evict(1, now)
+        self._keep(key, counter, now)
+
+    def _tidy(self, now: int) -> None:
+        """Let older stores, and what they hold that is as new, go."""
+        for store in [store for store in self.stores if store is not self.own]:
+            store.sweep(_LOOK_AT, now)
+            if not len(store):
+                self.stores.remove(store)
+                if self._by_limit.get(store.scheme.limit) is store:
+                    del self._by_limit[store.scheme.limit]
+        if self.own is None:
+            self.own = self.store_for(self.own_limit)

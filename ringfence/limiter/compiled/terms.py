@@ -1,0 +1,125 @@
+"""From the reference's schemes and counters to the numbers of a compiled store, and back.
+
+Decides which limits have a compiled form at all, and how a counter is written as plain numbers.
+Everything that is not asked for at every check is left to the reference's own arithmetic: a
+counter is read from its slot, asked, and written back.
+"""
+
+from typing import TypeAlias
+
+from ringfence.limiter.reference import Counter, Scheme
+from ringfence.limiter.reference.bucket import Bucket, BucketScheme
+from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
+from ringfence.limiter.reference.shared import Shared, SharedBucketScheme
+from ringfence.limiter.reference.sliding_log import SlidingLog, SlidingLogScheme
+from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWindowScheme
+
+__all__ = ["Numbers", "Terms", "counter_of", "numbers_of", "terms_of"]
+
+Terms: TypeAlias = dict[str, int]
+"""A scheme's numbers by name, as `Store` takes them."""
+Numbers: TypeAlias = tuple[int, ...] | tuple[list[int], list[int]]
+"""A counter's numbers, as `Store.put` takes them."""
+
+_BUCKET, _FIXED, _SLIDING, _LOG = range(4)
+_LATEST = 2**62
+"""Instants before this one, in the year 2116, have a compiled form."""
+_MOST_TICKS = 2**61
+_MOST_TICKS_PER_NS = 2**20
+_MOST_HITS = 2**31
+
+
+def terms_of(scheme: Scheme) -> Terms | None:
+    """Work out how a store counts by a scheme; None when only the reference can."""
+    match scheme:
+        case SharedBucketScheme():
+            return None
+        case BucketScheme():
+            return _bucket_terms(scheme)
+        case FixedWindowScheme():
+            period_ns = 0 if scheme.limit.calendar is not None else scheme.limit.period_ns
+            return _window_terms(_FIXED, scheme, period_ns)
+        case SlidingWindowScheme() if scheme.slots == 1:
+            return _window_terms(_SLIDING, scheme, scheme.slot_ns)
+        case SlidingLogScheme() if scheme.ceiling < _MOST_HITS:
+            return _log_terms(scheme)
+        case _:
+            return None
+
+
+def numbers_of(counter: Counter) -> Numbers | None:
+    """Write a counter down for a store; None when stores hold no such counters."""
+    match counter:
+        case Shared():
+            return None
+        case Bucket():
+            return (counter.tat,)
+        case FixedWindow():
+            return counter.scheme.number(counter.start), counter.count
+        case SlidingWindow():
+            return counter.slot, *counter.counts
+        case SlidingLog():
+            first = counter.first
+            return counter.stamps[first:].tolist(), counter.counts[first:].tolist()
+        case _:
+            return None
+
+
+def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
+    """Read what `numbers_of` wrote for a counter of this scheme."""
+    match scheme, numbers:
+        case BucketScheme(), (int(tat),):
+            return Bucket(scheme, tat)
+        case FixedWindowScheme(), (int(number), int(count)):
+            return FixedWindow(scheme, *scheme.window(scheme.begun(number)), count)
+        case SlidingWindowScheme(), (int(slot), int(current), int(oldest)):
+            return SlidingWindow(scheme, slot, (current, oldest))
+        case SlidingLogScheme(), (list(stamps), list(counts)):
+            log = SlidingLog(scheme)
+            for stamp, count in zip(stamps, counts, strict=True):
+                log.record(count, stamp)
+            return log
+        case _:
+            raise AssertionError(f"{numbers} are no counter under {scheme.limit}")
+
+
+def _bucket_terms(scheme: BucketScheme) -> Terms | None:
+    if scheme.capacity >= _MOST_TICKS or scheme.ticks_per_ns > _MOST_TICKS_PER_NS:
+        return None
+    return {
+        "kind": _BUCKET,
+        "ceiling": scheme.ceiling,
+        "hard": scheme.hard,
+        "unit": scheme.unit,
+        "ticks_per_ns": scheme.ticks_per_ns,
+        "capacity": scheme.capacity,
+        "hard_capacity": scheme.hard_capacity,
+        "is_queue": scheme.is_queue,
+    }
+
+
+def _window_terms(kind: int, scheme: Scheme, period_ns: int) -> Terms | None:
+    """Share a word between the window's number, until `_LATEST`, and its count."""
+    unit_ns = period_ns or 10**9
+    count_bits = 64 - (_LATEST // unit_ns + 1).bit_length()
+    if scheme.ceiling >> count_bits:
+        return None
+    return {
+        "kind": kind,
+        "ceiling": scheme.ceiling,
+        "hard": scheme.hard,
+        "period_ns": period_ns,
+        "count_bits": count_bits,
+    }
+
+
+def _log_terms(scheme: SlidingLogScheme) -> Terms:
+    """Make hits so wide that, of a full log, few of the times between them are too long."""
+    usual_gap_ns = 4 * scheme.period_ns // max(scheme.ceiling, 1)
+    return {
+        "kind": _LOG,
+        "ceiling": scheme.ceiling,
+        "hard": scheme.hard,
+        "period_ns": scheme.period_ns,
+        "hit_bytes": min(max((usual_gap_ns.bit_length() + 7) // 8, 2), 8),
+    }

@@ -1,0 +1,30 @@
+"""Builds the compiled tables where there is a C compiler; without one the package works as well."""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+FOLDER = "ringfence/limiter/compiled"
+PARTS = [f"{FOLDER}/{name}.pxd" for name in ("_laws", "_ring", "_siphash", "_slots", "_store")]
+
+extensions = cythonize(
+    [
+        Extension(
+            f"ringfence.limiter.compiled.{name}",
+            [f"{FOLDER}/{name}.pyx"],
+            depends=PARTS,
+            extra_compile_args=["-O3"],
+        )
+        for name in ("_store", "_hot")
+    ],
+    language_level=3,
+    compiler_directives={
+        "boundscheck": False,
+        "wraparound": False,
+        "cdivision": True,
+        "initializedcheck": False,
+    },
+)
+for extension in extensions:
+    extension.optional = True  # Afterwards, for cythonize() does not pass it on.
+
+setup(ext_modules=extensions)
