@@ -33,6 +33,7 @@ class _ReaderGone(Exception):
 _MODULES = {
     "check": "checking",
     "demo": "demonstrating",
+    "info": "telling",
     "keys": "keys",
     "leave": "leaving",
     "members": "members",

@@ -1,15 +1,27 @@
 import pytest
 
-from ringfence.limiter import Code, Outcome, Table
+from ringfence.limiter import Code, Engine, EngineRule, Outcome, compiled_tables, why_not_compiled
 from tests.vectors.algorithms import VECTORS, Step, Vector
+
+KEY = bytes(8) + b"key"
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_the_reference_engine_answers_every_worked_example(vector: Vector) -> None:
-    table = Table(vector.limit, max_keys=10)
+    answer(Engine(max_keys=10), vector)
 
+
+@pytest.mark.skipif(why_not_compiled() is not None, reason="installed without a compiler")
+@pytest.mark.parametrize("keeps_keys", [False, True])
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_the_compiled_engine_answers_every_worked_example(vector: Vector, keeps_keys: bool) -> None:
+    answer(Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=keeps_keys)), vector)
+
+
+def answer(engine: Engine, vector: Vector) -> None:
+    engine.set_rules({0: EngineRule(vector.limit)})
     for number, step in enumerate(vector.steps):
-        outcome = table.check(b"key", step.cost, step.at_ns)
+        outcome = engine.decide([KEY], [step.cost], [], [], [], step.at_ns).row(0)
 
         assert facts(outcome, step) == expected(step), f"step {number}: {step}"
 

@@ -11,6 +11,7 @@ class HotTable:
     odd: MutableMapping[bytes, Counter]
     own_limit: Limit
     most: int
+    last_limit: Limit | None
     def __len__(self) -> int: ...
     def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome: ...
     def verdicts(

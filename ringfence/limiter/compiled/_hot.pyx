@@ -116,7 +116,7 @@ cdef class HotTable:
     cdef public object odd
     cdef public object own_limit
     cdef public int64_t most
-    cdef object last_limit
+    cdef public object last_limit  # carried by a check; its store is not looked up again
     cdef Store last_store
     cdef bint is_alone
 

@@ -68,7 +68,7 @@ cdef class Store:
         self.terms.count_bits = terms.get("count_bits", 0)
         self.terms.hit_bytes = terms.get("hit_bytes", 0)
         if len(secret) != 16:
-            raise ValueError(f"identity key: {len(secret)} bytes; give 16 secret ones")
+            raise ValueError(f"a SipHash key has 16 bytes, this one {len(secret)}")
         self.key = sip_key(secret)
         self.scheme = scheme
         self.keeps_names = keeps_names
@@ -254,6 +254,7 @@ cdef class Store:
                     self.instant.number = self.scheme.number(start)
                     self.instant.start = start
                     self.instant.end = end
+            self.is_within = self.instant.number >= 0  # Calendars have days before 1970, too.
         self.instant.now = now
         return self.is_within
 

@@ -21,6 +21,7 @@ __all__ = ["CompiledTable"]
 
 _MOST_STORES = 16
 """Limits of one rule that are counted by compiled code at once."""
+_SECRET_BYTES = 16
 _LOOK_AT = 64
 """Slots of older stores that a check looks through for entries that are as new."""
 
@@ -45,6 +46,8 @@ class CompiledTable(HotTable, Table):
         is_shared: bool = False,
     ) -> None:
         Table.__init__(self, limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+        if len(secret) != _SECRET_BYTES:
+            raise ValueError(f"secret: {len(secret)} bytes; give {_SECRET_BYTES} secret ones")
         self._secret = secret
         self._keeps_keys = keeps_keys
         self._by_limit: dict[Limit, Store] = {}
@@ -66,6 +69,7 @@ class CompiledTable(HotTable, Table):
         """Apply another limit from the next check on, as `Table.change_limit` does."""
         if is_shared != self._is_shared:
             self._by_limit.clear()  # What the stores hold is read, but no longer counted there.
+            self.last_limit = None
         Table.change_limit(self, limit, is_shared=is_shared)
         self.own_limit = limit
         self.own = self.store_for(limit)
@@ -113,6 +117,7 @@ class CompiledTable(HotTable, Table):
         del self._by_limit[limit]
         self._tidy(now)
         fresh = self.store_for(limit)
+        self.last_limit = None
         if store is self.own:
             self.own = fresh
         return fresh
@@ -176,6 +181,7 @@ class CompiledTable(HotTable, Table):
             store.sweep(_LOOK_AT, now)
             if not len(store):
                 self.stores.remove(store)
+                self.last_limit = None
                 if self._by_limit.get(store.scheme.limit) is store:
                     del self._by_limit[store.scheme.limit]
         if self.own is None:

@@ -1,0 +1,162 @@
+"""The reference and the compiled engine side by side: whatever one is asked, so is the other."""
+
+from collections.abc import Sequence
+
+from ringfence.limiter import (
+    Algorithm,
+    Calendar,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcomes,
+    Snapshot,
+    compiled_tables,
+)
+
+__all__ = ["COSTS", "DAY_NS", "GAPS_NS", "LIMITS", "Pair", "key_of"]
+
+SECRET = bytes(range(16))
+DAY_NS = 86_400 * 10**9
+LIMITS = [
+    Limit(5, 30, Algorithm.TOKEN_BUCKET),
+    Limit(7, 60 * 10**9, Algorithm.TOKEN_BUCKET, burst=20),
+    Limit(1_000_003, 10**9, Algorithm.TOKEN_BUCKET, soft_permille=100),
+    Limit(3, 10, Algorithm.LEAKY_BUCKET, burst=2),
+    Limit(4, 100, Algorithm.LEAKY_BUCKET, queue=True),
+    Limit(0, 10, Algorithm.TOKEN_BUCKET),
+    Limit(2**53 - 1, 1, Algorithm.TOKEN_BUCKET),
+    Limit(5, 30, Algorithm.FIXED_WINDOW),
+    Limit(100, 60 * 10**9, Algorithm.FIXED_WINDOW, soft_permille=400),
+    Limit(2**40, 10**6, Algorithm.FIXED_WINDOW),
+    Limit(3, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"),
+    Limit(5, 30, Algorithm.SLIDING_WINDOW),
+    Limit(50, 60 * 10**9, Algorithm.SLIDING_WINDOW, soft_permille=100),
+    Limit(2**40, 3, Algorithm.SLIDING_WINDOW),
+    Limit(6, 30, Algorithm.SLIDING_WINDOW, slots=3),
+    Limit(5, 30, Algorithm.SLIDING_WINDOW_LOG),
+    Limit(60, 60 * 10**9, Algorithm.SLIDING_WINDOW_LOG, soft_permille=100),
+    Limit(9, 7 * DAY_NS, Algorithm.SLIDING_WINDOW_LOG),
+    Limit(3, 40, Algorithm.CONCURRENCY),
+]
+COSTS = [0, 1, 1, 1, 2, 3, 7, 60, 2**33, 2**70]
+GAPS_NS = [0, 0, 1, 3, 7, 30, 100, 10**6, 10**9, 20 * 10**9, 61 * 10**9, DAY_NS, 40 * DAY_NS]
+
+
+def key_of(rule: int, number: int) -> bytes:
+    """A key of a rule; rules beyond those that are known have keys too."""
+    return rule.to_bytes(8, "big") + b"key-%d" % number
+
+
+class Pair:
+    """Two engines that must not be told apart. Rules are given as indices into `LIMITS`."""
+
+    def __init__(self, rules: Sequence[int], now: int) -> None:
+        self.now = now
+        self.reference = Engine(max_keys=10**6)
+        self.compiled = Engine(max_keys=10**6, tables=compiled_tables(SECRET, keeps_keys=True))
+        self.set_rules(rules, shared=())
+
+    @property
+    def engines(self) -> tuple[Engine, Engine]:
+        """Both."""
+        return self.reference, self.compiled
+
+    def set_rules(self, rules: Sequence[int], shared: Sequence[int]) -> None:
+        """Know rules 0, 1 and so on, with these limits; rule 1 has no veto."""
+        for engine in self.engines:
+            engine.set_rules(
+                {
+                    number: EngineRule(
+                        LIMITS[limit], vetoes=number != 1, is_shared=number in shared
+                    )
+                    for number, limit in enumerate(rules)
+                }
+            )
+
+    def decide(
+        self, rows: Sequence[tuple[int, int, int, int]], *, groups: Sequence[int] = ()
+    ) -> Outcomes:
+        """Check rows of rule, number, cost and 1 + the index of a carried limit, or 0."""
+        keys = [key_of(rule, number) for rule, number, _, _ in rows]
+        costs = [cost for _, _, cost, _ in rows]
+        which = [carried for _, _, _, carried in rows]
+        which = which if any(which) else []
+        expected, found = (
+            engine.decide(keys, costs, groups, LIMITS, which, self.now) for engine in self.engines
+        )
+        assert found == expected
+        return found
+
+    def refund(self, rule: int, number: int, cost: int, age_ns: int, lease: int = 0) -> None:
+        """Give back."""
+        key = [key_of(rule, number)]
+        expected, found = (
+            engine.refund(key, [cost], [age_ns], [lease], [], [], self.now)
+            for engine in self.engines
+        )
+        assert found == expected
+
+    def charge(self, rule: int, number: int, units: int, age_ns: int, carried: int) -> None:
+        """Charge what was admitted elsewhere.
+
+        What a key that is as new was counted by last, and when, depends on when it was swept
+        away; so those are only charged by a carried limit, and at no age.
+        """
+        if not self.reference.used(key_of(rule, number), self.now) and (age_ns or not carried):
+            return
+        for engine in self.engines:
+            engine.charge(
+                [key_of(rule, number)], [units], [age_ns], self.now, limits=LIMITS, which=[carried]
+            )
+
+    def hear(self, rule: int, number: int, cells: Sequence[int]) -> None:
+        """Hear of another data center."""
+        expected, found = (
+            engine.hear("far", [key_of(rule, number)], [cells], self.now) for engine in self.engines
+        )
+        assert found == expected
+
+    def reset(self, rule: int, number: int) -> None:
+        """Forget a key."""
+        key = [key_of(rule, number)]
+        expected, found = (engine.reset(key, [], [], self.now) for engine in self.engines)
+        assert found == expected
+
+    def move(self, keys: Sequence[bytes], later_ns: int) -> None:
+        """Hand counters over, as between two nodes: written down, forgotten, read again."""
+        snapshots = self.compare(keys)
+        self.now += later_ns
+        for engine, snapshot in zip(self.engines, snapshots, strict=True):
+            engine.forget(keys)
+            assert not any(engine.has(key) for key in keys)
+            assert engine.restore(snapshot, self.now) == 0
+
+    def compare(self, keys: Sequence[bytes]) -> tuple[Snapshot, Snapshot]:
+        """Compare what both know of keys; return it written down.
+
+        Counts that weigh nothing any more may be written down or not, so that states may differ.
+        """
+        expected, found = (engine.snapshot(keys, self.now) for engine in self.engines)
+        assert found.keys == expected.keys
+        assert found.heard == expected.heard
+        assert limits_in(found) == limits_in(expected)
+        for key in keys:
+            assert self.compiled.used(key, self.now) == self.reference.used(key, self.now)
+            assert self.compiled.ceiling(key) == self.reference.ceiling(key)
+        in_use = {key for key in keys if self.reference.used(key, self.now)}
+        assert in_use <= set(self.compiled.keys())
+        return expected, found
+
+    def peek(self, keys: Sequence[bytes]) -> None:
+        """Ask how keys stand, and what of them would be told."""
+        expected, found = (
+            engine.decide(keys, [0] * len(keys), [], [], [], self.now) for engine in self.engines
+        )
+        assert found == expected
+        expected_told, found_told = (engine.told(keys, self.now) for engine in self.engines)
+        assert found_told == expected_told
+
+
+def limits_in(snapshot: Snapshot) -> list[Limit]:
+    """Per key, the limit it was counted by."""
+    return [snapshot.limits[which] for which in snapshot.which]

@@ -1,0 +1,83 @@
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
+
+pytest.importorskip("ringfence.limiter.compiled._hot")
+
+limits = st.integers(0, len(LIMITS) - 1)
+rules = st.integers(0, 3)
+numbers = st.integers(0, 3)
+costs = st.sampled_from(COSTS)
+gaps = st.sampled_from(GAPS_NS)
+carried = st.just(0) | st.just(0) | st.integers(0, len(LIMITS))
+rows = st.tuples(rules, numbers, costs, carried)
+KEYS = [key_of(rule_, number) for rule_ in range(4) for number in range(4)]
+
+
+class Agreement(RuleBasedStateMachine):
+    """Whatever happens in whatever order, the compiled engine says what the reference says."""
+
+    @initialize(
+        known=st.lists(limits, min_size=3, max_size=3), now=st.sampled_from([DAY_NS, 17 * 10**17])
+    )
+    def begin(self, known: list[int], now: int) -> None:
+        self.pair = Pair(known, now)
+
+    @rule(asked=st.lists(rows, max_size=12), gap=gaps)
+    def lone_checks(self, asked: list[tuple[int, int, int, int]], gap: int) -> None:
+        self.pair.now += gap
+        self.pair.decide(asked)
+
+    @rule(asked=st.lists(st.tuples(rules, numbers, costs), max_size=12), gap=gaps)
+    def lone_checks_by_the_rules_limits(self, asked: list[tuple[int, int, int]], gap: int) -> None:
+        self.pair.now += gap
+        self.pair.decide([(*row, 0) for row in asked])
+
+    @rule(first=st.lists(rows, min_size=1, max_size=4), second=st.lists(rows, max_size=3), gap=gaps)
+    def groups(
+        self,
+        first: list[tuple[int, int, int, int]],
+        second: list[tuple[int, int, int, int]],
+        gap: int,
+    ) -> None:
+        self.pair.now += gap
+        self.pair.decide(first + second, groups=[len(first)] + [1] * len(second))
+
+    @rule(where=st.tuples(rules, numbers), cost=st.integers(0, 9), age=gaps)
+    def refund(self, where: tuple[int, int], cost: int, age: int) -> None:
+        self.pair.refund(*where, cost, age)
+
+    @rule(where=st.tuples(rules, numbers), units=st.sampled_from([0, 1, 5, 2**45]), age=gaps)
+    def charge(self, where: tuple[int, int], units: int, age: int) -> None:
+        self.pair.charge(*where, units, age, 0)
+
+    @rule(where=st.tuples(rules, numbers), cells=st.lists(st.integers(0, 9), max_size=4))
+    def hear(self, where: tuple[int, int], cells: list[int]) -> None:
+        self.pair.hear(*where, cells)
+
+    @rule(where=st.tuples(rules, numbers))
+    def reset(self, where: tuple[int, int]) -> None:
+        self.pair.reset(*where)
+
+    @rule(known=st.lists(limits, max_size=4), shared=st.sets(rules, max_size=1))
+    def other_limits(self, known: list[int], shared: set[int]) -> None:
+        self.pair.set_rules(known, sorted(shared))
+
+    @rule(keys=st.sets(st.sampled_from(KEYS), max_size=6), later=gaps)
+    def move(self, keys: set[bytes], later: int) -> None:
+        self.pair.move(sorted(keys), later)
+
+    @rule()
+    def peek(self) -> None:
+        self.pair.peek(KEYS)
+
+    @invariant()
+    def both_know_the_same(self) -> None:
+        self.pair.compare(KEYS)
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

@@ -1,0 +1,239 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Calendar, Code, Limit, Table
+
+pytest.importorskip("ringfence.limiter.compiled._hot")
+
+from ringfence.limiter.compiled.table import CompiledTable
+
+SECOND = NS_PER_SECOND
+MINUTE = 60 * SECOND
+START = 1_700_000_000 * SECOND
+COMPILED = [
+    Algorithm.TOKEN_BUCKET,
+    Algorithm.LEAKY_BUCKET,
+    Algorithm.FIXED_WINDOW,
+    Algorithm.SLIDING_WINDOW,
+    Algorithm.SLIDING_WINDOW_LOG,
+]
+PERIODS = [7, 30, 10**6, SECOND, MINUTE, 86_400 * SECOND]
+
+
+def table_of(limit: Limit, max_keys: int = 100_000, *, keeps_keys: bool = False) -> CompiledTable:
+    return CompiledTable(limit, max_keys=max_keys, secret=bytes(16), keeps_keys=keeps_keys)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    algorithm=st.sampled_from(COMPILED),
+    amount=st.integers(0, 2**53 - 1) | st.integers(0, 20),
+    period_ns=st.integers(1, 2**50) | st.sampled_from(PERIODS),
+    soft=st.sampled_from([0, 100, 10_000]),
+    start=st.sampled_from([0, START, 2**62 - 10, 2**63]),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from([b"", b"a", b"b"]),
+            st.integers(0, 2**66) | st.integers(0, 9),
+            st.integers(0, 2**51) | st.integers(0, 40),
+        ),
+        max_size=30,
+    ),
+)
+def test_whatever_the_numbers_are_the_table_answers_as_the_reference(
+    algorithm, amount, period_ns, soft, start, steps
+) -> None:
+    if "bucket" in algorithm:
+        amount, period_ns = amount % 2**20, period_ns % 2**40 + 1
+    limit = Limit(amount, period_ns, algorithm, soft_permille=soft)
+    reference, compiled = Table(limit, max_keys=10), table_of(limit)
+    now = start
+    for key, cost, gap in steps:
+        now += gap
+        assert compiled.check(key, cost, now) == reference.check(key, cost, now)
+
+
+@pytest.mark.parametrize("algorithm", COMPILED)
+@pytest.mark.parametrize("keeps_keys", [False, True])
+def test_a_table_that_grows_and_shrinks_loses_no_key(
+    algorithm: Algorithm, keeps_keys: bool
+) -> None:
+    limit = Limit(3, MINUTE, algorithm)
+    table, random = table_of(limit, keeps_keys=keeps_keys), Random(1)
+    keys = [random.randbytes(random.randrange(1, 40)) + b"%d" % number for number in range(9_000)]
+
+    for key in keys:
+        assert table.check(key, 2, START).remaining == 1
+    assert len(table) == len(keys)
+    assert all(table.has(key) for key in keys)
+    if keeps_keys:
+        assert sorted(table.all_keys()) == sorted(keys)
+    for key in keys[100:]:
+        table.reset(key)
+    assert len(table) == 100
+    for number in range(3_000):
+        table.check(b"later-%d" % number, 1, START)
+        table.reset(b"later-%d" % number)
+    assert table.nbytes < 100_000
+    assert table.check_many(keys[:100], [0] * 100, START).remaining == [1] * 100
+
+
+def test_a_table_without_keys_says_that_it_cannot_list_them() -> None:
+    table = table_of(Limit(3, MINUTE))
+    table.check(b"key", 1, START)
+
+    with pytest.raises(LookupError, match="identity alone"):
+        table.all_keys()
+
+
+@pytest.mark.parametrize("algorithm", COMPILED)
+def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: Algorithm) -> None:
+    table = table_of(Limit(10, 3600 * SECOND, algorithm), 2_000)
+    throttled = [b"throttled-%d" % number for number in range(1_000)]
+    table.check_many(throttled, [10] * 1_000, START)
+
+    for number in range(200):
+        flood = [b"flood-%d-%d" % (number, each) for each in range(100)]
+        table.check_many(flood, [1] * 100, START + number)
+        assert len(table) <= 2_000
+
+    assert table.check_many(throttled, [1] * 1_000, START + 500).codes == [Code.DENIED] * 1_000
+    assert table.evicted == 20_000 - 1_000
+
+
+def test_an_impossible_or_denied_check_evicts_nobody() -> None:
+    table = table_of(Limit(10, MINUTE), 5)
+    table.check_many([b"%d" % number for number in range(5)], [1] * 5, START)
+
+    for number in range(50):
+        table.check(b"dear-%d" % number, 11, START)
+        table.check(b"peek-%d" % number, 0, START)
+
+    assert len(table) == 5
+    assert table.evicted == 0
+
+
+@pytest.mark.parametrize("algorithm", COMPILED)
+def test_rested_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
+    table = table_of(Limit(5, SECOND, algorithm))
+    for number in range(5_000):
+        table.check(b"early-%d" % number, 1, START)
+
+    for number in range(2_000):
+        table.check(b"late-%d" % number, 1, START + MINUTE)
+
+    assert len(table) == 2_000
+    assert table.evicted == 0
+    assert table.nbytes < 2_000 * (150 if algorithm is Algorithm.SLIDING_WINDOW_LOG else 60)
+
+
+def test_changed_limits_are_taken_over_key_by_key_and_the_old_store_goes() -> None:
+    limit = Limit(10, 100 * SECOND, Algorithm.TOKEN_BUCKET)
+    reference, table = Table(limit, max_keys=10_000), table_of(limit, 10_000)
+    keys = [b"%d" % number for number in range(3_000)]
+    for now, algorithm in enumerate([*COMPILED, *COMPILED]):
+        changed = replace(limit, algorithm=algorithm, amount=10 + now)
+        for each in (reference, table):
+            each.change_limit(changed)
+        asked = keys[now * 200 : 1_000 + now * 200]
+        costs = [1 + number % 3 for number in range(len(asked))]
+        assert table.check_many(asked, costs, START + now) == reference.check_many(
+            asked, costs, START + now
+        )
+
+    late = START + 1_000 * SECOND
+    table.check_many([b"new-%d" % number for number in range(1_000)], [1] * 1_000, late)
+
+    assert len(table.stores) == 1
+    assert len(table) == 1_000
+
+
+def test_more_limits_than_a_table_has_stores_for_lose_no_count() -> None:
+    limit = Limit(1_000, MINUTE)
+    reference, table = Table(limit, max_keys=99), table_of(limit, 99)
+    for number in range(60):
+        carried = replace(limit, amount=1_000 + number)
+        for key in (b"shared", b"key-%d" % number):
+            expected = reference.check(key, 2, START + number, carried)
+            assert table.check(key, 2, START + number, carried) == expected
+
+    assert table.check(b"shared", 0, START + 60).remaining == 1_000 - 120
+
+
+def test_a_bucket_whose_ticks_are_tiny_counts_on_for_years() -> None:
+    limit = Limit(1_000_003, SECOND, Algorithm.TOKEN_BUCKET)
+    reference, table = Table(limit, max_keys=9), table_of(limit, 9)
+    now = START
+    for step in range(30):
+        now += 40 * 86_400 * SECOND
+        for cost in (1_000_000, 7):
+            assert table.check(b"k", cost, now) == reference.check(b"k", cost, now), step
+        back = now - 30 * 86_400 * SECOND
+        assert table.check(b"k", 0, back) == reference.check(b"k", 0, back)
+
+
+@pytest.mark.parametrize("algorithm", COMPILED)
+def test_a_clock_that_goes_back_gives_nothing_away(algorithm: Algorithm) -> None:
+    limit = Limit(5, 10, algorithm)
+    reference, table = Table(limit, max_keys=9), table_of(limit)
+
+    for now in (1_000, 993, 1_003, 950, 1_004, 1_015, 1_009, 0, 1_016):
+        for cost in (1, 2, 0):
+            assert table.check(b"key", cost, now) == reference.check(b"key", cost, now)
+
+
+def test_calendar_windows_follow_the_zone_and_a_clock_that_goes_back() -> None:
+    limit = Limit(
+        5, 86_400 * SECOND, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"
+    )
+    reference, table = Table(limit, max_keys=9), table_of(limit)
+    night = round(datetime(2026, 10, 24, 21, 59, 59, tzinfo=UTC).timestamp()) * SECOND
+
+    for seconds in (0, 1, 3_600, 0, 86_400, 90_000, 90_002, 86_400, -3_600):
+        now = night + seconds * SECOND
+        assert table.check(b"key", 1, now) == reference.check(b"key", 1, now)
+
+
+def test_a_log_takes_few_bytes_a_hit_and_gives_them_back() -> None:
+    table, random = table_of(Limit(500, MINUTE, Algorithm.SLIDING_WINDOW_LOG)), Random(2)
+    keys = [b"%d" % number for number in range(50)]
+    for stamp in sorted(random.randrange(MINUTE) for _ in range(500)):
+        table.check_many(keys, [1] * 50, START + stamp)
+
+    assert table.nbytes / 50 < 2_100
+    assert table.check(keys[0], 1, START + MINUTE - 1).code is Code.DENIED
+    for number in range(100):
+        table.check_many(keys, [1] * 50, START + 3 * MINUTE + number * SECOND // 10)
+    assert table.nbytes / 50 < 700
+
+
+def test_a_frame_may_be_larger_than_a_block_and_name_keys_twice() -> None:
+    limit = Limit(1_000, MINUTE)
+    reference, table = Table(limit, max_keys=999), table_of(limit)
+    keys = [b"%d" % (number % 7) for number in range(1_000)]
+
+    assert table.check_many(keys, (1,) * 1_000, START) == reference.check_many(
+        keys, [1] * 1_000, START
+    )
+
+
+def test_nonsense_is_refused_before_anything_is_charged() -> None:
+    table = table_of(Limit(5, MINUTE))
+    many = [b"%d" % number for number in range(600)]
+
+    with pytest.raises(ValueError, match="cost: -2 is negative"):
+        table.check_many(many, [1] * 599 + [-2], START)
+    with pytest.raises(ValueError, match="600 keys, but 1 costs"):
+        table.check_many(many, [1], START)
+    with pytest.raises(TypeError, match="is not bytes"):
+        table.check_many([b"key", "key"], [1, 1], START)  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="cost: -1 is negative"):
+        table.check(b"key", -1, START)
+    with pytest.raises(ValueError, match="16 secret"):
+        CompiledTable(Limit(5, 1), max_keys=1, secret=b"short", keeps_keys=False)
+    assert len(table) == 0
