@@ -4,17 +4,17 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDER = "ringfence/limiter/compiled"
-PARTS = [f"{FOLDER}/{name}.pxd" for name in ("_laws", "_ring", "_siphash", "_slots", "_store")]
+PARTS = ("_answers", "_hot", "_laws", "_ring", "_siphash", "_slots", "_store")
 
 extensions = cythonize(
     [
         Extension(
             f"ringfence.limiter.compiled.{name}",
             [f"{FOLDER}/{name}.pyx"],
-            depends=PARTS,
+            depends=[f"{FOLDER}/{part}.pxd" for part in PARTS],
             extra_compile_args=["-O3"],
         )
-        for name in ("_store", "_hot")
+        for name in ("_store", "_hot", "_frames")
     ],
     language_level=3,
     compiler_directives={

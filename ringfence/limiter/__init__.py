@@ -5,7 +5,7 @@ applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
 """
 
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
-from ringfence.limiter.engine import Engine, EngineRule, TableMaker
+from ringfence.limiter.engine import Engine, EngineRule, Tables
 from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
@@ -24,7 +24,7 @@ __all__ = [
     "Table",
     "Engine",
     "EngineRule",
-    "TableMaker",
+    "Tables",
     "compiled_tables",
     "why_not_compiled",
     "Snapshot",

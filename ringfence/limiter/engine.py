@@ -4,9 +4,9 @@ Which rule a request meets, and who owns its key, was decided before; the engine
 id from the first 8 bytes of the key and takes the rest for granted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ringfence.limiter.groups import (
     ID_BYTES,
@@ -25,7 +25,7 @@ from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
-__all__ = ["Engine", "EngineRule", "TableMaker"]
+__all__ = ["Engine", "EngineRule", "SlowGroup", "Tables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,44 @@ class EngineRule:
     """Whether other data centers count against the same limit."""
 
 
-class TableMaker(Protocol):
+class Frames(Protocol):
+    """Decides frames whose checks carry no limits, faster than one table at a time."""
+
+    def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
+        """Know exactly these: prefix, table, and whether its denials veto."""
+
+    def decide(
+        self, keys: Sequence[bytes], costs: Sequence[int], groups: Sequence[int], now: int
+    ) -> Outcomes | None:
+        """Decide as `Engine.decide` does; None, and nothing done, when it cannot."""
+
+
+SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
+"""Decides one group, given as keys, costs and now."""
+
+
+class Tables(Protocol):
     """Makes the tables of an engine: those of the reference, or compiled ones."""
 
-    def __call__(
+    def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
     ) -> Table:
         """Make an empty table; with `lists_keys` it must be able to list its keys."""
 
+    def frames(self, slow_group: SlowGroup) -> Frames | None:
+        """Make what decides whole frames; None when nothing does so faster than the engine."""
 
-def _reference_table(
-    limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
-) -> Table:
-    """Make a table of the reference, which always lists its keys."""
-    return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+
+class _ReferenceTables:
+    """Tables of the reference: all of them can list their keys."""
+
+    def table(
+        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+    ) -> Table:
+        return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
+
+    def frames(self, slow_group: SlowGroup) -> None:
+        return None
 
 
 @dataclass(slots=True)
@@ -72,15 +96,16 @@ class Engine:
     """
 
     def __init__(
-        self, *, max_keys: int, first_lease: int = 1, tables: TableMaker = _reference_table
+        self, *, max_keys: int, first_lease: int = 1, tables: Tables | None = None
     ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
         self._max_keys = max_keys
         self._first_lease = first_lease
-        self._tables_made_by = tables
+        self._kind = tables or _ReferenceTables()
         self._rules: dict[bytes, _Kept] = {}
         self._ruleless: Table | None = None
+        self._frames = self._kind.frames(self._decide_group)
         self._room = max_keys
         """New keys that surely fit before the keys must be counted again."""
 
@@ -114,6 +139,10 @@ class Engine:
                 table = kept.table
                 table.change_limit(rule.limit, is_shared=rule.is_shared)
             self._rules[prefix] = _Kept(table, rule.vetoes)
+        if self._frames is not None:
+            self._frames.set_tables(
+                [(prefix, kept.table, kept.vetoes) for prefix, kept in self._rules.items()]
+            )
 
     def decide(
         self,
@@ -131,6 +160,13 @@ class Engine:
         means that every check stands alone.
         Raises `ValueError` when the lengths contradict each other or a cost is negative.
         """
+        if self._frames is not None and not (which and any(which)):
+            outcomes = self._frames.decide(keys, costs, groups, now)
+            if outcomes is not None:
+                self._room -= len(keys)
+                if self._room < 0:
+                    self._keep_bounded(0, now)
+                return outcomes
         if len(keys) == 1 and not which:
             return self._decide_one(keys, costs, now)
         if groups and (sum(groups) != len(keys) or min(groups) < 1):
@@ -163,6 +199,9 @@ class Engine:
         outcomes = kept.table.check_many(keys, costs, now)
         self._keep_bounded(1, now)
         return outcomes
+
+    def _decide_group(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> list[Verdict]:
+        return decide_group(self._members(keys, costs, (), ()), now)
 
     def refund(
         self,
@@ -356,7 +395,7 @@ class Engine:
     def _new_table(
         self, limit: Limit, *, is_shared: bool = False, lists_keys: bool = False
     ) -> Table:
-        return self._tables_made_by(
+        return self._kind.table(
             limit,
             max_keys=self._max_keys,
             first_lease=self._first_lease,

@@ -5,8 +5,9 @@ reference engine runs.
 """
 
 import sys
+from dataclasses import dataclass
 
-from ringfence.limiter.engine import TableMaker
+from ringfence.limiter.engine import SlowGroup, Tables
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.table import Table
 
@@ -16,6 +17,7 @@ _NOT_LITTLE = "the compiled tables are written for little-endian processors"
 _why_not: str | None = None if sys.byteorder == "little" else _NOT_LITTLE
 if _why_not is None:
     try:
+        from ringfence.limiter.compiled._frames import Frames
         from ringfence.limiter.compiled.table import CompiledTable
     except ImportError as error:
         _why_not = f"the compiled modules were not built when Ringfence was installed ({error})"
@@ -26,7 +28,7 @@ def why_not_compiled() -> str | None:
     return _why_not
 
 
-def compiled_tables(secret: bytes, *, keeps_keys: bool) -> TableMaker:
+def compiled_tables(secret: bytes, *, keeps_keys: bool) -> Tables:
     """Have an engine count in compiled tables.
 
     `secret`, 16 bytes, keys the identities: whoever knew it could make two keys share a budget.
@@ -35,17 +37,25 @@ def compiled_tables(secret: bytes, *, keeps_keys: bool) -> TableMaker:
     """
     if _why_not is not None:
         raise RuntimeError(_why_not)
+    return _CompiledTables(secret, keeps_keys)
 
-    def make(
-        limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
+
+@dataclass(frozen=True, slots=True)
+class _CompiledTables:
+    _secret: bytes
+    _keeps_keys: bool
+
+    def table(
+        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
     ) -> Table:
         return CompiledTable(
             limit,
             max_keys=max_keys,
-            secret=secret,
-            keeps_keys=keeps_keys or lists_keys,
+            secret=self._secret,
+            keeps_keys=self._keeps_keys or lists_keys,
             first_lease=first_lease,
             is_shared=is_shared,
         )
 
-    return make
+    def frames(self, slow_group: SlowGroup) -> Frames:
+        return Frames(slow_group)

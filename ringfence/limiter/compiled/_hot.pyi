@@ -10,6 +10,7 @@ class HotTable:
     stores: list[Store]
     odd: MutableMapping[bytes, Counter]
     own_limit: Limit
+    own_amount: int
     most: int
     last_limit: Limit | None
     def __len__(self) -> int: ...

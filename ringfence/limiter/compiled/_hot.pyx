@@ -3,11 +3,10 @@
 Keys that the store cannot decide are handed, one by one, to `slow_verdict` of the subclass.
 """
 
-from cpython.list cimport PyList_SET_ITEM
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 
+from ringfence.limiter.compiled._answers cimport PyLong_FromLongLong, put_number
 from ringfence.limiter.compiled._laws cimport Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
@@ -19,7 +18,6 @@ from ringfence.limiter.reference import columns
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
-    object PyLong_FromLongLong(long long number)
     bint PyBytes_Check(PyObject* thing) nogil
     object PySequence_Fast(object things, const char* complaint)
     PyObject** PySequence_Fast_ITEMS(object things) nogil
@@ -54,6 +52,7 @@ cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
 
 cdef object Outcome = _OutcomeType
 cdef object Outcomes = _OutcomesType
+cdef object ZERO = 0
 cdef tuple CODES = tuple(Code)
 cdef tuple _NAMES = (
     "code", "limit", "remaining", "retry_after_ns", "reset_after_ns", "delay_ns", "lease"
@@ -69,18 +68,7 @@ for _at in range(FIELDS):
     row_slots[_at] = <PyObject*>_ROW_SLOTS[_at]
     column_slots[_at] = <PyObject*>_COLUMN_SLOTS[_at]
 
-cdef object ZERO = 0
-
-
-cdef inline void _set(list column, Py_ssize_t at, int64_t number):
-    """Put a number in the place of a zero."""
-    value = PyLong_FromLongLong(number)
-    Py_INCREF(value)
-    Py_DECREF(ZERO)
-    PyList_SET_ITEM(column, at, value)
-
-
-cdef object _columns(list codes, list limits, list remaining, list retry, list reset, list delay,
+cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
                      list leases):
     cdef PyObject* values[FIELDS]
     values[0] = <PyObject*>codes
@@ -93,7 +81,7 @@ cdef object _columns(list codes, list limits, list remaining, list retry, list r
     return ringfence_made(Outcomes, column_slots, values, FIELDS)
 
 
-cdef inline int64_t _cost(PyObject* cost) except -1:
+cdef int64_t cost_of(PyObject* cost) except -1:
     """Read a cost; those beyond 63 bits are as impossible as the largest one."""
     cdef int overflow = 0
     cdef int64_t read = PyLong_AsLongLongAndOverflow(<object>cost, &overflow)
@@ -111,26 +99,17 @@ cdef class HotTable:
     counts. The subclass says what becomes of a check that its store cannot decide.
     """
 
-    cdef public Store own
-    cdef public list stores
-    cdef public object odd
-    cdef public object own_limit
-    cdef public int64_t most
-    cdef public object last_limit  # carried by a check; its store is not looked up again
-    cdef Store last_store
-    cdef bint is_alone
-
     def __len__(self):
         return self._size()
 
     def check(self, bytes key not None, cost, now, limit=None):
         """Spend `cost` units of a key's budget if they are there; cost 0 peeks."""
-        cdef int64_t units = _cost(<PyObject*>cost)
+        cdef int64_t units = cost_of(<PyObject*>cost)
         cdef Store store = self._ready(limit, now)
         cdef Answer answer
         cdef PyObject* values[FIELDS]
         cdef tuple row
-        amount = (self.own_limit if limit is None else limit).amount
+        amount = self.own_amount if limit is None else limit.amount
         if store is None or not self._decide(
             store, store.identity(<PyObject*>key), <PyObject*>key, units, &answer
         ):
@@ -155,14 +134,14 @@ cdef class HotTable:
         cdef Answer answer
         cdef list rows = []
         for cost in costs:
-            _cost(<PyObject*>cost)
+            cost_of(<PyObject*>cost)
         if store is None and not self.stores:
             return self.slow_verdicts(keys, costs, now, limit)
         for key, cost in zip(keys, costs, strict=True):
             if not isinstance(key, bytes):
                 raise TypeError(f"key: {key!r} is not bytes")
             if store is None or not self._decide(
-                store, store.identity(<PyObject*>key), <PyObject*>key, _cost(<PyObject*>cost),
+                store, store.identity(<PyObject*>key), <PyObject*>key, cost_of(<PyObject*>cost),
                 &answer,
             ):
                 rows.append(self.slow_verdict(key, cost, now, limit))
@@ -188,13 +167,13 @@ cdef class HotTable:
         if n != PySequence_Fast_GET_SIZE(costs):
             raise ValueError(f"{n} keys, but {len(costs)} costs")
         for at in range(n if n > FRAME else 0):
-            _cost(units[at])  # Nothing is charged when any of them is nonsense.
+            cost_of(units[at])  # Nothing is charged when any of them is nonsense.
         cdef uint64_t[FRAME] identities
         cdef int64_t[FRAME] amounts
         cdef Store store
         cdef Answer answer
         cdef tuple row
-        amount = (self.own_limit if limit is None else limit).amount
+        amount = self.own_amount if limit is None else limit.amount
         store = self._ready(limit, now)
         if store is None and not self.stores:
             return columns(self.slow_verdicts(keys, costs, now, limit), [amount] * n)
@@ -210,7 +189,7 @@ cdef class HotTable:
             for at in range(first, last):
                 if at + AHEAD < last:
                     ringfence_prefetch(names[at + AHEAD])
-                amounts[at - first] = _cost(units[at])
+                amounts[at - first] = cost_of(units[at])
                 if not PyBytes_Check(names[at]):
                     raise TypeError(f"key: {<object>names[at]!r} is not bytes")
                 if store is not None:
@@ -226,16 +205,16 @@ cdef class HotTable:
                         store = self._ready(limit, now)
                     continue
                 if answer.code:
-                    _set(codes, at, answer.code)
+                    put_number(codes, at, answer.code)
                 if answer.remaining:
-                    _set(remaining, at, answer.remaining)
+                    put_number(remaining, at, answer.remaining)
                 if answer.retry_after:
-                    _set(retry, at, answer.retry_after)
+                    put_number(retry, at, answer.retry_after)
                 if answer.reset_after:
-                    _set(reset, at, answer.reset_after)
+                    put_number(reset, at, answer.reset_after)
                 if answer.delay:
-                    _set(delay, at, answer.delay)
-        return _columns(codes, [amount] * n, remaining, retry, reset, delay, leases)
+                    put_number(delay, at, answer.delay)
+        return columns_of(codes, [amount] * n, remaining, retry, reset, delay, leases)
 
     cdef Py_ssize_t _size(self):
         cdef Py_ssize_t size = len(self.odd)
@@ -283,3 +262,15 @@ cdef class HotTable:
             store.room = self.most - self._size()
             decided = store.decide(identity, key, cost, self.is_alone, answer)
         return decided == DONE
+
+    cdef Store hot_store(self, uint64_t frame, now):
+        """The store of the table's own limit; looked up once a frame."""
+        if self.frame != frame:
+            self.frame = frame
+            self.ready = self._ready(None, now)
+        return self.ready
+
+    cdef tuple decide_slowly(self, PyObject* key, PyObject* cost, now):
+        """Have the reference decide; afterwards the store may be another one."""
+        self.frame = 0
+        return self.slow_verdict(<object>key, <object>cost, now, None)

@@ -36,6 +36,8 @@ cdef class Store:
     cdef int decide(
         self, uint64_t identity, PyObject* name, int64_t cost, bint is_alone, Answer* answer
     ) except -1
+    cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil
+    cdef void put_back(self, uint64_t identity, bint was_there, const uint64_t* words) noexcept
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil
     cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1

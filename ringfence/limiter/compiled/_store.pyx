@@ -293,6 +293,26 @@ cdef class Store:
             self.room -= 1
         return DONE
 
+    cdef bint save(self, uint64_t identity, uint64_t* words) noexcept nogil:
+        """Copy the words of an identity, for `put_back`; say whether it has an entry."""
+        cdef uint64_t* word = self._find(identity)
+        if word == NULL:
+            return False
+        memcpy(words, word + 1, (self.terms.words - 1) * sizeof(uint64_t))
+        return True
+
+    cdef void put_back(self, uint64_t identity, bint was_there, const uint64_t* words) noexcept:
+        """Undo a check at the same instant; not for logs, whose words refer to what has changed."""
+        cdef uint64_t begin
+        cdef Slots* part = self._part(identity, &begin)
+        cdef uint64_t place = seek(part, identity, begin)
+        if slot(part, place)[0] != identity:
+            return
+        if was_there:
+            memcpy(slot(part, place) + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+        else:
+            self._remove(part, place)
+
     cdef Slots* _part(self, uint64_t identity, uint64_t* begin) noexcept nogil:
         """The array that has an identity or would get it, and where its entries begin."""
         if self.is_moving and identity >= self.bound:

@@ -53,7 +53,7 @@ class CompiledTable(HotTable, Table):
         self._by_limit: dict[Limit, Store] = {}
         self.stores = []
         self.odd = self._counters
-        self.own_limit = limit
+        self.own_limit, self.own_amount = limit, limit.amount
         self.most = max_keys
         self.own = self.store_for(limit)
 
@@ -71,7 +71,7 @@ class CompiledTable(HotTable, Table):
             self._by_limit.clear()  # What the stores hold is read, but no longer counted there.
             self.last_limit = None
         Table.change_limit(self, limit, is_shared=is_shared)
-        self.own_limit = limit
+        self.own_limit, self.own_amount = limit, limit.amount
         self.own = self.store_for(limit)
 
     def all_keys(self) -> list[bytes]:

@@ -1,0 +1,14 @@
+from collections.abc import Callable, Sequence
+
+from ringfence.limiter.outcome import Outcomes
+from ringfence.limiter.reference import Verdict
+from ringfence.limiter.table import Table
+
+class Frames:
+    def __init__(
+        self, slow_group: Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
+    ) -> None: ...
+    def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None: ...
+    def decide(
+        self, keys: Sequence[bytes], costs: Sequence[int], groups: Sequence[int], now: int
+    ) -> Outcomes | None: ...

@@ -1,0 +1,306 @@
+"""A frame of checks under many rules, lone ones and all-or-nothing groups, in one call.
+
+What the checks of a frame do one after the other is what `ringfence.limiter.groups` says; this
+module only finds their tables and undoes the charges of groups that were refused.
+"""
+
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+from ringfence.limiter.compiled._answers cimport put_number
+from ringfence.limiter.compiled._hot cimport HotTable, columns_of, cost_of
+from ringfence.limiter.compiled._laws cimport LOG, OVER_SOFT, Answer
+from ringfence.limiter.compiled._slots cimport ringfence_prefetch
+from ringfence.limiter.compiled._store cimport Store
+
+cdef extern from "Python.h":
+    bint PyBytes_Check(PyObject* thing) nogil
+    const char* PyBytes_AS_STRING(PyObject* name) nogil
+    Py_ssize_t PyBytes_GET_SIZE(PyObject* name) nogil
+    object PySequence_Fast(object things, const char* complaint)
+    PyObject** PySequence_Fast_ITEMS(object things) nogil
+    Py_ssize_t PySequence_Fast_GET_SIZE(object things) nogil
+
+cdef enum:
+    BLOCK = 256
+    ID_BYTES = 8
+    AHEAD = 8  # keys whose bytes are brought near before they are hashed
+    UNCHARGED = 4
+    UNKNOWN_RULE = 5
+
+cdef int64_t MOST = 0x7FFFFFFFFFFFFFFF
+
+cdef object ZERO = 0
+
+
+cdef struct Asked:
+    # One check of a block, and what undoes it.
+    PyObject* key
+    PyObject* cost
+    int64_t units
+    uint64_t identity
+    PyObject* table  # NULL when the rule is unknown
+    bint vetoes
+    bint was_there
+    uint64_t before[2]
+    Answer answer
+
+
+cdef class Frames:
+    """The tables of an engine's rules, by the first 8 bytes of their keys.
+
+    `slow_group` decides, as `ringfence.limiter.groups` does, a group given as keys and costs.
+    """
+
+    cdef object _slow_group
+    cdef dict _places
+    cdef list _tables
+    cdef list _vetoes
+    cdef uint64_t _frame
+    cdef Asked _asked[BLOCK]
+    cdef list _codes, _limits, _remaining, _retry, _reset, _delay, _leases
+
+    def __init__(self, slow_group):
+        self._slow_group = slow_group
+        self.set_tables(())
+
+    def set_tables(self, tables) -> None:
+        """Know exactly these: prefix, table, and whether its denials veto."""
+        self._places = {prefix: place for place, (prefix, _, _) in enumerate(tables)}
+        self._tables = [table for _, table, _ in tables]
+        self._vetoes = [vetoes for _, _, vetoes in tables]
+
+    def decide(self, keys, costs, groups, now):
+        """Decide a frame whose checks carry no limits; None, and nothing done, when it cannot.
+
+        Raises `ValueError` when a cost is negative.
+        """
+        keys = PySequence_Fast(keys, b"keys: not a sequence")
+        costs = PySequence_Fast(costs, b"costs: not a sequence")
+        cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(keys)
+        cdef PyObject** names = PySequence_Fast_ITEMS(keys)
+        cdef PyObject** units = PySequence_Fast_ITEMS(costs)
+        cdef Py_ssize_t first = 0, last, at, begin, end, group = 0
+        cdef list sizes = None
+        if n != PySequence_Fast_GET_SIZE(costs):
+            return None
+        if groups:
+            if sum(groups) != n or not 1 <= min(groups) <= max(groups) <= BLOCK:
+                return None
+            if len(groups) != n:
+                sizes = list(groups)
+        for at in range(n if n > BLOCK else 0):
+            cost_of(units[at])  # Nothing is charged when any of them is nonsense.
+        self._frame += 1
+        self._codes = [ZERO] * n
+        self._limits = [ZERO] * n
+        self._remaining = [ZERO] * n
+        self._retry = [ZERO] * n
+        self._reset = [ZERO] * n
+        self._delay = [ZERO] * n
+        self._leases = [ZERO] * n
+        while first < n:
+            last = min(first + BLOCK, n)
+            if sizes is not None:
+                last, end = first, group
+                while end < len(sizes) and last + <Py_ssize_t>sizes[end] <= first + BLOCK:
+                    last += <Py_ssize_t>sizes[end]
+                    end += 1
+            self._read(names + first, units + first, last - first, now)
+            at = 0
+            while at < last - first:
+                end = at + 1
+                if sizes is not None:
+                    end = at + <Py_ssize_t>sizes[group]
+                    group += 1
+                if end == at + 1:
+                    if self._charge(&self._asked[at], self._asked[at].units, now):
+                        self._write(first + at, &self._asked[at])
+                    else:
+                        self._write_row(first + at, self._decide_slowly(&self._asked[at], now))
+                elif self._decide_group(&self._asked[at], end - at, now):
+                    begin = at
+                    for at in range(begin, end):
+                        self._write(first + at, &self._asked[at])
+                else:
+                    rows = self._slow_group(
+                        keys[first + at : first + end], costs[first + at : first + end], now
+                    )
+                    self._frame += 1
+                    begin = at
+                    for at in range(begin, end):
+                        self._write_row(first + at, rows[at - begin])
+                at = end
+            for at in range(last - first):
+                if self._asked[at].table != NULL:
+                    self._limits[first + at] = (<HotTable>self._asked[at].table).own_amount
+            first = last
+        return columns_of(
+            self._codes, self._limits, self._remaining, self._retry, self._reset, self._delay,
+            self._leases,
+        )
+
+    cdef int _read(
+        self, PyObject** names, PyObject** units, Py_ssize_t count, object now
+    ) except -1:
+        """Find the tables of a block, and have the memory of their keys brought near."""
+        cdef Py_ssize_t at, place
+        cdef Asked* asked
+        cdef Store store
+        cdef uint64_t prefix, known = 0
+        cdef bint knows = False
+        cdef PyObject* table = NULL
+        cdef bint vetoes = True
+        for at in range(count):
+            if at + AHEAD < count:
+                ringfence_prefetch(names[at + AHEAD])
+            if not PyBytes_Check(names[at]):
+                raise TypeError(f"key: {<object>names[at]!r} is not bytes")
+            asked = &self._asked[at]
+            asked.key = names[at]
+            asked.cost = units[at]
+            asked.units = cost_of(units[at])
+            if PyBytes_GET_SIZE(names[at]) < ID_BYTES:
+                asked.table = NULL
+                asked.vetoes = True
+                continue
+            memcpy(&prefix, PyBytes_AS_STRING(names[at]), ID_BYTES)
+            if not knows or prefix != known:
+                known, knows = prefix, True
+                found = self._places.get((<bytes>names[at])[:ID_BYTES])
+                place = -1 if found is None else found
+                table = NULL if place < 0 else <PyObject*>self._tables[place]
+                vetoes = True if place < 0 else self._vetoes[place]
+            asked.table = table
+            asked.vetoes = vetoes
+            asked.identity = 0
+            if table != NULL:
+                store = (<HotTable>table).hot_store(self._frame, now)
+                if store is not None:
+                    asked.identity = store.identity(names[at])
+                    store.prefetch(asked.identity)
+        return 0
+
+    cdef bint _charge(self, Asked* asked, int64_t units, object now) except -1:
+        """Decide a check; False when only the reference can."""
+        cdef HotTable table
+        cdef Store store
+        if asked.table == NULL:
+            asked.answer.code = UNKNOWN_RULE
+            asked.answer.remaining = asked.answer.retry_after = 0
+            asked.answer.reset_after = asked.answer.delay = 0
+            return True
+        table = <HotTable>asked.table
+        store = table.hot_store(self._frame, now)
+        if store is None:
+            return False
+        if not asked.identity:
+            asked.identity = store.identity(asked.key)
+        return table._decide(store, asked.identity, asked.key, units, &asked.answer)
+
+    cdef tuple _decide_slowly(self, Asked* asked, object now):
+        return (<HotTable>asked.table).decide_slowly(asked.key, asked.cost, now)
+
+    cdef bint _decide_group(self, Asked* asked, Py_ssize_t count, object now) except -1:
+        """Charge all members, or none when one that vetoes is denied.
+
+        False, and nothing charged, when only the reference can decide one of them.
+        """
+        cdef Py_ssize_t at
+        cdef bint is_blocked = False
+        cdef Store store
+        for at in range(count):
+            if asked[at].table != NULL:
+                store = (<HotTable>asked[at].table).hot_store(self._frame, now)
+                if store is not None:
+                    if not asked[at].identity:
+                        asked[at].identity = store.identity(asked[at].key)
+                    asked[at].was_there = store.save(asked[at].identity, asked[at].before)
+            if not self._charge(&asked[at], asked[at].units, now):
+                self._undo(asked, at, now)
+                return False
+            if asked[at].vetoes and asked[at].answer.code > OVER_SOFT:
+                is_blocked = True
+        if is_blocked:
+            self._undo(asked, count, now)
+            self._explain(asked, count, now)
+        return True
+
+    cdef int _undo(self, Asked* asked, Py_ssize_t count, object now) except -1:
+        """Take back what members were charged, the last one first."""
+        cdef Py_ssize_t at
+        cdef HotTable table
+        cdef Store store
+        for at in range(count - 1, -1, -1):
+            if asked[at].table == NULL or not asked[at].units or asked[at].answer.code > OVER_SOFT:
+                continue
+            table = <HotTable>asked[at].table
+            store = table.hot_store(self._frame, now)
+            if store.terms.kind == LOG:
+                table.give_back(<object>asked[at].key, asked[at].units, now)
+            else:
+                store.put_back(asked[at].identity, asked[at].was_there, asked[at].before)
+        return 0
+
+    cdef int _explain(self, Asked* asked, Py_ssize_t count, object now) except -1:
+        """Answer for a group whose charges were undone, as `groups` does."""
+        cdef Py_ssize_t at, earlier
+        cdef int64_t wanted, retry_after
+        cdef int code
+        for at in range(count):
+            if asked[at].table == NULL:
+                continue
+            code, retry_after = asked[at].answer.code, asked[at].answer.retry_after
+            if code <= OVER_SOFT or not asked[at].units:
+                self._ask(&asked[at], 0, now)
+                asked[at].answer.code = UNCHARGED if code <= OVER_SOFT else code
+                asked[at].answer.retry_after = retry_after
+                asked[at].answer.delay = 0
+                continue
+            wanted = asked[at].units
+            for earlier in range(at):
+                if (
+                    asked[earlier].answer.code == UNCHARGED
+                    and asked[earlier].table == asked[at].table
+                    and asked[earlier].identity == asked[at].identity
+                ):
+                    wanted = min(wanted, MOST - asked[earlier].units) + asked[earlier].units
+            self._ask(&asked[at], wanted, now)
+        return 0
+
+    cdef int _ask(self, Asked* asked, int64_t units, object now) except -1:
+        """Decide a check of a key that has just been decided and undone."""
+        if self._charge(asked, units, now):
+            return 0
+        # The undoing has removed its entry, and other stores would have to be asked now.
+        cdef object cost = units
+        row = (<HotTable>asked.table).decide_slowly(asked.key, <PyObject*>cost, now)
+        asked.answer.code = row[0]
+        asked.answer.remaining = row[1]
+        asked.answer.retry_after = row[2]
+        asked.answer.reset_after = row[3]
+        asked.answer.delay = row[4]
+        return 0
+
+    cdef int _write(self, Py_ssize_t at, Asked* asked) except -1:
+        if asked.answer.code:
+            put_number(self._codes, at, asked.answer.code)
+        if asked.answer.remaining:
+            put_number(self._remaining, at, asked.answer.remaining)
+        if asked.answer.retry_after:
+            put_number(self._retry, at, asked.answer.retry_after)
+        if asked.answer.reset_after:
+            put_number(self._reset, at, asked.answer.reset_after)
+        if asked.answer.delay:
+            put_number(self._delay, at, asked.answer.delay)
+        return 0
+
+    cdef int _write_row(self, Py_ssize_t at, tuple row) except -1:
+        self._codes[at] = row[0]
+        self._remaining[at] = row[1]
+        self._retry[at] = row[2]
+        self._reset[at] = row[3]
+        self._delay[at] = row[4]
+        self._leases[at] = row[5]
+        return 0

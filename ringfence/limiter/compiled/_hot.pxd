@@ -1,0 +1,32 @@
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
+
+from ringfence.limiter.compiled._laws cimport Answer
+from ringfence.limiter.compiled._store cimport Store
+
+
+cdef int64_t cost_of(PyObject* cost) except -1
+cdef object columns_of(list codes, list limits, list remaining, list retry, list reset, list delay,
+                       list leases)
+
+
+cdef class HotTable:
+    cdef public Store own
+    cdef public list stores
+    cdef public object odd
+    cdef public object own_limit
+    cdef public object own_amount
+    cdef public int64_t most
+    cdef public object last_limit  # carried by a check; its store is not looked up again
+    cdef Store last_store
+    cdef bint is_alone
+    cdef uint64_t frame  # that `ready` is for
+    cdef Store ready
+
+    cdef Py_ssize_t _size(self)
+    cdef Store _ready(self, limit, now)
+    cdef bint _decide(
+        self, Store store, uint64_t identity, PyObject* key, int64_t cost, Answer* answer
+    ) except -1
+    cdef Store hot_store(self, uint64_t frame, now)
+    cdef tuple decide_slowly(self, PyObject* key, PyObject* cost, now)
