@@ -1,10 +1,10 @@
 """One measured quantity: the median of several rounds, with the least and the most beside it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Figure", "measure"]
+__all__ = ["Figure", "figure", "interleaved", "measure", "ratio"]
 
 
 @dataclass(frozen=True)
@@ -23,5 +23,23 @@ class Figure:
 
 def measure(name: str, unit: str, sample: Callable[[], float], rounds: int) -> Figure:
     """Take `rounds` samples, at least 1, one after the other; each is a value in `unit`."""
-    values = [sample() for _ in range(rounds)]
-    return Figure(name, median(values), unit, min(values), max(values), rounds)
+    return figure(name, unit, [sample() for _ in range(rounds)])
+
+
+def interleaved(samples: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Take one sample of each in every round, so that all of them meet the same machine."""
+    values: dict[str, list[float]] = {name: [] for name in samples}
+    for _ in range(rounds):
+        for name, sample in samples.items():
+            values[name].append(sample())
+    return values
+
+
+def figure(name: str, unit: str, values: Sequence[float]) -> Figure:
+    """Sum the values of several rounds up."""
+    return Figure(name, median(values), unit, min(values), max(values), len(values))
+
+
+def ratio(name: str, part: Sequence[float], whole: Sequence[float]) -> Figure:
+    """Compare two quantities round by round: above 1 when `part` is the larger one."""
+    return figure(name, "x", [mine / other for mine, other in zip(part, whole, strict=True)])

@@ -155,6 +155,7 @@ cdef class Frames:
         for at in range(count):
             if at + AHEAD < count:
                 ringfence_prefetch(names[at + AHEAD])
+                ringfence_prefetch(<char*>names[at + AHEAD] + 48)
             if not PyBytes_Check(names[at]):
                 raise TypeError(f"key: {<object>names[at]!r} is not bytes")
             asked = &self._asked[at]

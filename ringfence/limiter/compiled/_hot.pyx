@@ -189,6 +189,7 @@ cdef class HotTable:
             for at in range(first, last):
                 if at + AHEAD < last:
                     ringfence_prefetch(names[at + AHEAD])
+                    ringfence_prefetch(<char*>names[at + AHEAD] + 48)
                 amounts[at - first] = cost_of(units[at])
                 if not PyBytes_Check(names[at]):
                     raise TypeError(f"key: {<object>names[at]!r} is not bytes")

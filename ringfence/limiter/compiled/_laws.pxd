@@ -62,9 +62,24 @@ cdef struct Answer:
     int64_t delay
 
 
+cdef inline int64_t _floor_div(int64_t part, int64_t whole) noexcept nogil:
+    """Divide, rounded down; neither is negative.
+
+    By floating point where that is exact to one: many processors do it three times as fast.
+    """
+    cdef int64_t found, rest
+    if part >= <int64_t>1 << 53:
+        return part // whole
+    found = <int64_t>(<double>part / <double>whole)
+    rest = part - found * whole
+    if rest < 0:
+        return found - 1
+    return found + 1 if rest >= whole else found
+
+
 cdef inline int64_t _ceil_div(int64_t part, int64_t whole) noexcept nogil:
     """Divide, rounded up; `part` is not negative."""
-    return part if whole == 1 else (part + whole - 1) // whole
+    return part if whole == 1 else _floor_div(part + whole - 1, whole)
 
 
 cdef inline int64_t _scaled(int64_t count, int64_t part, int64_t whole) noexcept nogil:
@@ -95,7 +110,7 @@ cdef inline bint bucket_check(
         answer.code = NEVER if wanted > terms.ceiling else DENIED
         if answer.code == DENIED:
             answer.retry_after = _ceil_div(level + wanted * terms.unit - terms.capacity, tpn)
-        answer.remaining = (terms.capacity - level) // terms.unit if level < terms.capacity else 0
+        answer.remaining = _floor_div(terms.capacity - level, terms.unit) if level < terms.capacity else 0
         answer.reset_after = _ceil_div(level, tpn)
         return False
     if cost:
@@ -104,7 +119,7 @@ cdef inline bint bucket_check(
         level += cost * terms.unit
         word[0] = <uint64_t>(t.at + level)
     answer.code = ALLOWED if level <= terms.hard_capacity else OVER_SOFT
-    answer.remaining = (terms.capacity - level) // terms.unit
+    answer.remaining = _floor_div(terms.capacity - level, terms.unit)
     answer.reset_after = _ceil_div(level, tpn)
     return cost != 0
 
@@ -226,7 +241,7 @@ cdef inline int64_t _sliding_reset(
     const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest
 ) noexcept nogil:
     if current:
-        return (number + 2) * terms.period_ns - (terms.period_ns - 1) // current - t.now
+        return (number + 2) * terms.period_ns - _floor_div(terms.period_ns - 1, current) - t.now
     return _wait(terms, t, number, current, oldest, 0)
 
 

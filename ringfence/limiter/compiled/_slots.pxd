@@ -10,13 +10,14 @@ lines of memory, however full it is.
 
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove, memset
 
 
 cdef extern from *:
     """
     #include <stdint.h>
+    #include <stdlib.h>
+    #include <string.h>
     #include <unistd.h>
     #if defined(__unix__) || defined(__APPLE__)
     #include <sys/mman.h>
@@ -33,11 +34,57 @@ cdef extern from *:
         if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
     #endif
     }
+    /* Zeroed memory. Large arrays are mapped: what malloc has had before it would clear at once,
+       while the kernel clears page by page as they are first used. */
+    #define RINGFENCE_MAPPED ((size_t)1 << 17)
+    static inline void *ringfence_zeroed(size_t size) {
+    #ifdef __linux__
+        if (size >= RINGFENCE_MAPPED) {
+            void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            return mapped == MAP_FAILED ? NULL : mapped;
+        }
+    #endif
+        return calloc(1, size);
+    }
+    static inline void ringfence_freed(void *memory, size_t size) {
+    #ifdef __linux__
+        if (memory != NULL && size >= RINGFENCE_MAPPED) {
+            munmap(memory, size);
+            return;
+        }
+    #endif
+        free(memory);
+    }
+    static inline void *ringfence_lengthened(void *memory, size_t size, size_t longer) {
+        void *copy = ringfence_zeroed(longer);
+        if (copy == NULL) return NULL;
+        memcpy(copy, memory, size);
+        ringfence_freed(memory, size);
+        return copy;
+    }
+    /* An array that is full now and read at random: larger pages spare look-ups of addresses.
+       They come later, by the kernel's leave, so that no check waits for them. */
+    static inline void ringfence_large_pages(void *memory, size_t size) {
+    #if defined(__linux__) && defined(MADV_HUGEPAGE)
+        if (size >= (size_t)8 << 20) madvise(memory, size, MADV_HUGEPAGE);
+    #endif
+    }
     #define ringfence_prefetch(address) __builtin_prefetch((const void *)(address), 1)
     """
     uint64_t ringfence_share(uint64_t identity, uint64_t of) nogil
     void ringfence_give_back(char* begin, char* end) nogil
+    void* ringfence_zeroed(size_t size) nogil
+    void ringfence_freed(void* memory, size_t size) nogil
+    void* ringfence_lengthened(void* memory, size_t size, size_t longer) nogil
+    void ringfence_large_pages(void* memory, size_t size) nogil
     void ringfence_prefetch(const void* address) nogil
+
+
+cdef enum:
+    # From here on, an array has large pages from the start, although a check that is the first to
+    # use one waits while the kernel clears it: that is shorter than what the others gain.
+    LARGE = 1 << 26
 
 
 cdef struct Slots:
@@ -57,6 +104,19 @@ cdef inline uint64_t home(const Slots* s, uint64_t identity) noexcept nogil:
     return ringfence_share(identity, s.homes)
 
 
+cdef inline size_t _words_size(const Slots* s) noexcept nogil:
+    return s.size * s.per_slot * sizeof(uint64_t)
+
+
+cdef inline size_t _names_size(const Slots* s) noexcept nogil:
+    return s.size * sizeof(void*)
+
+
+cdef inline void slots_settle(Slots* s) noexcept nogil:
+    """Nothing will be moved into the array any more, but new entries come one by one."""
+    ringfence_large_pages(s.words, _words_size(s))
+
+
 cdef inline bint slots_open(
     Slots* s, int per_slot, uint64_t homes, bint with_names
 ) noexcept nogil:
@@ -66,40 +126,43 @@ cdef inline bint slots_open(
     s.size = homes + 64 + homes // 64
     s.count = 0
     s.names = NULL
-    s.words = <uint64_t*>calloc(s.size * per_slot, sizeof(uint64_t))
+    s.words = <uint64_t*>ringfence_zeroed(_words_size(s))
     if s.words == NULL:
         return False
+    if _words_size(s) >= LARGE:
+        slots_settle(s)
     if with_names:
-        s.names = <PyObject**>calloc(s.size, sizeof(void*))
+        s.names = <PyObject**>ringfence_zeroed(_names_size(s))
         if s.names == NULL:
-            free(s.words)
+            ringfence_freed(s.words, _words_size(s))
             s.words = NULL
             return False
     return True
 
 
 cdef inline void slots_close(Slots* s) noexcept nogil:
-    free(s.words)
-    free(s.names)
+    if s.words != NULL:
+        ringfence_freed(s.words, _words_size(s))
+    if s.names != NULL:
+        ringfence_freed(s.names, _names_size(s))
     memset(s, 0, sizeof(Slots))
 
 
 cdef inline bint _lengthen(Slots* s) noexcept nogil:
-    """Make more room behind the last home."""
-    cdef uint64_t size = s.size + s.size // 8 + 64
-    cdef void* words = realloc(s.words, size * s.per_slot * sizeof(uint64_t))
-    cdef void* names
-    if words == NULL:
+    """Make more room behind the last home; False, and no change, without memory."""
+    cdef Slots longer = s[0]
+    longer.size += s.size // 8 + 64
+    longer.words = <uint64_t*>ringfence_lengthened(s.words, _words_size(s), _words_size(&longer))
+    if longer.words == NULL:
         return False
-    s.words = <uint64_t*>words
-    memset(slot(s, s.size), 0, (size - s.size) * s.per_slot * sizeof(uint64_t))
+    s.words = longer.words
     if s.names != NULL:
-        names = realloc(s.names, size * sizeof(void*))
-        if names == NULL:
+        longer.names = <PyObject**>ringfence_lengthened(
+            s.names, _names_size(s), _names_size(&longer)
+        )
+        if longer.names == NULL:
             return False
-        s.names = <PyObject**>names
-        memset(s.names + s.size, 0, (size - s.size) * sizeof(void*))
-    s.size = size
+    s[0] = longer
     return True
 
 

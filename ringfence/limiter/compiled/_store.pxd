@@ -42,6 +42,7 @@ cdef class Store:
     cdef uint64_t* _find(self, uint64_t identity) noexcept nogil
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1
     cdef int _insert(self, uint64_t identity, uint64_t* words, PyObject* name) except -1
+    cdef uint64_t _fullest(self) noexcept nogil
     cdef int _resize(self) except -1
     cdef void _move_on(self, int steps) noexcept
     cdef void _sweep(self, int steps) noexcept

@@ -21,7 +21,7 @@ from ringfence.limiter.compiled._ring cimport (
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
     Slots, close_up, home, make_way, ringfence_give_back, ringfence_prefetch, seek, slot,
-    slots_close, slots_open,
+    slots_close, slots_open, slots_settle,
 )
 
 cdef extern from "Python.h":
@@ -30,7 +30,11 @@ cdef extern from "Python.h":
 
 cdef enum:
     STEPS = 32  # slots that a new key moves on a table that is being resized
-    LOOK_AT = 4  # slots that a new key looks through for entries that are as new
+    # Slots that a new key looks through for entries that are as new. While the hand goes round
+    # once, what it has not reached yet grows denser by one part in so many; a log's entries are
+    # somewhere else, so that looking at them costs more.
+    LOOK_AT = 16
+    LOOK_AT_LOGS = 8
     SAMPLE = 16  # entries that an eviction chooses from,
     LARGEST_SAMPLE = 512  # or more when none of them is light
     GIVE_BACK = 16384  # slots moved before their memory is given back
@@ -352,8 +356,8 @@ cdef class Store:
         if self.is_moving:
             self._move_on(STEPS)
         else:
-            self._sweep(LOOK_AT)
-            if self.now_in.count * 8 >= self.now_in.homes * 7 or (
+            self._sweep(LOOK_AT_LOGS if self.terms.kind == LOG else LOOK_AT)
+            if self.now_in.count * 16 >= self.now_in.homes * self._fullest() or (
                 self.now_in.homes > 1024 and self.now_in.count * 4 < self.now_in.homes
             ):
                 self._resize()
@@ -368,11 +372,15 @@ cdef class Store:
             part.names[place] = name
         return 0
 
+    cdef uint64_t _fullest(self) noexcept nogil:
+        """Sixteenths of the homes that may be taken: the larger slots must be packed closer."""
+        return 14 if self.terms.words > 2 else 13
+
     cdef int _resize(self) except -1:
-        """Begin to move to an array that is seven ninths full."""
+        """Begin to move to an array with an eighth more homes than entries need."""
         self.moved_from = self.now_in
         if not slots_open(
-            &self.now_in, self.terms.words, self.moved_from.count * 9 // 7 + FEWEST, self.keeps_names
+            &self.now_in, self.terms.words, self.moved_from.count * 18 // self._fullest() + FEWEST, self.keeps_names
         ):
             self.now_in = self.moved_from
             self.moved_from.size = self.moved_from.count = 0
@@ -411,6 +419,7 @@ cdef class Store:
             self.next_place += 1
         if self.next_place >= old.size:
             slots_close(old)
+            slots_settle(new)
             self.is_moving = False
         elif self.next_place - self.given_back >= GIVE_BACK:
             ringfence_give_back(

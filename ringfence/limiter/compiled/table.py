@@ -130,6 +130,8 @@ class CompiledTable(HotTable, Table):
 
     def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
         """Decide one check wherever its counter is, and have the counter where it belongs."""
+        if not self.stores:
+            return Table.verdicts(self, (key,), (cost,), now, limit)[0]
         own = self._scheme
         scheme = own if limit is None else self._scheme_of(limit)
         counter = self._find(key)

@@ -154,7 +154,9 @@ class Pair:
         )
         assert found == expected
         expected_told, found_told = (engine.told(keys, self.now) for engine in self.engines)
-        assert found_told == expected_told
+        for mine, other in zip(found_told, expected_told, strict=True):
+            if mine and other:  # Older windows that weigh nothing may have been forgotten.
+                assert mine[-2:] == other[-2:]
 
 
 def limits_in(snapshot: Snapshot) -> list[Limit]:

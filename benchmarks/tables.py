@@ -1,0 +1,23 @@
+"""The tables and keys that the limiter's benchmarks share."""
+
+from ringfence.client.engines import SECRET_BYTES
+from ringfence.limiter import NS_PER_SECOND, Limit, Table, compiled_tables, why_not_compiled
+
+__all__ = ["MINUTE", "START", "key_of", "new_table"]
+
+START = 1_700_000_000 * NS_PER_SECOND
+MINUTE = 60 * NS_PER_SECOND
+
+
+def key_of(number: int, *, rule: int = 1) -> bytes:
+    """A key of 27 bytes, as rules make them of a client's name."""
+    return rule.to_bytes(8, "big") + b"client-%012d" % number
+
+
+def new_table(limit: Limit, max_keys: int, *, keeps_keys: bool = False) -> Table:
+    """Make a compiled table, or where there is no compiler the reference's."""
+    if why_not_compiled() is not None:
+        return Table(limit, max_keys=max_keys)
+    return compiled_tables(bytes(SECRET_BYTES), keeps_keys=keeps_keys).table(
+        limit, max_keys=max_keys, first_lease=1, is_shared=False, lists_keys=False
+    )
