@@ -5,8 +5,9 @@ applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
 """
 
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
-from ringfence.limiter.engine import Engine, EngineRule, Tables
+from ringfence.limiter.engine import Engine, EngineRule
 from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
+from ringfence.limiter.kinds import Tables
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
 from ringfence.limiter.states import BadState, Snapshot

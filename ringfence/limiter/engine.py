@@ -4,9 +4,8 @@ Which rule a request meets, and who owns its key, was decided before; the engine
 id from the first 8 bytes of the key and takes the rest for granted.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
 
 from ringfence.limiter.groups import (
     ID_BYTES,
@@ -19,13 +18,14 @@ from ringfence.limiter.groups import (
     runs,
     spans,
 )
+from ringfence.limiter.kinds import ReferenceTables, Tables
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
-__all__ = ["Engine", "EngineRule", "SlowGroup", "Tables"]
+__all__ = ["Engine", "EngineRule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +37,6 @@ class EngineRule:
     """Whether its denial denies the whole group; not so for shadow and quota rules."""
     is_shared: bool = False
     """Whether other data centers count against the same limit."""
-
-
-class Frames(Protocol):
-    """Decides frames whose checks carry no limits, faster than one table at a time."""
-
-    def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
-        """Know exactly these: prefix, table, and whether its denials veto."""
-
-    def decide(
-        self, keys: Sequence[bytes], costs: Sequence[int], groups: Sequence[int], now: int
-    ) -> Outcomes | None:
-        """Decide as `Engine.decide` does; None, and nothing done, when it cannot."""
-
-
-SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
-"""Decides one group, given as keys, costs and now."""
-
-
-class Tables(Protocol):
-    """Makes the tables of an engine: those of the reference, or compiled ones."""
-
-    def table(
-        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
-    ) -> Table:
-        """Make an empty table; with `lists_keys` it must be able to list its keys."""
-
-    def frames(self, slow_group: SlowGroup) -> Frames | None:
-        """Make what decides whole frames; None when nothing does so faster than the engine."""
-
-
-class _ReferenceTables:
-    """Tables of the reference: all of them can list their keys."""
-
-    def table(
-        self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
-    ) -> Table:
-        return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
-
-    def frames(self, slow_group: SlowGroup) -> None:
-        return None
 
 
 @dataclass(slots=True)
@@ -102,7 +62,7 @@ class Engine:
             raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
         self._max_keys = max_keys
         self._first_lease = first_lease
-        self._kind = tables or _ReferenceTables()
+        self._kind = tables or ReferenceTables()
         self._rules: dict[bytes, _Kept] = {}
         self._ruleless: Table | None = None
         self._frames = self._kind.frames(self._decide_group)
