@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from ringfence.client.engines import ENVIRONMENT, chosen_engine, new_engine
@@ -35,3 +38,19 @@ def test_the_choice_has_the_name_that_asks_for_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(ENVIRONMENT, "reference")
 
     assert chosen_engine().name == "reference"
+
+
+def test_without_the_compiled_modules_the_reference_runs_and_says_why() -> None:
+    program = """
+import sys
+sys.modules["ringfence.limiter.compiled._frames"] = None
+from ringfence.client.engines import chosen_engine, new_engine
+print(chosen_engine().name, chosen_engine().reason, len(new_engine(max_keys=1)))
+"""
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout.startswith("reference the compiled modules were not built")
+    assert ran.stdout.endswith("0\n")

@@ -7,7 +7,7 @@ reference engine runs.
 import sys
 from dataclasses import dataclass
 
-from ringfence.limiter.kinds import SlowGroup, Tables
+from ringfence.limiter.kinds import Frames, SlowGroup, Tables
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.table import Table
 
@@ -17,7 +17,7 @@ _NOT_LITTLE = "the compiled tables are written for little-endian processors"
 _why_not: str | None = None if sys.byteorder == "little" else _NOT_LITTLE
 if _why_not is None:
     try:
-        from ringfence.limiter.compiled._frames import Frames
+        from ringfence.limiter.compiled._frames import Frames as CompiledFrames
         from ringfence.limiter.compiled.table import CompiledTable
     except ImportError as error:
         _why_not = f"the compiled modules were not built when Ringfence was installed ({error})"
@@ -58,4 +58,4 @@ class _CompiledTables:
         )
 
     def frames(self, slow_group: SlowGroup) -> Frames:
-        return Frames(slow_group)
+        return CompiledFrames(slow_group)
