@@ -16,7 +16,7 @@ _NS = 1_000_000_000
 _SLEW_NS_PER_S = 5_000_000
 """How fast the time is moved: 5 ms in a second, at most."""
 _STEP_NS = 10 * _NS
-"""Behind a majority by more than this, the time jumps forward; it never jumps back."""
+"""Behind a majority by more than this, the time jumps forward."""
 _SUSPECT_NS = _NS
 _TRUST_NS = _NS // 2
 """A clock that was marked is trusted again below this."""
@@ -27,7 +27,10 @@ _SHARE = 2
 
 
 class ClusterClock:
-    """One member's view of the time. `now` is the host's, in ns since 1970, and never goes back."""
+    """One member's view of the time, which never goes back but by `jump`.
+
+    `now` is always the host's, in ns since 1970.
+    """
 
     def __init__(self) -> None:
         self.is_suspect = False
@@ -59,11 +62,11 @@ class ClusterClock:
             self._samples.popitem(last=False)
         self._aim(now)
 
-    def go_back(self, now: int) -> None:
-        """Jump back to where most clocks stand: only for a member that is far ahead, and counts
-        nothing that could be older than its time."""
+    def jump(self, now: int) -> None:
+        """Go at once to where most clocks stand, back, too: only for a member that is marked and
+        counts nothing whose age would change."""
         heard = [offset for offset, _, _ in self._samples.values()]
-        if self.is_suspect and len(heard) >= 2 and median(heard) < self._offset - _STEP_NS:
+        if self.is_suspect and len(heard) >= 2:
             self._offset = self._target = round(median(heard))
             self._last = now + self._offset
             self._samples.clear()

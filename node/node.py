@@ -326,7 +326,9 @@ class Node:
         was_suspect = False
         while True:
             await trio.sleep(1.0)
-            is_suspect = self._cluster_clock.is_suspect
+            # Alone in its data center it goes on: whom could it forward to?
+            others = [each for each in self._ring.members if each.name != self.name]
+            is_suspect = self._cluster_clock.is_suspect and bool(others)
             if is_suspect != was_suspect and self._gossiping is not None:
                 was_suspect = is_suspect
                 self.counters.add("clock_suspect" if is_suspect else "clock_trusted")
@@ -338,7 +340,7 @@ class Node:
                 )
                 self._gossiping.set_forward_only(is_suspect)
             if is_suspect and not self._holdings.count:
-                self._cluster_clock.go_back(self._host_clock.now())
+                self._cluster_clock.jump(self._host_clock.now())
 
     # -- the view ------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class Streaming:
             return
         standby_of = self._ring.standby if len(self._ring.members) > 1 else None
         if standby_of is None:
+            self._holdings.seen([*self._holdings.dirty])
             self._holdings.dirty.clear()
             return
         held = self._holdings.held
@@ -84,6 +85,9 @@ class Streaming:
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
+            if standby == self._holdings.taken_from(shard):
+                self._holdings.seen([key])
+                continue  # It may have more than we took over; it will be asked for that.
             if self._waiting.get(standby):
                 busy.append(key)
             else:
@@ -93,7 +97,8 @@ class Streaming:
         for standby, keys in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                continue  # It is gone; the next ring names another.
+                self._holdings.dirty.update(dict.fromkeys(keys))
+                continue
             for start in range(0, len(keys), _KEYS_PER_COPY):
                 self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
 

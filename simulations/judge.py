@@ -4,27 +4,23 @@ Each law is as strict as the faults allow: a graceful change loses nothing, a cr
 interval of the standby's copies held, and where two decide at once each may admit the limit.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
 from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.ledger import Column, Ledger
+from simulations.losses import has_emptied, uncopied_spans
 from simulations.outcome import Violation
-from simulations.scenario import Fault
+from simulations.scenario import Scenario
 
 __all__ = ["Final", "Judge"]
 
 _MOST_KEYS = 300
 """Keys of each rule that are judged, the busiest ones."""
-_UNCOPIED = 0.35
-"""Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
-before it, and the way."""
-_NEW_COPY = 8.0
-"""Seconds until a death or a return is known to all and every standby has all its copies."""
-_SPLITS = ("cut", "pause", "slow", "clock_step")
+_SPLITS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults in which two may decide for one key at once."""
 _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that forget nothing within a period."""
@@ -46,14 +42,15 @@ class Final:
 class Judge:
     """Judges one run."""
 
-    def __init__(
-        self, rules: dict[str, Rule], faults: Sequence[Fault], datacenters: int, late_s: float
-    ) -> None:
+    def __init__(self, rules: dict[str, Rule], scenario: Scenario, late_s: float) -> None:
         """`late_s` is the oldest that counts of other data centers were when they came."""
         self._rules = rules
-        self._faults = faults
-        self._datacenters = datacenters
+        self._faults = () if scenario.is_blind else scenario.faults
+        self._datacenters = scenario.datacenters
         self._late_s = late_s
+        seen = replace(scenario, faults=self._faults)
+        self._uncopied_spans = uncopied_spans(seen)
+        self._has_emptied = has_emptied(seen)
         self.over = 0
         """Units above the limit, of the worst key."""
         self.lost = 0
@@ -123,6 +120,8 @@ class Judge:
             for (dc, rule, k), n in final.used.items()
             if (rule, k) == (name, key) and (is_shared or dc in column.datacenters)
         }
+        if is_shared and self._has_emptied:
+            return
         if is_shared and len(set(by_datacenter.values())) > 1:
             text = f"{name}={key}: data centers do not agree: {by_datacenter}"
             yield Violation("agreement", end, text)
@@ -175,19 +174,11 @@ class Judge:
 
     def _uncopied(self, column: Column) -> int:
         """What was admitted so shortly before a crash that the standby does not know of it."""
-        lost, last = 0, float("-inf")
-        for fault in self._faults:
-            if fault.verb == "crash":
-                # With the standby, too, all is gone; a new one takes a while to have its copy.
-                is_joint = "," in str(fault.args.get("node", ",")) or fault.at - last < _NEW_COPY
-                begin = float("-inf") if is_joint else fault.at - _UNCOPIED
-                lost += column.told_within(begin, fault.at + 0.1)
-                last = fault.at if fault.until is None else fault.until
-        return lost
+        return sum(column.told_within(begin, end) for begin, end in self._uncopied_spans)
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""
-        splits = sum(fault.verb in _SPLITS for fault in self._faults)
+        splits = sum(fault.verb in _SPLITS or "seedless" in fault.args for fault in self._faults)
         return 1 + splits + (self._datacenters - 1 if is_shared and splits else 0)
 
     @property

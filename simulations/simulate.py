@@ -16,7 +16,7 @@ from simulations.faults import apply
 from simulations.faults import check as check_fault
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
-from simulations.loads import arrivals
+from simulations.logs import arrivals_of
 from simulations.marks import marks_of
 from simulations.node_world import NodeWorld
 from simulations.observer import Observer
@@ -25,7 +25,7 @@ from simulations.scenario import Fault, Load, Scenario
 from simulations.seeds import stream
 from simulations.virtual_time import run
 
-__all__ = ["DOMAIN", "Progress", "command_of", "rules_of", "simulate_nodes"]
+__all__ = ["DOMAIN", "Progress", "rules_of", "simulate_nodes"]
 
 DOMAIN = "sim"
 _CLIENTS_PER_DATACENTER = 2
@@ -94,7 +94,7 @@ class _Run:
         load, world = self._scenario.loads[number], self._world
         random = stream(self._seed, "load", number)
         async with trio.open_nursery() as nursery:
-            for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
+            for arrival in arrivals_of(load, self._scenario.seconds, len(world.clients), random):
                 await trio.sleep_until(world.began + arrival.at)
                 nursery.start_soon(self._check, load, arrival.client, arrival.key, arrival.cost)
 
@@ -168,8 +168,7 @@ class _Run:
         counters = world.counters()
         rules = rules_of(world.rules.rules(), self._scenario.loads)
         late_s = observer.stalest_ms / 1000
-        faults = () if self._scenario.is_blind else self._scenario.faults
-        judge = Judge(rules, faults, self._scenario.datacenters, late_s)
+        judge = Judge(rules, self._scenario, late_s)
         outcome.violations = judge.violations(self._ledger, final, world.now)
         outcome.virtual_s = trio.current_time()
         outcome.event_hash = self._events.digest
@@ -204,25 +203,6 @@ def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
     if unknown:
         raise ValueError(f"no rule for {', '.join(unknown)}; there are {', '.join(sorted(found))}")
     return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
-
-
-def command_of(name: str, scenario: Scenario, original: Scenario, seed: int) -> str:
-    """Write the command that replays a run."""
-    words = ["ringfence", "simulate", name, "--seed", str(seed)]
-    for option, value, usual in (
-        ("--nodes", scenario.nodes, original.nodes),
-        ("--datacenters", scenario.datacenters, original.datacenters),
-    ):
-        if value != usual:
-            words += [option, str(value)]
-    network, usual_network = scenario.network, original.network
-    for field in ("latency", "loss", "repeats"):
-        if getattr(network, field) != getattr(usual_network, field):
-            words += ["--set", f"{field}={getattr(network, field)}"]
-    for field in ("seconds", "calm"):
-        if getattr(scenario, field) != getattr(original, field):
-            words += ["--set", f"{field}={getattr(scenario, field):g}"]
-    return " ".join(words)
 
 
 def _part(values: Sequence[float], part: float) -> float:
