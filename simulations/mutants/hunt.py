@@ -5,6 +5,8 @@ anything to the process that it runs in, such as never come back, so nothing of 
 """
 
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -251,6 +253,7 @@ def _run_all(
     patience: float,
 ) -> None:
     """What a process does: it tells after each run how the mutant was noticed, None if not."""
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     mutant = None if name is None else MUTANTS[name]
     for seed in seeds:
         for ground in grounds:

@@ -43,6 +43,18 @@ ANSWERS = (
         ("groups",),
     ),
     Mutant(
+        "refund-too-young",
+        "what is given back is not found when it arrives later than the check did",
+        (
+            Edit(
+                "ringfence.client.batch:age_ns_of",
+                "return passed_ns + min(passed_ns, _LATER_NS)",
+                "return passed_ns",
+            ),
+        ),
+        ("groups",),
+    ),
+    Mutant(
         "standby-never-asked",
         "when an owner does not answer, nobody else is asked",
         (

@@ -100,6 +100,18 @@ COUNTS = (
         ("far-cut",),
     ),
     Mutant(
+        "no-digest-sent",
+        "what was told is never compared with what the other side has",
+        (
+            Edit(
+                "node.worldwide:Worldwide.send_digests",
+                "now = self._clock()",
+                "return",
+            ),
+        ),
+        ("far-restart",),
+    ),
+    Mutant(
         "confirmed-in-flight",
         "counts wait for a message under way, and are forgotten meanwhile",
         (

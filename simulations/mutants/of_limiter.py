@@ -132,7 +132,13 @@ LIMITER = (
     Mutant(
         "group-half-charged",
         "a check that one of two limits denies is charged to the other one",
-        (Edit("ringfence.limiter.groups:decide_group", "if not blocked:", "if True:"),),
+        (
+            Edit(
+                "ringfence.limiter.groups:decide_group",
+                "if member.table is not None and member.cost and _is_admitted(row):",
+                "if False:",
+            ),
+        ),
         ("costs",),
     ),
     Mutant(

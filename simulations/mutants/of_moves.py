@@ -54,6 +54,18 @@ MOVES = (
         ("two-crashes",),
     ),
     Mutant(
+        "restarted-standby-unfilled",
+        "a standby that was started again before anybody missed it gets no copies of what rests",
+        (
+            Edit(
+                "node.streaming:Streaming.restarted",
+                "self._forgetful[name] = None",
+                "pass",
+            ),
+        ),
+        ("standby-restart",),
+    ),
+    Mutant(
         "standby-is-owner",
         "the ring names the owner as its own standby",
         (
