@@ -94,8 +94,8 @@ class Judge:
             if a.told - a.asked > _DEADLINE
         ][:10]
         found += [
-            Violation("deadline", asked, f"{key} has waited {end - asked:.2f} s for an answer")
-            for _, key, asked in ledger.open
+            Violation("deadline", asked, f"{what} has waited {end - asked:.2f} s for an answer")
+            for what, asked in ledger.open.values()
             if end - asked > _DEADLINE
         ][:10]
         return found

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from math import inf
 
 from ringfence.wire import Source
@@ -133,10 +133,21 @@ class Ledger:
     def __init__(self) -> None:
         self.answers: list[tuple[str, Answered]] = []
         """Rule and answer, in the order in which they were told."""
-        self.open: dict[tuple[str, str, float], None] = {}
-        """Checks without an answer: rule, key and when they were asked."""
+        self.open: dict[int, tuple[str, float]] = {}
+        """Checks without an answer, by number: what they asked for, and when."""
+        self._numbers = count()
         self._by_key: dict[tuple[str, str], list[Answered]] = {}
         self._passing: dict[tuple[str, str], list[Answered]] = {}
+
+    def ask(self, rule: str, key: str, asked: float) -> int:
+        """Take note of a question; returns its number, for `answered`."""
+        number = next(self._numbers)
+        self.open[number] = f"{rule}={key}", asked
+        return number
+
+    def answered(self, number: int) -> None:
+        """A question has been answered."""
+        del self.open[number]
 
     def add(self, rule: str, answer: Answered) -> None:
         """Take note of an answer."""

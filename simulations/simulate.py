@@ -114,9 +114,9 @@ class _Run:
         asked = world.now
         rules = [load.rule, load.also] if load.also else [load.rule]
         descriptors = [{rule: key} for rule in rules]
-        self._ledger.open[load.rule, key, asked] = None
+        number = self._ledger.ask(load.rule, key, asked)
         decision = await who.limiter.check(DOMAIN, descriptors, cost)
-        del self._ledger.open[load.rule, key, asked]
+        self._ledger.answered(number)
         told, where = world.now, who.datacenter
         for rule, status in zip(rules, decision.statuses, strict=True):
             answer = Answered(

@@ -4,7 +4,8 @@ A mutant is the shipped code with one mistake in it. A hunt runs small scenarios
 mutant that survives shows something that no invariant guards.
 """
 
-from simulations.mutants.grounds import GROUNDS, Ground
+from simulations.mutants.ground import Ground
+from simulations.mutants.grounds import GROUNDS
 from simulations.mutants.hunt import Kill, Result, as_row, hunt, summary
 from simulations.mutants.planted import MUTANTS
 from simulations.mutants.trial import try_out

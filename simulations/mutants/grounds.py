@@ -1,96 +1,18 @@
 """The scenarios that hunt mutants: a few nodes, some seconds, one thing that goes wrong in each."""
 
-from dataclasses import dataclass
+from simulations.mutants.ground import Ground, ground
+from simulations.scenario import Fault, Load, Network
 
-from simulations.scenario import Fault, Load, Network, Scenario
+__all__ = ["GROUNDS"]
 
-__all__ = ["GROUNDS", "Ground"]
-
-_RULES = """\
-domain: sim
-descriptors:
-  - key: day
-    rate_limit: {unit: day, requests_per_unit: 1000, algorithm: fixed_window}
-  - key: scarce
-    rate_limit: {unit: day, requests_per_unit: 12, algorithm: fixed_window}
-  - key: kept
-    rate_limit: {unit: day, requests_per_unit: 500, algorithm: sliding_window_log}
-  - key: log
-    rate_limit: {period: 4s, requests_per_unit: 10, algorithm: sliding_window_log}
-  - key: fixed
-    rate_limit: {period: 4s, requests_per_unit: 10, algorithm: fixed_window}
-  - key: sliding
-    rate_limit: {period: 4s, requests_per_unit: 20, algorithm: sliding_window}
-  - key: bucket
-    rate_limit: {period: 4s, requests_per_unit: 10, algorithm: token_bucket}
-  - key: everywhere
-    rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
-  - key: soon
-    rate_limit: {period: 30s, requests_per_unit: 400, algorithm: sliding_window, scope: global}
-  - key: world
-    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
-  - key: pool
-    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: token_bucket, scope: global}
-  - key: parts
-    rate_limit: {unit: day, requests_per_unit: 100, algorithm: fixed_window, global: {mode: split}}
-  - key: home
-    rate_limit: {unit: day, requests_per_unit: 100, algorithm: fixed_window,
-                 global: {mode: home, home: dc1}}
-"""
 _DAY = Load(rule="day", per_second=40, keys=12)
 _KEPT = Load(rule="kept", per_second=30, keys=8)
 _LOG = Load(rule="log", per_second=20, keys=4)
-_BOTH = (_DAY, _KEPT, _LOG)
-_LAN = Network()
+_MIXED = (_DAY, _KEPT, _LOG)
 _NEAR = Network(latency="near")
 
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """A scenario, and which rare things must happen in it, or must not."""
-
-    scenario: Scenario
-    wanted: tuple[str, ...] = ()
-    """Marks of `simulations.marks`."""
-    unwanted: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The scenario's."""
-        return self.scenario.name
-
-
-def _ground(
-    name: str,
-    about: str,
-    *,
-    seconds: float,
-    calm: float,
-    loads: tuple[Load, ...] = _BOTH,
-    faults: tuple[Fault, ...] = (),
-    nodes: int = 3,
-    datacenters: int = 1,
-    network: Network = _LAN,
-    wanted: tuple[str, ...] = (),
-    unwanted: tuple[str, ...] = (),
-) -> Ground:
-    scenario = Scenario(
-        name,
-        about,
-        nodes=nodes,
-        datacenters=datacenters,
-        seconds=seconds,
-        calm=calm,
-        rules=_RULES,
-        loads=loads,
-        network=network,
-        faults=faults,
-    )
-    return Ground(scenario, wanted, unwanted)
-
-
-_ALL = (
-    _ground(
+_ALL: tuple[Ground, ...] = (
+    ground(
         "algorithms",
         "one node, each algorithm at its limit through several windows",
         nodes=1,
@@ -101,7 +23,7 @@ _ALL = (
             for rule in ("log", "fixed", "sliding", "bucket", "scarce")
         ),
     ),
-    _ground(
+    ground(
         "costs",
         "one node, checks that cost three units, alone and under two limits at once",
         nodes=1,
@@ -113,7 +35,7 @@ _ALL = (
             Load(rule="scarce", per_second=40, keys=3, also="fixed"),
         ),
     ),
-    _ground(
+    ground(
         "groups",
         "three nodes, each check under two limits that have different owners",
         seconds=6,
@@ -124,7 +46,7 @@ _ALL = (
         ),
         unwanted=("copy_lost", "member_died"),
     ),
-    _ground(
+    ground(
         "refunds",
         "two nodes, every third check given back",
         nodes=2,
@@ -135,7 +57,7 @@ _ALL = (
             Load(rule="scarce", per_second=20, keys=3, refunds=0.3),
         ),
     ),
-    _ground(
+    ground(
         "resets",
         "connections break all the time: what was under way comes again, and counts once",
         nodes=2,
@@ -145,58 +67,64 @@ _ALL = (
         network=Network(resets=40.0),
         wanted=("repeat_answered",),
     ),
-    _ground(
+    ground(
         "leave",
         "a node leaves and comes back: no hit is lost",
         seconds=9,
         calm=5,
+        loads=_MIXED,
         faults=(Fault(2, "leave", 6, {"node": "n2"}),),
         unwanted=("member_died",),
     ),
-    _ground(
+    ground(
         "crash",
         "a node dies while clients ask, and comes back",
         seconds=12,
         calm=8,
+        loads=_MIXED,
         faults=(Fault(3, "crash", 10, {"node": "n2"}),),
         wanted=("stood_in", "member_died"),
     ),
-    _ground(
+    ground(
         "crash-for-good",
         "a node dies and stays dead: what was its is counted by others",
         seconds=6,
         calm=14,
+        loads=_MIXED,
         faults=(Fault(3, "crash", None, {"node": "n2"}),),
         wanted=("member_died",),
     ),
-    _ground(
+    ground(
         "quick-restart",
         "a node is back half a second after it died, before anybody has missed it",
         seconds=8,
         calm=6,
+        loads=_MIXED,
         faults=(Fault(4, "crash", 4.5, {"node": "n2"}),),
     ),
-    _ground(
+    ground(
         "two-crashes",
         "one node dies, then its stand-in, long after anybody has asked for a key",
         seconds=4,
         calm=26,
+        loads=_MIXED,
         faults=(
             Fault(5, "crash", 8, {"node": "n2"}),
             Fault(20, "crash", None, {"node": "n3"}),
         ),
     ),
-    _ground(
+    ground(
         "standby-restart",
         "a standby is back before it was missed; later its owner dies",
         seconds=4,
         calm=16,
+        loads=_MIXED,
         faults=(
             Fault(5, "crash", 5.3, {"node": "n2"}),
             Fault(14, "crash", None, {"node": "n3"}),
         ),
     ),
-    _ground(
+    ground(
         "far-restart",
         "a node is back before another data center has missed it, and hears again what it heard",
         nodes=4,
@@ -208,33 +136,36 @@ _ALL = (
         faults=(Fault(5, "crash", 5.3, {"node": "n4"}),),
         wanted=("digest_repaired",),
     ),
-    _ground(
+    ground(
         "clock-back",
         "a node dies, and comes back with a clock that is behind its earlier life",
         seconds=10,
         calm=8,
+        loads=_MIXED,
         faults=(
             Fault(2, "crash", 7, {"node": "n2"}),
             Fault(4, "clock_step", None, {"node": "n2", "by_s": -100}),
         ),
     ),
-    _ground(
+    ground(
         "pause",
         "a host stands still for a second, and nobody is declared dead",
         seconds=8,
         calm=8,
+        loads=_MIXED,
         faults=(Fault(3, "pause", 4.1, {"node": "n2"}),),
         unwanted=("member_died",),
     ),
-    _ground(
+    ground(
         "long-pause",
         "a host stands still until it is declared dead, and comes back",
         seconds=9,
         calm=10,
+        loads=_MIXED,
         faults=(Fault(2, "pause", 8, {"node": "n2"}),),
         wanted=("own_pause_noticed",),
     ),
-    _ground(
+    ground(
         "split",
         "a node is cut off: both sides decide, and all hits count when they meet again",
         seconds=12,
@@ -243,7 +174,7 @@ _ALL = (
         faults=(Fault(2, "cut", 12, {"node": "n1"}),),
         wanted=("split_healed",),
     ),
-    _ground(
+    ground(
         "lossy",
         "a tenth of all datagrams is lost: others vouch for who seems silent",
         nodes=4,
@@ -254,15 +185,16 @@ _ALL = (
         wanted=("indirect_ack_saved",),
         unwanted=("member_died",),
     ),
-    _ground(
+    ground(
         "repeats",
         "half of all datagrams come twice, and count once",
         seconds=3,
         calm=2,
+        loads=_MIXED,
         network=Network(repeats=0.5),
         wanted=("replay_rejected",),
     ),
-    _ground(
+    ground(
         "two-centers",
         "two data centers share limits that nobody reaches",
         nodes=2,
@@ -276,7 +208,7 @@ _ALL = (
             Load(rule="pool", per_second=40, keys=1),
         ),
     ),
-    _ground(
+    ground(
         "far-cut",
         "two data centers are cut apart; what each admitted meanwhile reaches the other later",
         nodes=2,
@@ -288,7 +220,7 @@ _ALL = (
         faults=(Fault(3, "cut", 11, {"datacenter": "dc2"}),),
         wanted=("cells_lost",),
     ),
-    _ground(
+    ground(
         "clock-ahead",
         "one of two data centers lives two windows in the future, and is not believed",
         nodes=2,
@@ -300,7 +232,7 @@ _ALL = (
         faults=(Fault(1, "clock_step", None, {"node": "n2", "by_s": 95}),),
         wanted=("cells_refused",),
     ),
-    _ground(
+    ground(
         "join-in-cut",
         "a node comes back while its data center is cut off, and all hear of it afterwards",
         nodes=4,
@@ -314,7 +246,7 @@ _ALL = (
             Fault(5, "cut", 14, {"datacenter": "dc2"}),
         ),
     ),
-    _ground(
+    ground(
         "parts",
         "a limit is split between two data centers, and another is decided by one of them",
         nodes=4,

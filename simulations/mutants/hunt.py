@@ -16,7 +16,8 @@ from resource import RLIM_INFINITY, RLIMIT_CPU, RUSAGE_SELF, getrusage, setrlimi
 from signal import SIGXCPU
 from time import monotonic
 
-from simulations.mutants.grounds import GROUNDS, Ground
+from simulations.mutants.ground import Ground
+from simulations.mutants.grounds import GROUNDS
 from simulations.mutants.planted import MUTANTS
 from simulations.mutants.trial import try_out
 from simulations.mutants.value import Mutant

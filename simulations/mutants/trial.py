@@ -3,7 +3,7 @@
 import logging
 from contextlib import nullcontext
 
-from simulations.mutants.grounds import Ground
+from simulations.mutants.ground import Ground
 from simulations.mutants.value import Mutant, planted
 from simulations.outcome import Outcome, Violation
 from simulations.simulate import simulate_nodes

@@ -35,7 +35,7 @@ def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), 
     for answer in answers:
         ledger.add(name, answer)
     for asked in late:
-        ledger.open[name, "k", asked] = None
+        ledger.ask(name, "k", asked)
     final = Final({(where, name, "k"): units for where, units in (used or {"dc1": 3}).items()})
     judge = Judge(rules, faults, datacenters, 0.2, 0.0)
     return [each.property for each in judge.violations(ledger, final, end)]

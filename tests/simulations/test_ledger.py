@@ -30,6 +30,15 @@ def test_until_it_was_given_back_a_charge_may_have_been_in_the_way():
     assert column.at_most_counted(answered(3.0, allowed=False), 10) == 1
 
 
+def test_what_was_asked_is_open_until_it_is_answered():
+    found = Ledger()
+    first, second = found.ask("rule", "k", 1.0), found.ask("rule", "k", 1.0)
+
+    found.answered(first)
+
+    assert found.open == {second: ("rule=k", 1.0)}
+
+
 def test_units_are_counted_by_question_and_by_answer():
     column = ledger(answered(1.0, 1.5, cost=2), answered(2.0, 2.5, cost=3)).column("rule", "k")
 
