@@ -35,6 +35,7 @@ OUTSIDE = {
     "simulations/cli": "the command line",
     "simulations/cli.py": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",
+    "simulations/mutants/trial.py": "has nodes count in Python, where mutants are",
     "simulations/mutants/hunt.py": "starts processes and waits for them",
 }
 """What no simulated node or client runs, and why."""

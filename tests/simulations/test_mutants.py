@@ -1,4 +1,5 @@
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,15 @@ def test_enough_is_planted_and_each_mutant_is_hunted_somewhere() -> None:
     assert all(mutant.grounds for mutant in MUTANTS.values())
     assert {name for mutant in MUTANTS.values() for name in mutant.grounds} == GROUNDS.keys()
     assert all(mutant.about[-1] != "." for mutant in MUTANTS.values())
+
+
+def test_the_page_on_mutants_lists_them_all() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mutants.md").read_text("utf-8")
+    rows = {line.split(" | ")[0].strip("| `"): line for line in page.splitlines() if "| " in line}
+
+    assert all(mutant.about in rows[mutant.name] for mutant in MUTANTS.values())
+    assert all(ground.scenario.about in rows[name] for name, ground in GROUNDS.items())
+    assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the heads
 
 
 def test_a_planted_function_acts_wherever_it_was_imported() -> None:
