@@ -24,7 +24,7 @@ from simulations.mutants.value import Mutant
 
 __all__ = ["Kill", "OnProgress", "Result", "as_row", "hunt", "summary"]
 
-_PATIENCE = 20.0
+_PATIENCE = 12.0
 """Seconds of processor time that one run may take; none of the shipped code takes five."""
 _SLOWEST = 20
 """How many times longer that may be by the clock on the wall, on a busy machine."""
