@@ -351,6 +351,8 @@ class Node:
             _tell(change)
             if change.after.name != self.name and change.after.status is not Status.JOINING:
                 self._has_joined.set()
+            if change.before is not None and change.after.generation > change.before.generation:
+                self._streaming.restarted(NodeId(change.after.name))
         self._peers.update(self._membership.records.values())
         placement = View.of(_member_of(record) for record in self._membership.placed())
         view = View.of(_member_of(record) for record in self._membership.routed())

@@ -48,12 +48,20 @@ class Streaming:
         self._waiting: dict[NodeId, int] = {}
         """Copies on their way that have not been confirmed."""
         self._news: list[tuple[Ring, Ring]] = []
+        self._forgetful: dict[NodeId, None] = {}
+        """Members that were started again, and have lost what they were sent."""
         self._wake = trio.Event()
 
     def follow(self, old: Ring, new: Ring) -> None:
         """Take note of another ring: whoever is the standby now lacks everything."""
         self._ring = new
         self._news.append((old, new))
+        self._wake.set()
+
+    def restarted(self, name: NodeId) -> None:
+        """Take note that a member was started again, perhaps before anybody had missed it: the
+        ring is the same, and yet it lacks everything."""
+        self._forgetful[name] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -128,11 +136,15 @@ class Streaming:
             await self._wake.wait()
             self._wake = trio.Event()
             news, self._news = self._news, []
+            forgetful, self._forgetful = self._forgetful, {}
             changed = {
                 shard
                 for shard, is_held in enumerate(self._holdings.held)
                 if is_held
-                and any(_standby(old, shard) != _standby(new, shard) for old, new in news)
+                and (
+                    _standby(self._ring, shard) in forgetful
+                    or any(_standby(old, shard) != _standby(new, shard) for old, new in news)
+                )
             }
             keys = iter(self._engine.keys()) if changed else iter(())
             while some := list(islice(keys, _SLICE)):

@@ -22,7 +22,7 @@ _MOST = {"nodes": 5000, "datacenters": 30, "zones": 30, "keys": 1_000_000}
 NAMES = (
     *("nodes", "datacenters", "zones", "seconds", "calm"),
     *("per_second", "keys", "cost"),
-    *("latency", "loss", "repeats"),
+    *("latency", "loss", "repeats", "resets"),
 )
 """What can be set."""
 
@@ -47,7 +47,7 @@ def with_set(scenario: Scenario, words: Iterable[str]) -> Scenario:
                 if value not in PRESETS:
                     raise ConfigError(f"--set {word!r}: latency is {_listed(PRESETS)}")
                 scenario = replace(scenario, network=replace(scenario.network, latency=value))
-            case "loss" | "repeats":
+            case "loss" | "repeats" | "resets":
                 share = _number(word, value, 0.0, 0.9)
                 network = replace(scenario.network, **{name: share})  # type: ignore[arg-type]
                 scenario = replace(scenario, network=network)
@@ -130,7 +130,7 @@ def command_of(scenario: Scenario, original: Scenario, seed: int) -> str:
     for name in ("zones", "seconds", "calm"):
         if getattr(scenario, name) != getattr(original, name):
             words += ["--set", f"{name}={getattr(scenario, name):g}"]
-    for name in ("latency", "loss", "repeats"):
+    for name in ("latency", "loss", "repeats", "resets"):
         if getattr(scenario.network, name) != getattr(original.network, name):
             words += ["--set", f"{name}={getattr(scenario.network, name)}"]
     for name in ("per_second", "keys", "cost"):

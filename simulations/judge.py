@@ -11,10 +11,12 @@ from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
 from ringfence.wire import Source
 from simulations.faults import VERBS
+from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
 from simulations.losses import has_emptied, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
+from simulations.virtual_time import EPOCH_NS
 
 __all__ = ["Final", "Judge"]
 
@@ -42,8 +44,16 @@ class Final:
 class Judge:
     """Judges one run."""
 
-    def __init__(self, rules: dict[str, Rule], scenario: Scenario, late_s: float) -> None:
-        """`late_s` is the oldest that counts of other data centers were when they came."""
+    def __init__(
+        self,
+        rules: dict[str, Rule],
+        scenario: Scenario,
+        late_s: float,
+        began: float | None = None,
+    ) -> None:
+        """`late_s` is the oldest that counts of other data centers were when they came; `began`
+        the instant that all times count from, in seconds of virtual time, where that is known."""
+        self._began = began
         self._rules = rules
         self._faults = () if scenario.is_blind else scenario.faults
         self._datacenters = scenario.datacenters
@@ -63,7 +73,7 @@ class Judge:
         for name, rule in self._rules.items():
             for key in ledger.keys(name)[:_MOST_KEYS]:
                 column = ledger.column(name, key)
-                if rule.scope == "global" or self._datacenters == 1:
+                if rule.scope != "datacenter" or self._datacenters == 1:
                     found += self._of_key(name, rule, key, column, final, end)
                 else:
                     for part in column.by_datacenter():
@@ -81,6 +91,11 @@ class Judge:
             for _, a in ledger.answers
             if a.told - a.asked > _DEADLINE
         ][:10]
+        found += [
+            Violation("deadline", asked, f"{what} has waited {end - asked:.2f} s for an answer")
+            for what, asked in ledger.open.values()
+            if end - asked > _DEADLINE
+        ][:10]
         return found
 
     def _of_key(
@@ -92,14 +107,26 @@ class Judge:
         is_shared = rule.scope == "global" and self._datacenters > 1
         uncopied = self._uncopied(column)
         most, when = column.most_in(period)
-        bound = self._most(limit) + self._unheard(column, limit, is_shared) + uncopied
+        bound = self._most(limit, end) + self._unheard(column, limit, is_shared) + uncopied
         bound += limit.ceiling * (self._sides(is_shared) - 1)
         self.over = max(self.over, most - limit.ceiling)
         if most > bound:
             text = f"{name}={key}: {most} units in {period:g} s, at most {bound} may pass"
             yield Violation("over_admission", when, text)
         yield from self._wrong_denials(name, key, column, limit)
-        if period > end and limit.algorithm in _KEPT:
+        yield from self._advice(name, key, column, limit)
+        if self._began is not None and self._is_decided_by_one(rule):
+            for breach in breaches(column, limit, self._began):
+                yield Violation(breach.property, breach.at, f"{name}={breach.text}")
+                break
+        if is_shared and limit.algorithm is Algorithm.SLIDING_WINDOW and not self._is_unclean:
+            told = [
+                n for (_, rule_, k), n in sorted(final.used.items()) if (rule_, k) == (name, key)
+            ]
+            if max(told, default=0) - min(told, default=0) > limit.ceiling // 100 + 2:
+                text = f"{name}={key}: data centers do not agree: {told}"
+                yield Violation("agreement", end, text)
+        if period > end and limit.algorithm in _KEPT and rule.scope != "split":
             units = min(column.units, limit.ceiling)  # More is never said to be used.
             yield from self._conservation(name, key, column, units, final, is_shared, uncopied, end)
 
@@ -157,10 +184,31 @@ class Judge:
                 yield Violation("wrong_denial", answer.told, text)
                 return
 
-    def _most(self, limit: Limit) -> int:
+    def _advice(self, name: str, key: str, column: Column, limit: Limit) -> Iterator[Violation]:
+        """Who is denied is told when to come back."""
+        longest = 2 * limit.period_ns / 1e9
+        for a in column.answers:
+            if a.allowed or not a.is_counted or (a.retry_after is None and a.cost > limit.ceiling):
+                continue
+            if a.retry_after is None or not 0 < a.retry_after <= longest:
+                text = f"{name}={key}: denied, and told to come back after {a.retry_after} s"
+                yield Violation("retry_after", a.told, text)
+                return
+
+    def _is_decided_by_one(self, rule: Rule) -> bool:
+        """Whether one owner at a time decides a key, and nothing that it knows is ever lost."""
+        if self._is_unclean:
+            return False
+        return rule.scope == "home" or self._datacenters == 1
+
+    def _most(self, limit: Limit, end: float) -> int:
         """Units that one owner lets through in a period, by the nature of the algorithm."""
-        exact = (Algorithm.SLIDING_WINDOW_LOG,)
-        return limit.ceiling if limit.algorithm in exact else 2 * limit.ceiling
+        is_exact = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
+        if limit.algorithm is Algorithm.FIXED_WINDOW and self._began is not None:
+            first = EPOCH_NS + round(self._began * 1e9)
+            last = first + round(end * 1e9)
+            is_exact = first // limit.period_ns == last // limit.period_ns
+        return limit.ceiling if is_exact else 2 * limit.ceiling
 
     def _unheard(self, column: Column, limit: Limit, is_shared: bool) -> int:
         """What data centers admit before they hear of each other."""

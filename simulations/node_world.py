@@ -95,6 +95,8 @@ class NodeWorld:
             self.hosts[name] = Host(name, datacenter, zone, HostClock(trio.current_time))
         for one, other in combinations(self.hosts.values(), 2):
             self._place(one.address, one.place, other.address, other.place)
+        if scenario.network.resets:
+            nursery.start_soon(self._break_connections, scenario.network.resets)
 
     @property
     def now(self) -> float:
@@ -304,6 +306,17 @@ class NodeWorld:
                 if one != other:
                     here, there = self.hosts[one], self.hosts[other]
                     self._place(here.address, here.place, there.address, there.place, extra)
+
+    async def _break_connections(self, per_second: float) -> None:
+        """Break connections between two hosts at random, once the load has begun."""
+        random = stream(self._seed, "resets")
+        while True:
+            await trio.sleep(random.expovariate(per_second))
+            addresses = [host.address for host in self.hosts.values()]
+            one = random.choice([*addresses, *(client.address for client in self.clients)])
+            other = random.choice(addresses)
+            if self.began and one != other:
+                self._network.reset(one, other)
 
     def _client_links(
         self, some: Sequence[str], others: Sequence[str]

@@ -450,6 +450,23 @@ def test_a_lasting_difference_leads_to_an_exchange_but_seldom(core, record):
     assert len(asked_at) >= 3
 
 
+def test_a_difference_is_not_forgotten_because_another_member_agrees(core, record):
+    """Members of one data center agree, and yet they may all lack news of another one."""
+    member = core("a")
+    hear(member, record("b"), record("c"))
+
+    asked = [
+        effect.with_
+        for half in range(20)
+        for name, digest in (("b", member.digest), ("c", 0))
+        for effect in member.receive(Ping(name, 1, 1, "a", digest), HOME, half * NS // 2)
+        if isinstance(effect, Exchange)
+    ]
+
+    assert asked
+    assert set(asked) == {record("c").address}
+
+
 def test_what_the_shell_could_not_reach_is_probed_at_once(core, record):
     member = core("a")
     hear(member, record("b"), record("c"))
