@@ -24,6 +24,8 @@ _UNCOPIED = 0.35
 before it, and the way."""
 _NEW_COPY = 8.0
 """Seconds until a death or a return is known to all and every standby has all its copies."""
+_LEAVES = 6.0
+"""Seconds that a member takes to leave at most."""
 _SPLITS = ("cut", "pause", "slow", "clock_step")
 """Faults in which two may decide for one key at once."""
 _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
@@ -175,15 +177,30 @@ class Judge:
 
     def _uncopied(self, column: Column) -> int:
         """What was admitted so shortly before a crash that the standby does not know of it."""
-        lost, last = 0, float("-inf")
+        lost = 0
         for fault in self._faults:
             if fault.verb == "crash":
                 # With the standby, too, all is gone; a new one takes a while to have its copy.
-                is_joint = "," in str(fault.args.get("node", ",")) or fault.at - last < _NEW_COPY
+                is_joint = "," in str(fault.args.get("node", ",")) or self._is_joint(fault)
                 begin = float("-inf") if is_joint else fault.at - _UNCOPIED
                 lost += column.told_within(begin, fault.at + 0.1)
-                last = fault.at if fault.until is None else fault.until
+            elif fault.verb == "leave" and self._is_joint(fault):
+                # It leaves after a while also when nobody can be reached to take what it has.
+                lost += column.told_within(float("-inf"), fault.at + _LEAVES)
         return lost
+
+    def _is_joint(self, fault: Fault) -> bool:
+        """Whether something else went wrong that may have kept its standby, or the member that
+        should have had its counters, from having them."""
+        begin, end = fault.at - _NEW_COPY, (fault.until or fault.at) + _NEW_COPY
+        others = ("crash", *_SPLITS)
+        return any(
+            other is not fault
+            and other.verb in others
+            and other.at <= end
+            and (other.until or other.at) >= begin
+            for other in self._faults
+        )
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""
