@@ -500,7 +500,7 @@ class Node:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
             case Copy(seq, counts):
-                self._holdings.keep_copy(as_snapshot(counts), self._clock.now())
+                self._holdings.keep_copy(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case Offer(seq, shards):

@@ -57,7 +57,8 @@ class CoreSession:
             case Pull():
                 self._node.tasks.start(self._give(NodeId(sender), message, answer))
             case Copy(seq, counts):
-                self._node.holdings.keep_copy(as_snapshot(counts), self._node.clock.now())
+                held = as_snapshot(counts)
+                self._node.holdings.keep_copy(NodeId(sender), held, self._node.clock.now())
                 self._node.counters.add("copies_received")
                 answer(Done(seq))
             case Offer(seq, shards):
