@@ -7,6 +7,7 @@ is marked, so that its node decides nothing until it is near again.
 Source of the estimate: NTP's, (receive - (send + arrive) / 2), wrong by at most half a round trip.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from statistics import median
 
@@ -73,17 +74,16 @@ class ClusterClock:
 
     def _aim(self, now: int) -> None:
         """Find where most clocks stand, ours among them."""
-        for name, (_, _, at) in list(self._samples.items()):
-            if now - at > _SAMPLES_HOLD_NS:
-                del self._samples[name]
-        heard = [offset for offset, _, _ in self._samples.values()]
-        errors = [error for _, error, _ in self._samples.values()]
+        while now - next(iter(self._samples.values()))[2] > _SAMPLES_HOLD_NS:
+            self._samples.popitem(last=False)  # They stand in the order in which they came.
+        heard = sorted([sample[0] for sample in self._samples.values()])
+        errors = [sample[1] for sample in self._samples.values()]
         middle = round(median([self._offset, *heard]))
         away = middle - self._offset
         # What the network may have made up is not followed.
         if abs(away) <= median(errors):
             away = 0
-        near = sum(abs(offset - middle) < _SUSPECT_NS for offset in heard)
+        near = bisect_left(heard, middle + _SUSPECT_NS) - bisect_right(heard, middle - _SUSPECT_NS)
         if len(heard) >= 2 and near > len(heard) // 2:
             if away > _STEP_NS:
                 self._offset += away

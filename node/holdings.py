@@ -379,19 +379,23 @@ class Holdings:
         self._taken[shard] = taken
         self._counters.add("shards_taken")
 
-    def keep_copy(self, counts: Snapshot, now: int) -> None:
+    def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Keep what an owner sent to its standby; in its place we go on from it."""
         self.copies.keep(counts, now)
         if self._taken:
-            self._follow(counts, now)
+            self._follow(sender, counts, now)
 
-    def _follow(self, counts: Snapshot, now: int) -> None:
-        """The owner we stand in for is alive after all, and counts: take that as our base."""
+    def _follow(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+        """The owner we stand in for is alive after all, and counts: take that as our base.
+
+        Not so what another one counts that stands in for it, too: our hits may be part of that, and
+        each copy to and fro would count them once more.
+        """
         theirs = Snapshot([], [], [], [], [])
         rows: dict[bytes, list[int]] = {}
         for at, key in enumerate(counts.keys):
             taken = self._taken.get(shard_of(key))
-            if taken is not None and counts.states[at]:
+            if taken is not None and taken.owner == sender and counts.states[at]:
                 _append(theirs, counts, at)
                 rows[key] = taken.tally.row(key, now)
         if theirs.keys:

@@ -19,19 +19,20 @@ from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
-from hashring import Member, NodeId, Ring, View
+from hashring import NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
-from node.peers import Peers
+from node.peers import Peers, member_of
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
+from node.times import ClusterTime, ProbeStamps
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
@@ -112,7 +113,7 @@ class Node:
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
-        self._clock = _ClusterTime(clock, self._cluster_clock)
+        self._clock = ClusterTime(clock, self._cluster_clock)
         self._began: float | None = None
         now = clock.now()
         host, port = settings.advertise_at
@@ -133,7 +134,7 @@ class Node:
             gossip or GossipSettings.lan(),
             random,
             0,
-            _Stamps(clock, self._cluster_clock),
+            ProbeStamps(clock, self._cluster_clock),
         )
         self._view = View.of(())
         """The members that checks are sent to."""
@@ -165,7 +166,13 @@ class Node:
             self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
         )
         self._worldwide = Worldwide(
-            settings.datacenter, self._engine, self.counters, self._link_to, self._clock.now, random
+            settings.datacenter,
+            self._engine,
+            self.counters,
+            self._link_to,
+            self._clock.now,
+            self._uptime,
+            random,
         )
         self._router = Router(
             FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
@@ -354,8 +361,8 @@ class Node:
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
         self._peers.update(self._membership.records.values())
-        placement = View.of(_member_of(record) for record in self._membership.placed())
-        view = View.of(_member_of(record) for record in self._membership.routed())
+        placement = View.of(member_of(record) for record in self._membership.placed())
+        view = View.of(member_of(record) for record in self._membership.routed())
         if placement != self._placement:
             datacenter = self._settings.datacenter
             # Whoever has just come finds the counters where the others have had them.
@@ -497,7 +504,7 @@ class Node:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
             case Copy(seq, counts):
-                self._holdings.keep_copy(as_snapshot(counts), self._clock.now())
+                self._holdings.keep_copy(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case Offer(seq, shards):
@@ -641,38 +648,6 @@ class Node:
             if link.name and self._gossiping is not None:
                 with suppress(KeyError):
                     self._gossiping.report_unreachable(link.name)
-
-
-class _Stamps:
-    """The cluster's clock for probes, which time themselves by another one."""
-
-    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
-        self._host = host
-        self._cluster = cluster
-
-    def read(self, now: int) -> int:
-        """The cluster's time in ns."""
-        return self._cluster.read(self._host.now())
-
-    def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Take what a probe has found out about a member's clock."""
-        self._cluster.sample(name, offset_ns, rtt_ns, self._host.now())
-
-
-class _ClusterTime:
-    """The time that owners count by: the host's clock, moved to where the cluster's stands."""
-
-    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
-        self._host = host
-        self._cluster = cluster
-
-    def now(self) -> int:
-        """Nanoseconds since the Unix epoch, never less than before."""
-        return self._cluster.read(self._host.now())
-
-
-def _member_of(record: Record) -> Member:
-    return Member(NodeId(record.name), record.datacenter, record.zone, record.weight)
 
 
 def _state_of(record: Record) -> str:

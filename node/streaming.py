@@ -4,7 +4,7 @@ Decides when, to whom and how much at once. A standby that has not confirmed its
 next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 import trio
@@ -135,23 +135,29 @@ class Streaming:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            news, self._news = self._news, []
-            forgetful, self._forgetful = self._forgetful, {}
-            changed = {
-                shard
-                for shard, is_held in enumerate(self._holdings.held)
-                if is_held
-                and (
-                    _standby(self._ring, shard) in forgetful
-                    or any(_standby(old, shard) != _standby(new, shard) for old, new in news)
-                )
-            }
+            changed = self.newly_stood_by()
             keys = iter(self._engine.keys()) if changed else iter(())
             while some := list(islice(keys, _SLICE)):
-                self._holdings.dirty.update(
-                    dict.fromkeys([key for key in some if shard_of(key) in changed])
-                )
+                self.mark(some, changed)
                 await trio.lowlevel.checkpoint()
+
+    def newly_stood_by(self) -> set[int]:
+        """The shards held here that have got another standby since this was last asked."""
+        news, self._news = self._news, []
+        forgetful, self._forgetful = self._forgetful, {}
+        return {
+            shard
+            for shard, is_held in enumerate(self._holdings.held)
+            if is_held
+            and (
+                _standby(self._ring, shard) in forgetful
+                or any(_standby(old, shard) != _standby(new, shard) for old, new in news)
+            )
+        }
+
+    def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
+        """Send the state of those of `keys` that are in one of these shards."""
+        self._holdings.dirty.update(dict.fromkeys([key for key in keys if shard_of(key) in shards]))
 
 
 def _standby(ring: Ring, shard: int) -> NodeId | None:

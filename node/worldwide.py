@@ -48,13 +48,17 @@ class Worldwide:
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
+        uptime: Callable[[], int],
         random: Random,
     ) -> None:
+        """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
+        how long something has not been told."""
         self._datacenter = datacenter
         self._engine = engine
         self._counters = counters
         self._link_to = link_to
         self._clock = clock
+        self._uptime = uptime
         self._random = random
         self._view = self._routed = View.of(())
         self._sharers = {datacenter}
@@ -91,7 +95,7 @@ class Worldwide:
         if sharers != self._sharers:
             self._sharers = sharers
             self._engine.set_rules(self._engine_rules())
-        now = _uptime()
+        now = self._uptime()
         for name in self._others():
             spread = self._spreads.setdefault(name, Spread())
             if old.ring(name) != view.ring(name):
@@ -138,7 +142,7 @@ class Worldwide:
         """Note what a batch decided here has changed."""
         if not self._shared or not self._spreads or batch.op is not Op.CHECK:
             return
-        now = _uptime()
+        now = self._uptime()
         for at, key in enumerate(batch.keys):
             if (
                 key[:8] in self._shared
@@ -150,7 +154,7 @@ class Worldwide:
 
     def came(self, keys: Sequence[bytes]) -> None:
         """Note keys that were counted elsewhere until now: here nobody knows what was told."""
-        now = _uptime()
+        now = self._uptime()
         for key in keys:
             if key[:8] in self._shared:
                 for spread in self._spreads.values():
@@ -168,7 +172,7 @@ class Worldwide:
 
     def flush(self) -> None:
         """Tell what must be told now."""
-        now = _uptime()
+        now = self._uptime()
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):
@@ -215,7 +219,7 @@ class Worldwide:
             )
 
     def _confirmed(self, spread: Spread, rows: _Rows) -> None:
-        now = _uptime()
+        now = self._uptime()
         for key, cells, since in rows:
             spread.confirmed(key, cells)
             age_ms = (now - since) // 1_000_000
@@ -274,7 +278,7 @@ class Worldwide:
                 differing = set(reply.shards)
                 self._counters.add("digests_differed", len(differing))
                 keys = [key for key in spread.told() if shard_of(key) in differing]
-                spread.again(keys, _uptime())
+                spread.again(keys, self._uptime())
 
         self._counters.add("digests_sent")
         link.call(
@@ -312,11 +316,6 @@ class Worldwide:
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
         return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
-
-
-def _uptime() -> int:
-    """Nanoseconds on a clock that only goes on: for how long something has not been told."""
-    return round(trio.current_time() * 1e9)
 
 
 def _foreign(seq: int, writer: str, sender: str) -> Refused:

@@ -4,11 +4,14 @@ Each kind of fault is in with probability one half, so that runs differ in what 
 one fault hides, another run without it shows.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
+from simulations.core_lacks import CORE_VERBS
 from simulations.faults import VERBS
+from simulations.losses import members_of
 from simulations.scenario import Args, Fault, Level, Load, Network, Scenario
 from simulations.scenarios import RULES
 from simulations.seeds import stream
@@ -18,9 +21,12 @@ __all__ = ["DRAWN", "drawn", "drawn_faults"]
 DRAWN = "drawn"
 """The name of the scenario that each seed has a world of its own for."""
 
-_SECONDS = 25.0
-_CALM = 70.0
+_SECONDS: dict[Level, float] = {"node": 25.0, "core": 15.0}
+_CALM: dict[Level, float] = {"node": 70.0, "core": 45.0}
 """Seconds that a healed split may take to be known to all, and then some."""
+_DOWN = ("crash", "leave")
+_BACK = 8.0
+"""Seconds after which a node that was started again has what is its own."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
 
 
@@ -28,7 +34,7 @@ def drawn(seed: int, level: Level) -> Scenario:
     """Draw a scenario; equal seeds give equal ones."""
     random = stream(seed, "drawn", level)
     datacenters = random.choice((1, 1, 2, 3))
-    nodes = max(random.randint(2, 6), datacenters)
+    nodes = max(random.randint(2, 6), 2 * datacenters)
     scenario = Scenario(
         DRAWN,
         "everything is drawn from the seed: hosts, network, load and faults",
@@ -36,8 +42,8 @@ def drawn(seed: int, level: Level) -> Scenario:
         nodes=nodes,
         datacenters=datacenters,
         zones=random.choice((1, 1, 2)),
-        seconds=_SECONDS,
-        calm=_CALM,
+        seconds=_SECONDS[level],
+        calm=_CALM[level],
         rules=RULES,
         loads=_loads(random, datacenters),
         network=Network(
@@ -46,14 +52,16 @@ def drawn(seed: int, level: Level) -> Scenario:
             repeats=random.choice((0.0, 0.0, 0.02)),
         ),
     )
-    return replace(scenario, faults=drawn_faults(scenario, random, _SECONDS))
+    verbs = CORE_VERBS if level == "core" else tuple(VERBS)
+    return replace(scenario, faults=_survived(scenario, drawn_faults(scenario, random, verbs)))
 
 
-def drawn_faults(scenario: Scenario, random: Random, seconds: float) -> tuple[Fault, ...]:
-    """Draw when what goes wrong, with whom and how badly; all of it is over before `seconds`."""
+def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
+    """Draw when what goes wrong, with whom and how badly; all of it is over when the load is."""
+    seconds = scenario.seconds
     names = [f"n{number + 1}" for number in range(scenario.nodes)]
     faults: list[Fault] = []
-    for verb in VERBS:
+    for verb in verbs:
         if random.random() < 0.5:
             for _ in range(random.choice((1, 1, 2))):
                 begin = random.uniform(1.0, seconds * 0.6)
@@ -61,6 +69,26 @@ def drawn_faults(scenario: Scenario, random: Random, seconds: float) -> tuple[Fa
                 args = _args(verb, names, scenario, random)
                 faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
+
+
+def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Leave those out that would empty a data center: then its counts are gone, by design."""
+    kept: list[Fault] = []
+    sizes = Counter(datacenter for datacenter, _ in members_of(scenario).values())
+    for fault in faults:
+        down = {
+            str(other.args["node"])
+            for other in [*kept, fault]
+            if other.verb in _DOWN and other.at <= _end(fault) and fault.at <= _end(other)
+        }
+        gone = Counter(members_of(scenario)[name][0] for name in down)
+        if fault.verb not in _DOWN or all(gone[each] < size for each, size in sizes.items()):
+            kept.append(fault)
+    return tuple(kept)
+
+
+def _end(fault: Fault) -> float:
+    return (fault.at if fault.until is None else fault.until) + _BACK
 
 
 def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
@@ -83,12 +111,10 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
         return _EVERYWHERE[verb](random)
     if verb == "cut":
         return _cut(names, scenario, random)
-    more = _OF_ONE.get(verb)
+    more = _crash if verb == "crash" and scenario.level == "node" else _OF_ONE.get(verb)
     args: Args = {"node": random.choice(names)}
     if more is not None:
         args |= more(random)
-    if scenario.nodes < 2 * scenario.datacenters:
-        args.pop("moves", None)  # Clients must find somebody where they are told to look.
     return args
 
 
@@ -125,7 +151,6 @@ _EVERYWHERE: dict[str, Callable[[Random], Args]] = {
     "corrupt": _share(0.05, 0.3),
 }
 _OF_ONE: dict[str, Callable[[Random], Args]] = {
-    "crash": _crash,
     "bursts": _share(0.3, 0.8),
     "slow": _one_of("extra_ms", 20, 100, 300),
     "spikes": _one_of("mean_ms", 5, 50, 200),

@@ -393,6 +393,18 @@ class NodeWorld:
         assert viewer.node is not None
         return {row.name: row.state for row in viewer.node.members(1).members}
 
+    def views(self) -> list[dict[str, str]]:
+        """How each node that runs sees all members."""
+        return [self.states(host) for host in self.running()]
+
+    def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
+        """Per node that runs its data center, which life it is, and its counters."""
+        return [
+            (host.datacenter, (host.name, host.lives), host.node.stats(1).counters)
+            for host in self.running()
+            if host.node is not None
+        ]
+
     def counters(self) -> Counter[str]:
         """All counters, over all lives of all nodes."""
         found = Counter(self._past)

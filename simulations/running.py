@@ -7,6 +7,7 @@ from simulations.changes import command_of
 from simulations.outcome import Outcome
 from simulations.scenario import Scenario
 from simulations.simulate import Progress, simulate_nodes
+from simulations.simulate_cores import simulate_cores
 
 __all__ = ["run_scenario"]
 
@@ -22,7 +23,8 @@ def run_scenario(
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return simulate_nodes(scenario, seed, command_of(scenario, original, seed), progress)
+        run = simulate_cores if scenario.level == "core" else simulate_nodes
+        return run(scenario, seed, command_of(scenario, original, seed), progress)
     finally:
         logging.disable(before)
         gc.collect()

@@ -17,6 +17,7 @@ from ringfence.wire import Source
 from simulations.events import Events
 from simulations.faults import apply
 from simulations.faults import check as check_fault
+from simulations.figures import figures_of
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
 from simulations.logs import arrivals_of
@@ -201,22 +202,8 @@ class _Run:
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)
         outcome.series = observer.series(rules, outcome.virtual_s)
-        answers = [answer for _, answer in self._ledger.answers]
-        took = sorted(answer.told - answer.asked for answer in answers)
-        outcome.figures = {
-            "checks": len(answers),
-            "admitted": sum(answer.allowed for answer in answers),
-            "denied": sum(not answer.allowed for answer in answers),
-            "by_owner": sum(answer.source.name == "OWNER" for answer in answers),
-            "by_standby": sum(answer.source.name == "STANDBY" for answer in answers),
-            "by_policy": sum(not answer.is_counted for answer in answers),
-            "over_admitted_worst_key": judge.over,
-            "lost": judge.lost,
-            "counted_twice": judge.counted_twice,
+        outcome.figures = figures_of(self._ledger, judge) | {
             "staleness_worst_ms": observer.stalest_ms,
-            "latency_p50_ms": _part(took, 0.5) * 1000,
-            "latency_p99_ms": _part(took, 0.99) * 1000,
-            "latency_worst_ms": _part(took, 1.0) * 1000,
             "events": self._events.count,
             "deaths": counters["gossip_deaths"],
         }
@@ -235,7 +222,3 @@ def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
 def _asked(loads: Sequence[Load]) -> dict[str, None]:
     """The keys of all descriptors that loads ask for, in order."""
     return {rule: None for load in loads for rule in (load.rule, load.also) if rule}
-
-
-def _part(values: Sequence[float], part: float) -> float:
-    return values[min(len(values) - 1, int(len(values) * part))] if values else 0.0

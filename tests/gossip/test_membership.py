@@ -512,6 +512,19 @@ def test_a_short_lag_is_given_back_to_the_suspects(core, record):
     assert member.records["b"].status is Status.SUSPECT
 
 
+def test_a_confirmation_that_ends_a_suspicion_in_the_past_is_no_own_pause(core, record):
+    member = core("me")
+    hear(member, *[record(name) for name in "bcdef"])
+    hear(member, record("b", status=Status.SUSPECT, accuser="c"))
+    run(member, 5.0)
+    # Nobody but the one accuser so far: patient. Three more, and it is over since 1.5 s.
+    accusations = [record("b", status=Status.SUSPECT, accuser=each) for each in "def"]
+    hear(member, *accusations, now=5 * NS)
+    member.tick(5 * NS)
+    assert member.records["b"].status is Status.DEAD
+    assert member.counters["own_pauses"] == 0
+
+
 def test_three_accusations_make_a_member_leave_the_ring_for_a_minute(core, record):
     member = core("a")
     hear(member, *[record(name) for name in "bcd"])
