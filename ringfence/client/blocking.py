@@ -8,15 +8,15 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
-import anyio
-from anyio.from_thread import BlockingPortal
+import trio
 
 from ringfence.client.clock import Clock
 from ringfence.client.connect import connect as connect_async
@@ -31,6 +31,8 @@ from ringfence.rules import RuleSet
 __all__ = ["BlockingLimiter", "connect", "local"]
 
 logger = logging.getLogger("ringfence.client")
+
+_Result = TypeVar("_Result")
 
 
 class BlockingLimiter:
@@ -71,9 +73,15 @@ class BlockingLimiter:
             background.stop()
 
     @property
+    def is_open(self) -> bool:
+        """Whether the background thread runs, so that a call connects to nothing first."""
+        background = self._background
+        return background is not None and background.is_alive
+
+    @property
     def rules(self) -> RuleSet:
         """The rules in force."""
-        return self._open()[1].rules
+        return self._open().limiter.rules
 
     def check(
         self,
@@ -84,8 +92,7 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> Decision:
         """See `Limiter.check`."""
-        portal, limiter = self._open()
-        return portal.call(lambda: limiter.check(domain, descriptors, cost, timeout=timeout))
+        return self._call(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
 
     def check_many(
         self,
@@ -96,43 +103,40 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> list[Decision]:
         """See `Limiter.check_many`."""
-        portal, limiter = self._open()
-        return portal.call(lambda: limiter.check_many(domain, requests, costs, timeout=timeout))
+        return self._call(
+            lambda limiter: limiter.check_many(domain, requests, costs, timeout=timeout)
+        )
 
     def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.peek`."""
-        portal, limiter = self._open()
-        return portal.call(limiter.peek, domain, descriptors)
+        return self._call(lambda limiter: limiter.peek(domain, descriptors))
 
     def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """See `Limiter.refund`."""
-        portal, limiter = self._open()
-        return portal.call(limiter.refund, domain, descriptors, cost)
+        return self._call(lambda limiter: limiter.refund(domain, descriptors, cost))
 
     def reset(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.reset`."""
-        portal, limiter = self._open()
-        return portal.call(limiter.reset, domain, descriptors)
+        return self._call(lambda limiter: limiter.reset(domain, descriptors))
 
     def acquire(
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
     ) -> Decision:
         """See `Limiter.acquire`."""
-        portal, limiter = self._open()
-        return portal.call(lambda: limiter.acquire(domain, descriptors, cost, max_wait=max_wait))
+        return self._call(
+            lambda limiter: limiter.acquire(domain, descriptors, cost, max_wait=max_wait)
+        )
 
     def release(self, decision: Decision) -> None:
         """See `Limiter.release`."""
-        portal, limiter = self._open()
-        portal.call(limiter.release, decision)
+        self._call(lambda limiter: limiter.release(decision))
 
     @contextmanager
     def hold(
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 0.0
     ) -> Iterator[Decision]:
         """See `Limiter.hold`."""
-        portal, limiter = self._open()
-        portal.call(limiter.require_place, domain, descriptors)
+        self._open().limiter.require_place(domain, descriptors)
         decision = self.acquire(domain, descriptors, cost, max_wait=max_wait)
         try:
             yield decision
@@ -143,32 +147,39 @@ class BlockingLimiter:
         self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
     ) -> Decision:
         """See `Limiter.check_limit`."""
-        portal, limiter = self._open()
-        return portal.call(lambda: limiter.check_limit(limit, *key, cost=cost, timeout=timeout))
+        return self._call(
+            lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
+        )
 
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """See `Limiter.refund_limit`."""
-        portal, limiter = self._open()
-        return portal.call(lambda: limiter.refund_limit(limit, *key, cost=cost))
+        return self._call(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
 
     def reset_limit(self, limit: str | Limit, *key: str) -> Decision:
         """See `Limiter.reset_limit`."""
-        portal, limiter = self._open()
-        return portal.call(limiter.reset_limit, limit, *key)
+        return self._call(lambda limiter: limiter.reset_limit(limit, *key))
 
-    def _open(self) -> "tuple[BlockingPortal, Limiter]":
+    def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
+        """Run `call` with the limiter, in the background, and return what will be its result.
+
+        For several questions with one crossing, and for waiting in another event loop. Cancelling
+        the future cancels the call.
+        """
+        return self._open().submit(call)
+
+    def _call(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
+        return self._open().submit(call).result()
+
+    def _open(self) -> "_Background":
         background = self._background
         if background is None or not background.is_alive:
             with self._lock:
                 if self._is_closed:
-                    raise ConfigError(
-                        "the client is closed; call before close(), inside of the `with` block, or "
-                        "enter it again"
-                    )
+                    raise _closed()
                 if self._background is None or not self._background.is_alive:
                     self._background = _Background(self._make)
                 background = self._background
-        return background.portal, background.limiter
+        return background
 
     def _forget(self) -> None:
         """A forked child has neither the thread nor, perhaps, whoever held the lock."""
@@ -179,16 +190,18 @@ class BlockingLimiter:
 class _Background:
     """A thread with an event loop and a limiter in it.
 
-    Not anyio's `start_blocking_portal`: its generator, inherited by a forked child, waits there for
-    a thread that does not exist as soon as the garbage collector finds it.
+    Not anyio's portal: a thread that runs trio itself may not use one, and the generator of its
+    `start_blocking_portal`, inherited by a forked child, waits there for a thread that does not
+    exist as soon as the garbage collector finds it.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
         self._make = make
-        self._ready: Future[tuple[BlockingPortal, Limiter]] = Future()
+        self._ready: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery, Limiter]] = Future()
+        self._stop = trio.Event()
         self._thread = threading.Thread(target=self._run, name="ringfence", daemon=True)
         self._thread.start()
-        self.portal, self.limiter = self._ready.result()
+        self._token, self._calls, self.limiter = self._ready.result()
 
     @property
     def is_alive(self) -> bool:
@@ -197,13 +210,54 @@ class _Background:
 
     def stop(self) -> None:
         """Let calls in progress end, close the connections and end the thread."""
-        with suppress(RuntimeError):  # It has stopped already.
-            self.portal.call(self.portal.stop)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._stop.set)
         self._thread.join()
+
+    def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
+        """Start a call in the background loop."""
+        result: Future[_Result] = Future()
+
+        def start() -> None:
+            try:
+                self._calls.start_soon(self._answer, call, result)
+            except RuntimeError:  # The loop ends, and takes no more tasks.
+                result.set_exception(_closed())
+
+        try:
+            self._token.run_sync_soon(start)
+        except trio.RunFinishedError:
+            result.set_exception(_closed())
+        return result
+
+    async def _answer(
+        self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
+    ) -> None:
+        if result.cancelled():
+            return
+        with trio.CancelScope() as scope:
+
+            def on_done(_: object) -> None:
+                if result.cancelled():
+                    with suppress(trio.RunFinishedError):
+                        self._token.run_sync_soon(scope.cancel)
+
+            result.add_done_callback(on_done)
+            try:
+                answer = await call(self.limiter)
+            except trio.Cancelled:
+                result.cancel()
+                raise
+            except Exception as error:  # noqa: BLE001 - raised to whoever asks for the result
+                with suppress(InvalidStateError):  # It was cancelled meanwhile.
+                    result.set_exception(error)
+            else:
+                with suppress(InvalidStateError):
+                    result.set_result(answer)
 
     def _run(self) -> None:
         try:
-            anyio.run(self._serve, backend="trio")
+            trio.run(self._serve)
         except BaseException as error:  # Told to whoever waits, else logged.
             if self._ready.done():
                 logger.error("the limiter's thread has ended", exc_info=error)
@@ -211,9 +265,15 @@ class _Background:
                 self._ready.set_exception(error)
 
     async def _serve(self) -> None:
-        async with self._make() as limiter, BlockingPortal() as portal:
-            self._ready.set_result((portal, limiter))
-            await portal.sleep_until_stopped()
+        async with self._make() as limiter, trio.open_nursery() as calls:
+            self._ready.set_result((trio.lowlevel.current_trio_token(), calls, limiter))
+            await self._stop.wait()
+
+
+def _closed() -> ConfigError:
+    return ConfigError(
+        "the client is closed; call before close(), inside of the `with` block, or enter it again"
+    )
 
 
 def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:
