@@ -4,33 +4,28 @@ One background thread runs the event loop and its connections; every call crosse
 waits. After a fork the child starts a thread and a connection of its own with its first call.
 """
 
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import trio
-
+from ringfence.client.background import Background, closed
 from ringfence.client.clock import Clock
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.connect import local as local_async
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
-from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import RuleSet
 
 __all__ = ["BlockingLimiter", "connect", "local"]
-
-logger = logging.getLogger("ringfence.client")
 
 _Result = TypeVar("_Result")
 
@@ -46,7 +41,7 @@ class BlockingLimiter:
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._background: _Background | None = None
+        self._background: Background | None = None
         self._is_closed = False
         os.register_at_fork(after_in_child=partial(_start_anew, weakref.ref(self)))
 
@@ -151,6 +146,14 @@ class BlockingLimiter:
             lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
         )
 
+    def acquire_limit(
+        self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
+    ) -> Decision:
+        """See `Limiter.acquire_limit`."""
+        return self._call(
+            lambda limiter: limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
+        )
+
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """See `Limiter.refund_limit`."""
         return self._call(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
@@ -170,14 +173,14 @@ class BlockingLimiter:
     def _call(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
         return self._open().submit(call).result()
 
-    def _open(self) -> "_Background":
+    def _open(self) -> "Background":
         background = self._background
         if background is None or not background.is_alive:
             with self._lock:
                 if self._is_closed:
-                    raise _closed()
+                    raise closed()
                 if self._background is None or not self._background.is_alive:
-                    self._background = _Background(self._make)
+                    self._background = Background(self._make)
                 background = self._background
         return background
 
@@ -185,95 +188,6 @@ class BlockingLimiter:
         """A forked child has neither the thread nor, perhaps, whoever held the lock."""
         self._lock = threading.Lock()
         self._background = None
-
-
-class _Background:
-    """A thread with an event loop and a limiter in it.
-
-    Not anyio's portal: a thread that runs trio itself may not use one, and the generator of its
-    `start_blocking_portal`, inherited by a forked child, waits there for a thread that does not
-    exist as soon as the garbage collector finds it.
-    """
-
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
-        self._make = make
-        self._ready: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery, Limiter]] = Future()
-        self._stop = trio.Event()
-        self._thread = threading.Thread(target=self._run, name="ringfence", daemon=True)
-        self._thread.start()
-        self._token, self._calls, self.limiter = self._ready.result()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Let calls in progress end, close the connections and end the thread."""
-        with suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(self._stop.set)
-        self._thread.join()
-
-    def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
-        """Start a call in the background loop."""
-        result: Future[_Result] = Future()
-
-        def start() -> None:
-            try:
-                self._calls.start_soon(self._answer, call, result)
-            except RuntimeError:  # The loop ends, and takes no more tasks.
-                result.set_exception(_closed())
-
-        try:
-            self._token.run_sync_soon(start)
-        except trio.RunFinishedError:
-            result.set_exception(_closed())
-        return result
-
-    async def _answer(
-        self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
-    ) -> None:
-        if result.cancelled():
-            return
-        with trio.CancelScope() as scope:
-
-            def on_done(_: object) -> None:
-                if result.cancelled():
-                    with suppress(trio.RunFinishedError):
-                        self._token.run_sync_soon(scope.cancel)
-
-            result.add_done_callback(on_done)
-            try:
-                answer = await call(self.limiter)
-            except trio.Cancelled:
-                result.cancel()
-                raise
-            except Exception as error:  # noqa: BLE001 - raised to whoever asks for the result
-                with suppress(InvalidStateError):  # It was cancelled meanwhile.
-                    result.set_exception(error)
-            else:
-                with suppress(InvalidStateError):
-                    result.set_result(answer)
-
-    def _run(self) -> None:
-        try:
-            trio.run(self._serve)
-        except BaseException as error:  # Told to whoever waits, else logged.
-            if self._ready.done():
-                logger.error("the limiter's thread has ended", exc_info=error)
-            else:
-                self._ready.set_exception(error)
-
-    async def _serve(self) -> None:
-        async with self._make() as limiter, trio.open_nursery() as calls:
-            self._ready.set_result((trio.lowlevel.current_trio_token(), calls, limiter))
-            await self._stop.wait()
-
-
-def _closed() -> ConfigError:
-    return ConfigError(
-        "the client is closed; call before close(), inside of the `with` block, or enter it again"
-    )
 
 
 def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
@@ -32,7 +32,7 @@ class AsyncRingfenceStorage(
     the same. A `limiter` of this very event loop saves the way to that thread and back.
     """
 
-    STORAGE_SCHEME: ClassVar[list[str]] = [f"async+{CLUSTER}", f"async+{LOCAL}"]
+    STORAGE_SCHEME = [f"async+{CLUSTER}", f"async+{LOCAL}"]  # noqa: RUF012 - the base class declares it so
 
     def __init__(
         self,

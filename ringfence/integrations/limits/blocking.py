@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
 from limits.storage.base import TimestampedSlidingWindow
@@ -32,7 +32,7 @@ class RingfenceStorage(
     the first call waits for a member. `limiter` takes one that is there already instead of a `uri`.
     """
 
-    STORAGE_SCHEME: ClassVar[list[str]] = [CLUSTER, LOCAL]
+    STORAGE_SCHEME = [CLUSTER, LOCAL]  # noqa: RUF012 - the base class declares it so
 
     def __init__(
         self,

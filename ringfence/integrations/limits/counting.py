@@ -8,6 +8,7 @@ peeks, since an amount is no part of a counter's identity and can be chosen to a
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from time import monotonic
 
 from limits.limits import TIME_TYPES
 
@@ -145,7 +146,7 @@ class Counting:
 
     async def _name(self, limiter: Limiter, key: str) -> tuple[str, str, str]:
         """Name a counter: the keys of a generation have nothing to do with those before."""
-        if time.monotonic() >= self._generation_until:
+        if monotonic() >= self._generation_until:
             told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
             self._learn(told)
         return _NAMESPACE, str(self._generation), key
@@ -153,7 +154,7 @@ class Counting:
     def _learn(self, told: Decision) -> None:
         if _is_counted(told):
             self._generation = _used(told, _GENERATIONS)
-        self._generation_until = time.monotonic() + _GENERATION_LASTS
+        self._generation_until = monotonic() + _GENERATION_LASTS
 
     def _remember(self, key: str, expiry: int) -> None:
         if _period_in(key) == expiry:

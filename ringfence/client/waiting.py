@@ -1,0 +1,71 @@
+"""Waiting for one's turn: how long, and what is given back when it comes too late or is cancelled.
+
+What is asked, and how it is undone, the caller says.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio
+
+from ringfence.client.decision import Decision
+from ringfence.errors import RingfenceError
+
+__all__ = ["UNDO_WITHIN", "Waiting"]
+
+UNDO_WITHIN = 1.0
+"""Seconds that a cancelled call may take to give back what it holds."""
+
+
+class Waiting:
+    """Waits on the event loop's clock; a test may put another in its place."""
+
+    def now(self) -> float:
+        """Seconds on a clock that only goes on."""
+        return anyio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        await anyio.sleep(seconds)
+
+    async def take_turn(
+        self,
+        check: Callable[[], Awaitable[Decision]],
+        undo: Callable[[Decision], Awaitable[None]],
+        max_wait: float,
+    ) -> Decision:
+        """Check until it is allowed and its turn has come, or `max_wait` seconds would not do."""
+        give_up = self.now() + max_wait
+        while True:
+            decision = await check()
+            left = give_up - self.now()
+            if decision.allowed:
+                if decision.delay == 0.0:
+                    return decision
+                if decision.delay > left:
+                    await undo(decision)
+                    return _too_late(decision)
+                await self._wait_for_turn(undo, decision)
+                return decision
+            if decision.retry_after is None or decision.retry_after > left:
+                return decision
+            await self.sleep(decision.retry_after)
+
+    async def _wait_for_turn(
+        self, undo: Callable[[Decision], Awaitable[None]], decision: Decision
+    ) -> None:
+        try:
+            await self.sleep(decision.delay)
+        except BaseException:
+            with (
+                anyio.move_on_after(UNDO_WITHIN, shield=True),
+                suppress(RingfenceError),  # What ended the wait is what the caller must learn.
+            ):
+                await undo(decision)
+            raise
+
+
+def _too_late(decision: Decision) -> Decision:
+    """A turn that comes too late for the caller, as a denial that says when it would have been."""
+    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
