@@ -109,13 +109,13 @@ class RingfenceStorage(
         self._run(partial(self._counting.clear, key=key))
 
     def reset(self) -> int | None:
-        """Forget all keys of all such storages over the same cluster; how many is not known.
+        """Forget all keys of all such storages over the same cluster.
 
-        Other processes notice within a second.
+        Return how many of them this process has counted, 10 000 at most. Other processes notice
+        within a second.
         """
         _looked_at.set(None)
-        self._run(self._counting.reset)
-        return None
+        return self._run(self._counting.reset)
 
     def check(self) -> bool:
         """Whether a member of the cluster decides."""

@@ -28,7 +28,7 @@ _GENERATIONS = Limit(_MOST, _EVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
 _GENERATION_LASTS = 1.0
 """Seconds until it is asked again whether another process has reset the storage."""
 _REMEMBERED = 10_000
-"""Keys whose period is remembered, for those that do not tell it."""
+"""Keys that are remembered: those counted, and the period of those that do not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Counting:
         self._generation = 0
         self._generation_until = float("-inf")
         self._periods: OrderedDict[str, int] = OrderedDict()
+        self._counted: set[str] = set()
+        """Keys counted here since the last reset, or the first of them when there are too many."""
 
     async def incr(self, limiter: Limiter, key: str, expiry: int, amount: int) -> int:
         """Count hits, whatever they add up to; return how many the key's window has by now."""
@@ -91,6 +93,7 @@ class Counting:
         self, limiter: Limiter, key: str, limit: int, expiry: int, amount: int
     ) -> bool:
         """Count hits if the weighted counts of the previous and current window leave room."""
+        self._remember(key, expiry)
         return await self._spend(limiter, _sliding(limit, expiry), key, amount)
 
     async def sliding_window(
@@ -124,10 +127,16 @@ class Counting:
         await limiter.reset_limit(_fixed(expiry), *name)
         await limiter.reset_limit(_log(1, expiry), *name)
 
-    async def reset(self, limiter: Limiter) -> None:
-        """Begin a new generation of all keys; the counters of the old one expire by themselves."""
+    async def reset(self, limiter: Limiter) -> int:
+        """Begin a new generation of all keys; the counters of the old one expire by themselves.
+
+        Return how many keys that concerns as far as this process knows, 10 000 at most.
+        """
         told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation")
         self._learn(told)
+        gone = len(self._counted)
+        self._counted.clear()
+        return gone
 
     async def check(self, limiter: Limiter) -> bool:
         """Whether somebody counts."""
@@ -157,6 +166,8 @@ class Counting:
         self._generation_until = monotonic() + _GENERATION_LASTS
 
     def _remember(self, key: str, expiry: int) -> None:
+        if len(self._counted) < _REMEMBERED:
+            self._counted.add(key)
         if _period_in(key) == expiry:
             return
         self._periods[key] = expiry

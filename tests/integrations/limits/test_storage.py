@@ -96,7 +96,7 @@ def test_a_reset_forgets_everything_also_for_other_processes_within_a_second(
     assert ours.hit(once, "a")
     assert not another.hit(once, "a")
 
-    assert ours.storage.reset() is None
+    assert ours.storage.reset() == 1
 
     assert ours.hit(once, "a")
     assert not another.hit(once, "a")
@@ -151,12 +151,14 @@ def test_a_window_is_read_back_by_whatever_key_it_was_counted(key, storage, cloc
     assert storage.get_expiry(key) == clock.seconds
 
 
-def test_only_so_many_odd_keys_are_remembered(storage, monkeypatch):
+def test_only_so_many_keys_are_remembered(storage, monkeypatch):
     monkeypatch.setattr("ringfence.integrations.limits.counting._REMEMBERED", 2)
-    for key in ("a", "b", "c"):
+    for key in ("a", "b", "c", "c"):
         storage.incr(key, 30)
 
-    assert [storage.get(key) for key in ("a", "b", "c")] == [0, 1, 1]
+    assert [storage.get(key) for key in ("a", "b", "c")] == [0, 1, 2]
+    assert storage.reset() == 2
+    assert storage.reset() == 0
 
 
 def test_a_key_that_says_no_period_and_was_never_counted_has_nothing(storage, clock):
