@@ -87,7 +87,7 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> Decision:
         """See `Limiter.check`."""
-        return self._call(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
+        return self.run(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
 
     def check_many(
         self,
@@ -98,33 +98,33 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> list[Decision]:
         """See `Limiter.check_many`."""
-        return self._call(
+        return self.run(
             lambda limiter: limiter.check_many(domain, requests, costs, timeout=timeout)
         )
 
     def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.peek`."""
-        return self._call(lambda limiter: limiter.peek(domain, descriptors))
+        return self.run(lambda limiter: limiter.peek(domain, descriptors))
 
     def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """See `Limiter.refund`."""
-        return self._call(lambda limiter: limiter.refund(domain, descriptors, cost))
+        return self.run(lambda limiter: limiter.refund(domain, descriptors, cost))
 
     def reset(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.reset`."""
-        return self._call(lambda limiter: limiter.reset(domain, descriptors))
+        return self.run(lambda limiter: limiter.reset(domain, descriptors))
 
     def acquire(
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
     ) -> Decision:
         """See `Limiter.acquire`."""
-        return self._call(
+        return self.run(
             lambda limiter: limiter.acquire(domain, descriptors, cost, max_wait=max_wait)
         )
 
     def release(self, decision: Decision) -> None:
         """See `Limiter.release`."""
-        self._call(lambda limiter: limiter.release(decision))
+        self.run(lambda limiter: limiter.release(decision))
 
     @contextmanager
     def hold(
@@ -142,7 +142,7 @@ class BlockingLimiter:
         self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
     ) -> Decision:
         """See `Limiter.check_limit`."""
-        return self._call(
+        return self.run(
             lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
         )
 
@@ -150,28 +150,36 @@ class BlockingLimiter:
         self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
     ) -> Decision:
         """See `Limiter.acquire_limit`."""
-        return self._call(
+        return self.run(
             lambda limiter: limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
         )
 
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """See `Limiter.refund_limit`."""
-        return self._call(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
+        return self.run(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
 
     def reset_limit(self, limit: str | Limit, *key: str) -> Decision:
         """See `Limiter.reset_limit`."""
-        return self._call(lambda limiter: limiter.reset_limit(limit, *key))
+        return self.run(lambda limiter: limiter.reset_limit(limit, *key))
+
+    def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
+        """Run `call` with the limiter, in the background, and wait for its result.
+
+        For several questions with one crossing. A wait that is interrupted cancels the call.
+        """
+        future = self.submit(call)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Without effect when this is what the call itself has raised.
+            raise
 
     def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
-        """Run `call` with the limiter, in the background, and return what will be its result.
+        """Run `call` as `run` does, and return what will be its result: for other event loops.
 
-        For several questions with one crossing, and for waiting in another event loop. Cancelling
-        the future cancels the call.
+        Cancelling the future cancels the call.
         """
         return self._open().submit(call)
-
-    def _call(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        return self._open().submit(call).result()
 
     def _open(self) -> "Background":
         background = self._background

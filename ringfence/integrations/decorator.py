@@ -98,7 +98,7 @@ def limited(
         @wraps(function)
         def call(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
             given = _require_blocking(_given(limiter), full_name)
-            decision = given.submit(question(*args, **kwargs)).result()
+            decision = given.run(question(*args, **kwargs))
             return function(*args, **kwargs) if decision else refused(decision)
 
         return call

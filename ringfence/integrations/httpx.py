@@ -128,7 +128,7 @@ class WaitingTransport(httpx.BaseTransport):
             sleep(min(pause, max(0.0, give_up - monotonic())))
             left = max(0.0, give_up - monotonic())
             question = partial(waiting.budget(request).acquire, max_wait=left)
-            decision = self._limiter.submit(question).result()
+            decision = self._limiter.run(question)
             if not decision:
                 raise TurnTooLate(request, decision)
             response = self._transport.handle_request(request)

@@ -53,7 +53,7 @@ def test_several_questions_can_cross_over_at_once():
         return [(await limiter.check("d", {"user": "a"}, cost)).remaining for cost in (1, 2)]
 
     with local(RULES) as limiter:
-        assert limiter.submit(spend_twice).result(timeout=5) == [4, 2]
+        assert limiter.run(spend_twice) == [4, 2]
 
 
 def test_a_call_that_was_submitted_can_be_cancelled():
@@ -71,6 +71,38 @@ def test_a_call_that_was_submitted_can_be_cancelled():
         assert begun.wait(5)
         assert future.cancel()
         assert ended.wait(5)
+
+
+def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_back():
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_long(limiter):
+        begun.set()
+        try:
+            return await limiter.acquire_limit("1/hour queue burst 2", "a", max_wait=1e6)
+        finally:
+            ended.set()
+
+    def interrupt():
+        begun.wait(5)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def raise_interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, raise_interrupt)
+    with local(RULES) as limiter:
+        assert limiter.check_limit("1/hour queue burst 2", "a")
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                limiter.run(wait_long)
+        finally:
+            interrupter.join()
+            signal.signal(signal.SIGUSR1, before)
+        assert ended.wait(5)
+        assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
 
 
 def test_what_a_submitted_call_raises_is_what_its_future_raises():

@@ -125,4 +125,4 @@ class RingfenceStorage(
             return False  # It could not even be connected to.
 
     def _run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        return self._limiter.submit(call).result()
+        return self._limiter.run(call)

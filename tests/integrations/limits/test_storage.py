@@ -182,13 +182,13 @@ def test_the_end_of_a_window_that_was_just_looked_at_costs_no_question(storage, 
 
 def count_questions(limiter: BlockingLimiter) -> list[object]:
     asked: list[object] = []
-    submit = limiter.submit
+    run = limiter.run
 
     def counted(call):
         asked.append(call)
-        return submit(call)
+        return run(call)
 
-    limiter.submit = counted
+    limiter.run = counted
     return asked
 
 
