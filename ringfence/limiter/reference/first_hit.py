@@ -6,14 +6,14 @@ so data centers cannot add such counts up.
 
 from collections.abc import Sequence
 
-from ringfence.limiter.reference.counter import Counter, Scheme
-from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
+from ringfence.limiter.reference.counter import Counter
+from ringfence.limiter.reference.window import Window, WindowScheme
 from ringfence.limiter.states import checked, fitting, units_in
 
 __all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
 
 
-class FirstHitWindowScheme(FixedWindowScheme):
+class FirstHitWindowScheme(WindowScheme):
     """How long a window lasts, and how much fits in one."""
 
     __slots__ = ()
@@ -34,17 +34,15 @@ class FirstHitWindowScheme(FixedWindowScheme):
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Keep window and count when both schemes have windows of the same length."""
-        if isinstance(counter, FirstHitWindow) and counter.scheme.alignment == self.alignment:
+        if (
+            isinstance(counter, FirstHitWindow)
+            and counter.scheme.limit.period_ns == self.limit.period_ns
+        ):
             return FirstHitWindow(self, counter.start, counter.end, counter.count)
-        return Scheme.adopt(self, counter, now)
-
-    @property
-    def alignment(self) -> tuple[object, ...]:
-        """Equal for two schemes exactly when their windows last equally long."""
-        return "first hit", self.limit.period_ns
+        return super().adopt(counter, now)
 
 
-class FirstHitWindow(FixedWindow):
+class FirstHitWindow(Window):
     """One key's count in the window that its first hit began."""
 
     __slots__ = ()
