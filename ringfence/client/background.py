@@ -46,18 +46,18 @@ class Background:
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
 
-    def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
+    def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
         """Start a call in the background loop."""
         result: Future[_Result] = Future()
 
-        def start() -> None:
+        def begin() -> None:
             try:
                 self._calls.start_soon(self._answer, call, result)
             except RuntimeError:  # The loop ends, and takes no more tasks.
                 result.set_exception(closed())
 
         try:
-            self._token.run_sync_soon(start)
+            self._token.run_sync_soon(begin)
         except trio.RunFinishedError:
             result.set_exception(closed())
         return result

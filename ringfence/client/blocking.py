@@ -167,19 +167,19 @@ class BlockingLimiter:
 
         For several questions with one crossing. A wait that is interrupted cancels the call.
         """
-        future = self.submit(call)
+        future = self.start(call)
         try:
             return future.result()
         except BaseException:
             future.cancel()  # Without effect when this is what the call itself has raised.
             raise
 
-    def submit(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
+    def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
         """Run `call` as `run` does, and return what will be its result: for other event loops.
 
         Cancelling the future cancels the call.
         """
-        return self._open().submit(call)
+        return self._open().start(call)
 
     def _open(self) -> "Background":
         background = self._background

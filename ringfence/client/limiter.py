@@ -21,9 +21,9 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
+from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
-from ringfence.client.waiting import UNDO_WITHIN, Waiting
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
@@ -77,10 +77,10 @@ class Limiter:
         decider: Decider,
         *,
         raise_on_outage: bool = False,
-        waiting: Waiting | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self._decider = decider
-        self._waiting = waiting or Waiting()
+        self._patience = patience or Patience()
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
@@ -159,7 +159,7 @@ class Limiter:
         A queueing limit tells each caller its turn; other limits are asked again when the denial
         said that this cost would pass.
         """
-        return await self._waiting.take_turn(
+        return await self._patience.take_turn(
             partial(self.check, domain, descriptors, cost),
             partial(self._undo, domain, descriptors, cost),
             checked_seconds("max_wait", max_wait),
@@ -218,7 +218,7 @@ class Limiter:
         self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
     ) -> Decision:
         """Wait for one's turn under an ad-hoc limit, as `acquire` does under the rules."""
-        return await self._waiting.take_turn(
+        return await self._patience.take_turn(
             partial(self.check_limit, limit, *key, cost=cost),
             partial(self._undo_limit, limit, key, cost),
             checked_seconds("max_wait", max_wait),

@@ -23,9 +23,9 @@ async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Res
     Cancelling the wait cancels the call.
     """
     if limiter.is_open:
-        future = limiter.submit(call)
+        future = limiter.start(call)
     else:  # The first call connects, and blocks for it.
-        future = await run_sync(limiter.submit, call)
+        future = await run_sync(limiter.start, call)
     if not trio.lowlevel.in_trio_run():
         return await asyncio.wrap_future(future)
     done = trio.Event()

@@ -7,7 +7,7 @@ pytest plug-in puts it in place of the real one; other test runners can do so wi
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,8 @@ from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
 from ringfence.client.local import LocalDecider
+from ringfence.client.patience import Patience
 from ringfence.client.url import ENVIRONMENT
-from ringfence.client.waiting import Waiting
-from ringfence.errors import RingfenceError
 from ringfence.limiter import Outcomes
 from ringfence.rules import RuleSet
 from ringfence.wire import Source
@@ -50,7 +49,7 @@ class FakeClock:
         self._now += round(seconds * 1e9)
 
 
-class _FakeWaiting(Waiting):
+class _FakePatience(Patience):
     """Whoever waits for a turn moves the clock instead."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -90,11 +89,11 @@ class FakeCluster:
     def installed(self) -> Iterator["FakeCluster"]:
         """Have all that connects meanwhile, by whatever address, find this cluster."""
         home = sys.modules["ringfence.client.connect"]
-        waiting = partial(Limiter, waiting=_FakeWaiting(self.clock))
+        patient = partial(Limiter, patience=_FakePatience(self.clock))
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
-            mock.patch.object(home, "Limiter", waiting),
+            mock.patch.object(home, "Limiter", patient),
             mock.patch.dict("os.environ", environment),
         ):
             try:
@@ -115,13 +114,6 @@ class FakeCluster:
             [Source.LOCAL] * rows,
         )
 
-    def refund(
-        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
-    ) -> None:
-        """Give back what rows were just charged."""
-        with self._lock:
-            self._counting.refund(batch, rows, verdicts, asked_at)
-
     def _fresh(self) -> LocalDecider:
         return LocalDecider(self.rules, self.clock, _KEYS)
 
@@ -132,7 +124,7 @@ class FakeCluster:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Limiter]:
-        yield Limiter(_Decider(self, self.rules), waiting=_FakeWaiting(self.clock))
+        yield Limiter(_Decider(self, self.rules), patience=_FakePatience(self.clock))
 
     @asynccontextmanager
     async def _connect(
@@ -141,37 +133,16 @@ class FakeCluster:
         yield _Decider(self, self.rules if rules is None else rules.as_carried())
 
 
-class _Decider:
-    """The counters as one limiter sees them."""
+class _Decider(LocalDecider):
+    """The counters as one limiter sees them, by rules of its own perhaps."""
 
     def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
+        super().__init__(rules, cluster.clock, _KEYS)
         self._cluster = cluster
-        self._rules = rules
 
-    @property
-    def rules(self) -> RuleSet:
-        return self._rules
-
-    @property
-    def knows_rules(self) -> bool:
-        return True
-
-    async def decide(
-        self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
-    ) -> Verdicts:
-        await anyio.lowlevel.checkpoint()
+    def decide_now(self, batch: Batch) -> Verdicts:
+        """Leave it to what all share."""
         return self._cluster.decide(batch)
-
-    async def refresh_rules(self) -> None:
-        pass
-
-    def refund(
-        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
-    ) -> None:
-        self._cluster.refund(batch, rows, verdicts, asked_at)
-
-    def outage(self) -> RingfenceError | None:
-        return None
 
 
 def _amount(batch: Batch, row: int, limit_of: Callable[[int], int]) -> int:

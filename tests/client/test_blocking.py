@@ -56,7 +56,7 @@ def test_several_questions_can_cross_over_at_once():
         assert limiter.run(spend_twice) == [4, 2]
 
 
-def test_a_call_that_was_submitted_can_be_cancelled():
+def test_a_call_that_was_started_can_be_cancelled():
     begun, ended = threading.Event(), threading.Event()
 
     async def wait_for_ever(limiter):
@@ -67,7 +67,7 @@ def test_a_call_that_was_submitted_can_be_cancelled():
             ended.set()
 
     with local(RULES) as limiter:
-        future = limiter.submit(wait_for_ever)
+        future = limiter.start(wait_for_ever)
         assert begun.wait(5)
         assert future.cancel()
         assert ended.wait(5)
@@ -105,24 +105,24 @@ def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_b
         assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
 
 
-def test_what_a_submitted_call_raises_is_what_its_future_raises():
+def test_what_a_started_call_raises_is_what_its_future_raises():
     async def fail(limiter):
         raise ZeroDivisionError
 
     with local(RULES) as limiter:
         with pytest.raises(ZeroDivisionError):
-            limiter.submit(fail).result(timeout=5)
+            limiter.start(fail).result(timeout=5)
         assert limiter.check("d", {"user": "a"})
 
 
-async def test_a_thread_with_an_event_loop_of_its_own_can_submit_and_close():
+async def test_a_thread_with_an_event_loop_of_its_own_can_start_calls_and_close():
     limiter = local(RULES)
-    limiter.submit(lambda each: each.check("d", {"user": "a"})).result(timeout=5)
+    limiter.start(lambda each: each.check("d", {"user": "a"})).result(timeout=5)
     limiter.close()
 
     assert threads() == 0
     with pytest.raises(ConfigError, match="closed"):
-        limiter.submit(lambda each: each.check("d", {"user": "a"}))
+        limiter.start(lambda each: each.check("d", {"user": "a"}))
 
 
 def test_a_place_is_held_while_the_block_runs():

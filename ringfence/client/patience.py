@@ -5,20 +5,19 @@ What is asked, and how it is undone, the caller says.
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import anyio
 
-from ringfence.client.decision import Decision
+from ringfence.client.decision import Decision, too_late
 from ringfence.errors import RingfenceError
 
-__all__ = ["UNDO_WITHIN", "Waiting"]
+__all__ = ["UNDO_WITHIN", "Patience"]
 
 UNDO_WITHIN = 1.0
 """Seconds that a cancelled call may take to give back what it holds."""
 
 
-class Waiting:
+class Patience:
     """Waits on the event loop's clock; a test may put another in its place."""
 
     def now(self) -> float:
@@ -45,7 +44,7 @@ class Waiting:
                     return decision
                 if decision.delay > left:
                     await undo(decision)
-                    return _too_late(decision)
+                    return too_late(decision)
                 await self._wait_for_turn(undo, decision)
                 return decision
             if decision.retry_after is None or decision.retry_after > left:
@@ -64,8 +63,3 @@ class Waiting:
             ):
                 await undo(decision)
             raise
-
-
-def _too_late(decision: Decision) -> Decision:
-    """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
