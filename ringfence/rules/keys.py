@@ -70,6 +70,7 @@ def adhoc_rule(limit: Limit, name: str = "") -> Rule:
         ("slots", str(limit.slots)),
         ("calendar", None if limit.calendar is None else limit.calendar.value),
         ("timezone", limit.timezone),
+        *((("first_hit", None),) if limit.first_hit else ()),
     )
     return Rule(
         id=_identity(b"ringfence:adhoc", "", shape),

@@ -93,6 +93,7 @@ def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
         adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET)),
         adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, queue=True)),
         adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW)),
+        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, first_hit=True)),
         adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
         adhoc_rule(
             Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin")
