@@ -1,0 +1,166 @@
+"""What the operator's port shows beyond the node's counters: by rule, by size, by time.
+
+Decides how decisions are counted so that a check hardly notices: by the rule's 8 bytes and the
+code, each frame in a few dictionary steps; names and results are put to them when somebody looks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from time import perf_counter_ns
+
+from node.throttled import Throttled
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.limiter import Code
+from ringfence.rules import Rule
+from ringfence.rules.tree import place
+from ringfence.wire import Op, Source
+
+__all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "Measures", "Span"]
+
+MOST_LABELS = 200
+"""Rules that are told apart by name; the rest is counted together."""
+OTHER_RULES = "(other rules)"
+NO_RULE = "(no rule here)"
+"""Limits that came with the request, and rules that this node does not have."""
+_MOST_IDS = 4096
+"""Rule ids that are kept apart before their counts are named: strangers may send any."""
+_LONGEST_LABEL = 200
+_DENIALS = (Code.DENIED, Code.NEVER)
+_UNDECIDED = (Source.LOCAL, Source.POLICY)
+_ALLOWED = Code.ALLOWED.value
+_rule_of_key = itemgetter(slice(0, 8))
+_RESULTS = {
+    Code.ALLOWED: "allowed",
+    Code.OVER_SOFT: "over_soft",
+    Code.DENIED: "denied",
+    Code.NEVER: "denied",
+    Code.UNCHARGED: "uncharged",
+    Code.UNKNOWN_RULE: "unknown_rule",
+}
+
+
+class Span:
+    """A histogram by powers of two: `counts[n]` are the values of n binary digits, below `2**n`."""
+
+    def __init__(self, classes: int) -> None:
+        self.counts = [0] * classes
+        self.sum = 0
+
+    def add(self, value: int) -> None:
+        """Count one value; what is beyond all classes goes into the last."""
+        size = value.bit_length()
+        counts = self.counts
+        counts[size if size < len(counts) else -1] += 1
+        self.sum += value
+
+
+class Measures:
+    """Counts of one node since it began."""
+
+    def __init__(
+        self,
+        rule_of: Callable[[int], Rule | None],
+        stopwatch: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.stopwatch = stopwatch
+        """Nanoseconds on a clock of its own: nothing that a node does depends on it."""
+        self.throttled = Throttled()
+        self.frame_checks = Span(16)
+        """Checks per frame that was decided here."""
+        self.decided_ns = Span(33)
+        """Time that this node took for a frame it decided at once."""
+        self.forwarded_ns = Span(38)
+        """Time until frames were answered that waited for another node or for a shard."""
+        self._rule_of = rule_of
+        self._asked: Counter[bytes] = Counter()
+        """Checks decided by this node for its own shards, by rule: most are allowed."""
+        self._odd: Counter[tuple[bytes, int, int]] = Counter()
+        """Of these, those not plainly allowed, and all others, by rule, code and source."""
+        self._labels: dict[str, None] = {}
+        self._named: Counter[tuple[str, str, str]] = Counter()
+
+    def decided(self, batch: Batch, verdicts: Verdicts, *, stand_in: bool) -> None:
+        """Count a batch that this node decided."""
+        if batch.op is not Op.CHECK:
+            return
+        keys, codes = batch.keys, verdicts.outcomes.codes
+        self.frame_checks.add(len(keys))
+        if stand_in:
+            self._count_each(keys, codes, [Source.STANDBY] * len(keys))
+        else:
+            if len(keys) == 1:
+                self._asked[keys[0][:8]] += 1
+            else:
+                self._asked.update(map(_rule_of_key, keys))
+            if codes.count(_ALLOWED) != len(keys):
+                self._count_odd(keys, codes)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    def undecided(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Count what no node decided: the rule's failure policy did."""
+        if batch.op is Op.CHECK:
+            rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
+            self._count_each(
+                [batch.keys[row] for row in rows],
+                [verdicts.outcomes.codes[row] for row in rows],
+                [verdicts.sources[row] for row in rows],
+            )
+
+    def decisions(self) -> dict[tuple[str, str, str], int]:
+        """Decisions by rule, result and source; none of the counts ever falls."""
+        self._name()
+        return dict(self._named)
+
+    def label_of(self, rule: Rule | None) -> str:
+        """Name a rule for people, as one of a bounded number of names."""
+        if rule is None:
+            return NO_RULE
+        name = place(rule.domain, rule.path)
+        if len(name) > _LONGEST_LABEL:
+            name = f"{name[:_LONGEST_LABEL]}... {rule.id:016x}"
+        if name not in self._labels:
+            if len(self._labels) >= MOST_LABELS:
+                return OTHER_RULES
+            self._labels[name] = None
+        return name
+
+    def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
+        for key, code in zip(keys, codes, strict=True):
+            if code != _ALLOWED:
+                self._odd[key[:8], code, Source.OWNER] += 1
+        self._note_denied(keys, codes)
+
+    def _count_each(
+        self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
+    ) -> None:
+        """Count rows that were decided in an owner's place."""
+        for key, code, source in zip(keys, codes, sources, strict=True):
+            self._odd[key[:8], code, source] += 1
+        self._note_denied(keys, codes)
+
+    def _note_denied(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
+        denied = [key for key, code in zip(keys, codes, strict=True) if code in _DENIALS]
+        if denied:
+            self.throttled.denied(denied)
+
+    def _name(self) -> None:
+        """Put names to what was counted by id: the id of a rule that goes away says nothing."""
+        odd, self._odd = self._odd, Counter()
+        asked, self._asked = self._asked, Counter()
+        for (rule_id, code, source), count in odd.items():
+            if source == Source.OWNER:
+                asked[rule_id] -= count
+            self._add(rule_id, code, source, count)
+        for rule_id, count in asked.items():
+            self._add(rule_id, _ALLOWED, Source.OWNER, count)
+
+    def _add(self, rule_id: bytes, code: int, source: int, count: int) -> None:
+        if not count:
+            return
+        rule = self._rule_of(int.from_bytes(rule_id, "big"))
+        result = _RESULTS[Code(code)]
+        if result == "denied" and rule is not None and (rule.shadow or rule.quota):
+            result = "shadow_denied"
+        self._named[self.label_of(rule), result, str(Source(source))] += count
