@@ -26,9 +26,11 @@ NO_RULE = "(no rule here)"
 _MOST_IDS = 4096
 """Rule ids that are kept apart before their counts are named: strangers may send any."""
 _LONGEST_LABEL = 200
-_DENIALS = (Code.DENIED, Code.NEVER)
+_DENIALS = (Code.DENIED.value, Code.NEVER.value)
 _UNDECIDED = (Source.LOCAL, Source.POLICY)
 _ALLOWED = Code.ALLOWED.value
+"""0: any other code is true."""
+_OWNER = Source.OWNER.value
 _rule_of_key = itemgetter(slice(0, 8))
 _RESULTS = {
     Code.ALLOWED: "allowed",
@@ -85,15 +87,17 @@ class Measures:
         if batch.op is not Op.CHECK:
             return
         keys, codes = batch.keys, verdicts.outcomes.codes
-        self.frame_checks.add(len(keys))
+        rows = len(keys)
+        self.frame_checks.add(rows)
         if stand_in:
-            self._count_each(keys, codes, [Source.STANDBY] * len(keys))
+            self._count_each(keys, codes, [Source.STANDBY] * rows)
+        elif rows == 1:  # By far the most frequent frame.
+            self._asked[keys[0][:8]] += 1
+            if codes[0]:
+                self._count_odd(keys, codes)
         else:
-            if len(keys) == 1:
-                self._asked[keys[0][:8]] += 1
-            else:
-                self._asked.update(map(_rule_of_key, keys))
-            if codes.count(_ALLOWED) != len(keys):
+            self._asked.update(map(_rule_of_key, keys))
+            if codes.count(_ALLOWED) != rows:
                 self._count_odd(keys, codes)
         if len(self._asked) + len(self._odd) > _MOST_IDS:
             self._name()
@@ -127,10 +131,15 @@ class Measures:
         return name
 
     def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
+        """Count rows that were not plainly allowed, and remember who was denied."""
+        odd = self._odd
+        denied: list[bytes] = []
         for key, code in zip(keys, codes, strict=True):
-            if code != _ALLOWED:
-                self._odd[key[:8], code, Source.OWNER] += 1
-        self._note_denied(keys, codes)
+            if code:
+                odd[key[:8], code, _OWNER] += 1
+                if code in _DENIALS:
+                    denied.append(key)
+        self.throttled.denied(denied)
 
     def _count_each(
         self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
@@ -138,12 +147,9 @@ class Measures:
         """Count rows that were decided in an owner's place."""
         for key, code, source in zip(keys, codes, sources, strict=True):
             self._odd[key[:8], code, source] += 1
-        self._note_denied(keys, codes)
-
-    def _note_denied(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
-        denied = [key for key, code in zip(keys, codes, strict=True) if code in _DENIALS]
-        if denied:
-            self.throttled.denied(denied)
+        self.throttled.denied(
+            [key for key, code in zip(keys, codes, strict=True) if code in _DENIALS]
+        )
 
     def _name(self) -> None:
         """Put names to what was counted by id: the id of a rule that goes away says nothing."""

@@ -689,8 +689,11 @@ class Node:
         return self._membership.rtt_ns(name)
 
     async def ask(self, batch: Batch) -> Verdicts:
-        """Have a batch decided as if it had come from a client: here or by whoever decides it."""
-        within = self._settings.forward_timeout
+        """Have a batch decided as if it had come from a client: here or by whoever decides it.
+
+        Long enough to ask a standby after an owner that is silent.
+        """
+        within = 3 * self._settings.forward_timeout
         return await self._router.decide(batch, lambda _: False, hops=1, within=within)
 
     async def counters_of(self, name: str) -> dict[str, int] | None:

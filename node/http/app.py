@@ -45,6 +45,13 @@ _MOST_THROTTLED = 256
 AsgiScope: TypeAlias = Mapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
 Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Beside: TypeAlias = Callable[[Callable[[], Reply]], Awaitable[Reply]]
+"""Has something done beside the node's loop."""
+
+
+async def in_thread(write: Callable[[], Reply]) -> Reply:
+    """Write in a thread: checks that come meanwhile wait for a few milliseconds at most."""
+    return await trio.to_thread.run_sync(write, abandon_on_cancel=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,14 @@ class _Route:
 class OperatorApp:
     """Answers for one node."""
 
-    def __init__(self, node: Node, pace: Pace) -> None:
+    def __init__(self, node: Node, pace: Pace, beside: Beside = in_thread) -> None:
         node.measure()
         self._node = node
         self._pace = pace
         self._overview = Overview(node, PERIOD)
-        self._metrics = {"": _Kept(_FRESH), OPEN_METRICS: _Kept(_FRESH)}
-        self._members = _Kept(_FRESH)
-        self._rules = _Kept(_RULES_FRESH)
+        self._metrics = {"": _Kept(_FRESH, beside), OPEN_METRICS: _Kept(_FRESH, beside)}
+        self._members = _Kept(_FRESH, beside)
+        self._rules = _Kept(_RULES_FRESH, beside)
         self._routes = {
             "/": _Route(self._page, needs_node=False),
             "/healthz": _Route(self._health, None, needs_node=False),
@@ -118,6 +125,8 @@ class OperatorApp:
         start = {"status": reply.status, "headers": reply.all_headers()}
         await send({"type": "http.response.start", **start})
         await send({"type": "http.response.body", "body": reply.body})
+        if reply.then is not None:
+            reply.then()
 
     async def _answer(self, scope: AsgiScope, receive: Receive) -> Reply:
         path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
@@ -221,17 +230,16 @@ class OperatorApp:
         return json_reply(views.key_view(node, match, verdicts))
 
     async def _leave(self, asked: _Asked) -> Reply:
-        self._node.ask_to_leave()
-        return Reply(
-            msgspec.json.encode({"status": "leaving", "node": self._node.name}) + b"\n", status=202
-        )
+        body = msgspec.json.encode({"status": "leaving", "node": self._node.name}) + b"\n"
+        return Reply(body, status=202, then=self._node.ask_to_leave)
 
 
 class _Kept:
     """An answer that costs something, given again while it is fresh."""
 
-    def __init__(self, fresh: float) -> None:
+    def __init__(self, fresh: float, beside: Beside) -> None:
         self._fresh = fresh
+        self._beside = beside
         self._line = trio.Lock()
         self._key: object = None
         self._at = -inf
@@ -240,13 +248,12 @@ class _Kept:
     async def get(self, key: object, prepare: Callable[[], Callable[[], Reply]]) -> Reply:
         """Give what is kept, or make it anew.
 
-        `prepare` reads the node; what it returns writes that down, in a thread: checks that come
-        meanwhile wait for a few milliseconds at most, whatever there is to write.
+        `prepare` reads the node; what it returns writes that down, and touches nothing of it.
         """
         async with self._line:
             is_old = key != self._key or trio.current_time() - self._at >= self._fresh
             if self._reply is None or is_old:
-                self._reply = await trio.to_thread.run_sync(prepare(), abandon_on_cancel=True)
+                self._reply = await self._beside(prepare())
                 self._key, self._at = key, trio.current_time()
             return self._reply
 

@@ -166,7 +166,7 @@ class Connection:
 
     async def _finish(self) -> None:
         """Say that nothing more comes; whoever reads on the other side then closes."""
-        if isinstance(self._stream, trio.SocketStream):
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):  # TLS has no such thing.
             await self._stream.send_eof()
 
     async def _linger(self) -> None:

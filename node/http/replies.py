@@ -1,6 +1,6 @@
 """What the operator's port answers: JSON, text, and errors that say what to do about them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -16,6 +16,8 @@ class Reply:
     content_type: str = "application/json"
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ()
+    then: Callable[[], None] | None = None
+    """Done when the answer is on its way, for what ends the port itself."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
         """With those that every answer has."""
