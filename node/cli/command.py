@@ -39,6 +39,7 @@ _MODULES = {
     "node": "running",
     "replay": "replaying",
     "rules": "rules",
+    "throttled": "throttled",
 }
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 

@@ -123,10 +123,12 @@ class OperatorApp:
             self._node.refused("http_500")
             reply = Problem(500, "a bug in Ringfence", "the node's log tells more").reply()
         start = {"status": reply.status, "headers": reply.all_headers()}
-        await send({"type": "http.response.start", **start})
-        await send({"type": "http.response.body", "body": reply.body})
-        if reply.then is not None:
-            reply.then()
+        try:
+            await send({"type": "http.response.start", **start})
+            await send({"type": "http.response.body", "body": reply.body})
+        finally:
+            if reply.then is not None:  # Even when nobody waits for the answer any more.
+                reply.then()
 
     async def _answer(self, scope: AsgiScope, receive: Receive) -> Reply:
         path = scope["raw_path"].partition(b"?")[0].decode("latin-1")

@@ -7,6 +7,7 @@ streams can be opened and dropped at will, one connection would be as good as a 
 
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -135,7 +136,7 @@ class Connection:
             await self._pace.turn()
             try:
                 data = bytes(await self._stream.receive_some(_CHUNK))
-            except trio.ClosedResourceError:
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             if data and not self.is_busy and not self._has_begun:
                 self._has_begun = True
@@ -154,8 +155,8 @@ class Connection:
     async def _on_event(self, event: Event) -> None:
         match event:
             case RawData(data):
-                async with self._sending:
-                    await self._stream.send_all(data)
+                if data:
+                    await self._send(data)
             case Updated(idle):
                 self.is_busy = not idle
                 self._has_begun = False
@@ -164,9 +165,18 @@ class Connection:
                 self._is_ending = True
                 await self._finish()
 
+    async def _send(self, data: bytes) -> None:
+        try:
+            async with self._sending:
+                await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self.end()  # Whoever asked has gone.
+
     async def _finish(self) -> None:
         """Say that nothing more comes; whoever reads on the other side then closes."""
-        if isinstance(self._stream, trio.abc.HalfCloseableStream):  # TLS has no such thing.
+        if not isinstance(self._stream, trio.abc.HalfCloseableStream):
+            return  # TLS has no such thing.
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
             await self._stream.send_eof()
 
     async def _linger(self) -> None:

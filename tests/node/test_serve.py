@@ -300,6 +300,11 @@ def test_the_operators_port_of_a_process_speaks_tls_to_who_has_a_token(tmp_path:
         families = {family.name for family in text_string_to_metric_families(text.decode())}
         assert status == 200
         assert {"ringfence_decisions", "ringfence_members", "process_cpu_seconds"} <= families
+        status, out, err = ringfence(
+            *("throttled", url, "--json"),
+            *("--ca", str(keys / "ca.pem"), "--token-file", str(keys / "ops.token")),
+        )
+        assert (status, json.loads(out)["asked"]) == (0, ["a"]), err
         assert ask("/v1/leave", "ops.token", "POST")[0] == 202
         assert running["a"].process.wait(PATIENCE) == 0
         assert "Traceback" not in running["a"].log

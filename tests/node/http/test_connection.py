@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
@@ -169,6 +170,22 @@ async def test_who_does_not_read_the_answer_is_let_go(autojump_clock: MockClock)
         await made.done.wait()
 
         assert 14 < trio.current_time() - began < 17
+
+
+async def test_whoever_has_gone_before_the_answer_leaves_nothing_behind(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await trio.sleep(1)
+        await echo(scope, receive, send)
+
+    async with wire(slow) as made:
+        await made.say(ASK % 1)
+        await trio.testing.wait_all_tasks_blocked()
+        await made.end.aclose()
+        await made.done.wait()
+
+    assert caplog.records == []
 
 
 async def test_headers_without_end_are_refused_in_words(autojump_clock: MockClock) -> None:

@@ -1,6 +1,8 @@
 """The port itself, over real sockets of this host."""
 
 import json
+import socket
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -29,6 +31,11 @@ def get(url: str) -> tuple[int, object]:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def get_text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 @asynccontextmanager
@@ -69,6 +76,22 @@ async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> 
             assert await first.receive_some() == b""
             await ask(second)
             await ask(third)
+
+
+async def test_connections_that_break_are_no_bugs() -> None:
+    async with port() as opened:
+        for said in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+            async with connected(opened) as stream:
+                if said:
+                    await stream.send_all(said)
+                # Closed like this it is reset: nothing more can be read or written.
+                stream.socket.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+        answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
+
+    assert "ringfence_decisions" in answer
+    assert "http_bug" not in answer
 
 
 async def test_an_address_that_is_taken_is_said_to_be_so() -> None:
