@@ -16,7 +16,7 @@ from ringfence.rules import Rule
 from ringfence.rules.tree import place
 from ringfence.wire import Op, Source
 
-__all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "Measures", "Span"]
+__all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "TIMED_EVERY", "Measures", "Span"]
 
 MOST_LABELS = 200
 """Rules that are told apart by name; the rest is counted together."""
@@ -26,6 +26,11 @@ NO_RULE = "(no rule here)"
 _MOST_IDS = 4096
 """Rule ids that are kept apart before their counts are named: strangers may send any."""
 _LONGEST_LABEL = 200
+_LOOK_EVERY = 256
+"""Frames of one check after which it is looked whether there are too many ids."""
+_SIZES = 16
+TIMED_EVERY = 16
+"""One frame of so many is timed."""
 _DENIALS = (Code.DENIED.value, Code.NEVER.value)
 _UNDECIDED = (Source.LOCAL, Source.POLICY)
 _ALLOWED = Code.ALLOWED.value
@@ -68,10 +73,12 @@ class Measures:
         self.stopwatch = stopwatch
         """Nanoseconds on a clock of its own: nothing that a node does depends on it."""
         self.throttled = Throttled()
-        self.frame_checks = Span(16)
-        """Checks per frame that was decided here."""
+        self.frames = 0
+        """Frames that were decided here."""
+        self._larger = Span(_SIZES)
+        """Checks per frame, but for those of one check by their owner."""
         self.decided_ns = Span(33)
-        """Time that this node took for a frame it decided at once."""
+        """Time that this node took for frames it decided at once: for some of them."""
         self.forwarded_ns = Span(38)
         """Time until frames were answered that waited for another node or for a shard."""
         self._rule_of = rule_of
@@ -87,20 +94,38 @@ class Measures:
         if batch.op is not Op.CHECK:
             return
         keys, codes = batch.keys, verdicts.outcomes.codes
-        rows = len(keys)
-        self.frame_checks.add(rows)
-        if stand_in:
-            self._count_each(keys, codes, [Source.STANDBY] * rows)
-        elif rows == 1:  # By far the most frequent frame.
+        self.frames = frames = self.frames + 1
+        if len(keys) == 1 and not stand_in:  # By far the most frequent frame.
             self._asked[keys[0][:8]] += 1
             if codes[0]:
                 self._count_odd(keys, codes)
+            if frames % _LOOK_EVERY:
+                return
         else:
-            self._asked.update(map(_rule_of_key, keys))
-            if codes.count(_ALLOWED) != rows:
-                self._count_odd(keys, codes)
+            self._larger.add(len(keys))
+            if stand_in:
+                self._count_each(keys, codes, [Source.STANDBY] * len(keys))
+            else:
+                self._asked.update(map(_rule_of_key, keys))
+                if codes.count(_ALLOWED) != len(keys):
+                    self._count_odd(keys, codes)
         if len(self._asked) + len(self._odd) > _MOST_IDS:
             self._name()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the next frame shall be timed: reading a clock for each would be felt."""
+        return not self.frames % TIMED_EVERY
+
+    @property
+    def frame_checks(self) -> Span:
+        """Checks per frame that was decided here."""
+        span = Span(_SIZES)
+        lone = self.frames - sum(self._larger.counts)
+        span.counts = [*self._larger.counts]
+        span.counts[1] += lone
+        span.sum = self._larger.sum + lone
+        return span
 
     def undecided(self, batch: Batch, verdicts: Verdicts) -> None:
         """Count what no node decided: the rule's failure policy did."""

@@ -447,12 +447,15 @@ class Node:
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
         measures = self.measures
-        began = 0 if measures is None else measures.stopwatch()
-        verdicts = self._deciding.decide_now(request, batch)
+        if measures is not None and measures.is_timed:
+            began = measures.stopwatch()
+            verdicts = self._deciding.decide_now(request, batch)
+            if isinstance(verdicts, Verdicts):
+                measures.decided_ns.add(measures.stopwatch() - began)
+        else:
+            verdicts = self._deciding.decide_now(request, batch)
         if isinstance(verdicts, Refused):
             self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
-        elif verdicts is not None and measures is not None:
-            measures.decided_ns.add(measures.stopwatch() - began)
         return verdicts
 
     def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:

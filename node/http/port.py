@@ -25,10 +25,11 @@ __all__ = ["OperatorPort", "open_port"]
 
 logger = logging.getLogger("ringfence.node")
 
-_ACCEPTS_PER_SECOND = 50.0
-"""A handshake takes a millisecond, and whoever floods the port begins one after the other."""
+_ACCEPTS_PER_SECOND = 200.0
+_HANDSHAKES_PER_SECOND = 50.0
+"""One takes a millisecond, and whoever floods the port begins one after the other."""
 _BURST = 50
-_BACKLOG = 128
+_BACKLOG = 64
 
 
 class OperatorPort:
@@ -47,7 +48,7 @@ class OperatorPort:
         self._limits = limits or Limits()
         # A request takes a turn to be read and another one to be answered.
         self._pace = Pace(2 * self._limits.requests_per_second, _BURST)
-        self._doors = Pace(_ACCEPTS_PER_SECOND, _BURST)
+        self._doors = Pace(_HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND, _BURST)
         self._app = OperatorApp(node, self._pace)
         self._config = Config()
         self._config.h11_max_incomplete_size = self._limits.header_bytes
