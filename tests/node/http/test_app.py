@@ -51,6 +51,16 @@ async def test_the_ring_tells_shares_and_who_has_a_shard(autojump_clock: MockClo
     assert one["here"] is (ring.owner(77) == "a")
 
 
+async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        node = made.nodes["a"]
+        before = node.measures
+        app_of(node)
+
+        assert before is None
+        assert node.measures is not None
+
+
 async def test_rules_are_told_with_identity_bound_and_keys(autojump_clock: MockClock) -> None:
     async with world("a") as made, made.client("a") as limiter:
         await limiter.check("api", {"client": "x"})

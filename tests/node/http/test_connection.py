@@ -224,6 +224,22 @@ async def test_http_2_is_not_spoken(autojump_clock: MockClock) -> None:
         assert made.refused == {"http_2": 1}
 
 
+async def test_a_websocket_is_turned_away(autojump_clock: MockClock) -> None:
+    async def close(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "websocket"
+        await send({"type": "websocket.close"})
+
+    async with wire(close) as made:
+        await made.say(
+            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        heard = await made.hear_all()
+        await made.done.wait()
+
+    assert heard.startswith(b"HTTP/1.1 403")
+
+
 async def test_a_connection_can_be_ended_from_outside(autojump_clock: MockClock) -> None:
     async with wire() as made:
         await made.say(ASK % 1)
