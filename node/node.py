@@ -26,6 +26,7 @@ from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.measures import Measures
 from node.peers import Peers, member_of
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
@@ -38,7 +39,7 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.link_call import call
+from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine
@@ -201,6 +202,8 @@ class Node:
         self._has_joined = trio.Event()
         self.asked_to_leave = trio.Event()
         """Set when an operator wants this node to leave."""
+        self.measures: Measures | None = None
+        """What `measure` counts."""
         self._conflict: Conflict | None = None
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
@@ -308,6 +311,7 @@ class Node:
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
             self._worldwide.set_rules(self._rules)
+            self.counters.add("reloads")
             self._route()
 
     def change_access(self, access: Access) -> None:
@@ -453,7 +457,14 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
-        verdicts = self._deciding.decide_now(request, batch)
+        measures = self.measures
+        if measures is not None and measures.is_timed:
+            began = measures.stopwatch()
+            verdicts = self._deciding.decide_now(request, batch)
+            if isinstance(verdicts, Verdicts):
+                measures.decided_ns.add(measures.stopwatch() - began)
+        else:
+            verdicts = self._deciding.decide_now(request, batch)
         if isinstance(verdicts, Refused):
             self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
         return verdicts
@@ -464,6 +475,8 @@ class Node:
         self._nursery.start_soon(self._forward, sender, request, batch)
 
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+        measures = self.measures
+        began = 0 if measures is None else measures.stopwatch()
         try:
             verdicts = await self._deciding.decide(request, batch)
             if verdicts is None:
@@ -477,6 +490,8 @@ class Node:
             logger.exception("a bug in Ringfence; %d checks were not decided", len(batch))
             self.refused("internal")
             payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+        if measures is not None:
+            measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
         if sender.session is not None and self._transport is not None:
             sender.session.send_payload(payload)
@@ -625,6 +640,82 @@ class Node:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
         self._idle.set()
+
+    # -- what the operator's port asks ---------------------------------------------------------
+
+    def measure(self) -> Measures:
+        """Count from now on what costs a little: decisions by rule, times, who is throttled."""
+        if self.measures is None:
+            self.measures = self._deciding.measures = Measures(self._rule_of)
+        return self.measures
+
+    @property
+    def settings(self) -> NodeSettings:
+        """What the node was told."""
+        return self._settings
+
+    @property
+    def access(self) -> Access:
+        """Who may ask for what."""
+        return self._access
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is anything to tell."""
+        return self._gossiping is not None
+
+    @property
+    def state(self) -> str:
+        """How this node stands, as members are described; `leaving` from when it was asked to."""
+        record = self._membership.records[self.name]
+        is_going = self.asked_to_leave.is_set() and record.status is not Status.LEFT
+        return "leaving" if is_going else _state_of(record)
+
+    @property
+    def rule_set(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    @property
+    def ring(self) -> Ring:
+        """Where counters of this data center should be."""
+        return self._ring
+
+    @property
+    def worldwide(self) -> Worldwide:
+        """The part that deals with other data centers."""
+        return self._worldwide
+
+    def sizes(self) -> tuple[dict[int, int], int]:
+        """How many counters each rule has, by its id, and how many there are without a rule."""
+        return self._engine.sizes()
+
+    def holds(self, shard: int) -> bool:
+        """Whether this node decides for a shard now."""
+        return self._holdings.held[shard]
+
+    def rings(self) -> dict[str, Ring]:
+        """The rings that checks are sent by, by data center."""
+        return {name: self._view.ring(name) for name in self._view.datacenters}
+
+    def rtt_ns(self, name: str) -> int | None:
+        """The round trip to a member, once it has been probed."""
+        return self._membership.rtt_ns(name)
+
+    async def ask(self, batch: Batch) -> Verdicts:
+        """Have a batch decided as if it had come from a client: here or by whoever decides it.
+
+        Long enough to ask a standby after an owner that is silent.
+        """
+        within = 3 * self._settings.forward_timeout
+        return await self._router.decide(batch, lambda _: False, hops=1, within=within)
+
+    async def counters_of(self, name: str) -> dict[str, int] | None:
+        """Ask a member for its counters; None when it does not answer."""
+        if name == self.name:
+            return self.stats(1).counters
+        link = self._link_to(NodeId(name))
+        return None if link is None else await counters_of(link)
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)

@@ -7,6 +7,7 @@ writer of its own counts, so a message that comes twice, late or in another orde
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from random import Random
 from typing import TypeAlias
 
@@ -69,6 +70,7 @@ class Worldwide:
         self._spreads: dict[str, Spread] = {}
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
+        self._staleness_sum_ms = 0
         self._heard_keys: dict[str, dict[bytes, list[int]]] = {}
 
     # -- rules and members ---------------------------------------------------------------------
@@ -224,6 +226,7 @@ class Worldwide:
             spread.confirmed(key, cells)
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
+            self._staleness_sum_ms += age_ms
 
     def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
         now = self._clock()
@@ -309,6 +312,18 @@ class Worldwide:
         if limit.calendar is not None:
             return (number * 1_000_000_000) + 2 * limit.period_ns < now
         return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
+
+    def staleness(self) -> tuple[list[tuple[float, int]], float]:
+        """How old counts were when another data center had them, in seconds.
+
+        Upper bounds of the classes with how many were that young or younger, and the sum.
+        """
+        rows: list[tuple[float, int]] = []
+        count = 0
+        for bound in (*_STALENESS_MS, 0):
+            count += self._staleness[bound]
+            rows.append((bound / 1000 if bound else inf, count))
+        return rows, self._staleness_sum_ms / 1000
 
     def stats(self) -> dict[str, int]:
         """How old counts were when another data center had them: a histogram, and what waits."""

@@ -40,6 +40,7 @@ _MODULES = {
     "replay": "replaying",
     "rules": "rules",
     "simulate": "simulations.cli",
+    "throttled": "throttled",
 }
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 

@@ -41,6 +41,11 @@ __all__ = ["node"]
 @click.option("--rules", help="Rule file or directory.")
 @click.option("--keys", help="Directory that `ringfence keys new` wrote.")
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Operator's port (TCP): metrics, health, the live page; none when absent.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -58,6 +63,7 @@ def node(
     cluster: str | None,
     rules: str | None,
     keys: str | None,
+    http: str | None,
     log_level: str,
 ) -> None:
     """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
@@ -78,6 +84,7 @@ def node(
         "cluster": cluster,
         "rules": rules,
         "keys": keys,
+        "http": http,
     }
     with log_to_stderr(log_level):
         trio.run(serve, load_settings(config, flags=flags))
