@@ -16,6 +16,7 @@ __all__ = ["simulate"]
 _MODULES = {
     "swarm": "searching.swarm",
     "what-if": "asking.what_if_command",
+    "mutants": "mutating.mutants",
 }
 """Verbs that are no scenario, and where each is; loaded when asked for."""
 _DRAWN = "one seed of the swarm: hosts, network, load and faults are drawn"
