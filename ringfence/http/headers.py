@@ -13,7 +13,7 @@ from math import ceil
 from ringfence.client.decision import Decision, Status
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules import OnFailure, Rule
+from ringfence.rules import OnFailure, Rule, format_limit
 from ringfence.wire import Source
 
 __all__ = [
@@ -155,7 +155,12 @@ class LimitHeaders:
 
 
 def policy_name(rule: Rule) -> str:
-    """What clients are told a limit is called: its `name`, else where it stands among the rules."""
+    """What clients are told a limit is called: its `name`, else where it stands among the rules.
+
+    A limit that stands in no rule is called what it is: `100/minute`.
+    """
+    if not rule.domain and not rule.name and rule.limit is not None:
+        return format_limit(rule.limit)
     levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
     return rule.name or ".".join(levels)
 

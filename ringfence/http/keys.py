@@ -71,8 +71,12 @@ _Entries: TypeAlias = tuple[tuple[str, KeyFunction], ...]
 class Keys:
     """Reads descriptors from requests. Raises `ConfigError` for names that mean nothing."""
 
-    def __init__(self, spec: KeySpec, addresses: ClientAddress) -> None:
+    def __init__(
+        self, spec: KeySpec, addresses: ClientAddress, *, user: KeyFunction | None = None
+    ) -> None:
+        """`user` names the user where the request's own word is not the one to take."""
         self._addresses = addresses
+        self._user: KeyFunction = user or (lambda request: request.user)
         parts: Iterable[str | KeyFunction | Mapping[str, str | KeyFunction]]
         parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
         self._descriptors = tuple([self._read(part) for part in parts])
@@ -130,7 +134,7 @@ class Keys:
             return lambda request: request.header(header)
         known: dict[str, KeyFunction] = {
             "ip": self._ip,
-            "user": lambda request: request.user,
+            "user": self._user,
             "user_or_ip": self._user_or_ip,
             "route": lambda request: request.path if request.route is None else request.route,
             "path": lambda request: request.path,
@@ -150,5 +154,5 @@ class Keys:
 
     def _user_or_ip(self, request: Request) -> str:
         # Told apart, or a user called 203.0.113.7 would spend that client's budget.
-        user = request.user
+        user = self._user(request)
         return f"ip:{self._ip(request)}" if user is None else f"user:{user}"
