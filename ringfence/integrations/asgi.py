@@ -17,10 +17,10 @@ from ringfence.integrations.asgi_request import AsgiRequest
 from ringfence.integrations.drive import Troubles, drive
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send, live
 from ringfence.integrations.policy import Policy, settle
-from ringfence.integrations.settings import LimitSpec, Options, Response, Settings
+from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Refusal, Visit
 
-__all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "decision_of"]
+__all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "decision_of", "visit_of"]
 
 LimiterSpec: TypeAlias = str | Limiter | Callable[[], AbstractAsyncContextManager[Limiter]] | None
 """A cluster's address (None is the environment's `RINGFENCE_URL`), a limiter that is open already,
@@ -70,7 +70,7 @@ class RateLimits:
             finally:
                 self._limiter = None
 
-    def policy_for(self, name: str, limit: LimitSpec, options: Options) -> Policy:
+    def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
         """Make the policy of one view: these settings, but for its own limit and options."""
         general = self.policy.settings
         if limit is not None or "domain" not in options:

@@ -17,8 +17,6 @@ _FULL = 2
 class _Route(Protocol):
     """What the routes of Starlette and FastAPI have in common."""
 
-    path: str
-
     def matches(self, scope: Scope) -> "tuple[_Match, Scope]": ...
 
 
@@ -56,9 +54,8 @@ class AsgiRequest:
     def route(self) -> str | None:
         """The route's pattern: as the framework chose it, or will choose it."""
         scope = self._scope
-        chosen = scope.get("route")
-        path = scope.get("path_template") if chosen is None else getattr(chosen, "path", None)
-        if isinstance(path, str):
+        path = _chosen(scope)
+        if path is not None:
             return path
         routes = getattr(scope.get("app"), "routes", None)
         if not routes or not isinstance(routes[0], _Route):
@@ -91,15 +88,31 @@ class AsgiRequest:
         return b", ".join(lines).decode("latin-1") if lines else None
 
 
+def _chosen(scope: Scope) -> str | None:
+    """The pattern of the route that has been chosen: by Litestar, FastAPI or Starlette."""
+    template: str | None = scope.get("path_template")
+    if template is None:
+        # FastAPI's own routes know nothing of the prefixes they were included with.
+        included = scope.get("fastapi", {}).get("effective_route_context")
+        template = getattr(included, "path_format", None)
+    return getattr(scope.get("route"), "path", None) if template is None else template
+
+
 def _find(routes: Iterable[_Route], scope: Scope) -> str | None:
     for route in routes:
         match, child = route.matches(scope)
-        if match.value != _FULL:
-            continue
-        chosen = child.get("route", route)
-        below = getattr(chosen, "routes", None)
-        if below:
-            found = _find(below, {**scope, **child})
-            return None if found is None else getattr(chosen, "path", "") + found
-        return getattr(chosen, "path", None)
+        if match.value == _FULL:
+            return _pattern(route, {**scope, **child})
     return None
+
+
+def _pattern(route: _Route, scope: Scope) -> str | None:
+    path: str | None = getattr(route, "path", None)
+    included = getattr(route, "effective_route_contexts", None)
+    mounted = getattr(route, "routes", None)
+    if included is not None:  # FastAPI's `include_router`.
+        return _find(included(), scope)
+    if mounted:
+        found = _find(mounted, scope)
+        return None if found is None else (path or "") + found
+    return path

@@ -147,6 +147,14 @@ class Policy:
         """Whether these settings name rules or a limit at all."""
         return self.settings.domain is not None or self.settings.limit is not None
 
+    def exempts(self, method: str, path: str) -> bool:
+        """Whether a method or a path is never limited."""
+        return (
+            method in self._exempt_methods
+            or path in self._exempt_paths
+            or (self._exempt_globs is not None and self._exempt_globs.match(path) is not None)
+        )
+
     def admit(self, visit: Visit) -> Steps:
         """Check one request; return the refusal to answer with when it was denied."""
         request = visit.request
@@ -194,9 +202,7 @@ class Policy:
     # -- reading a request ---------------------------------------------------------------------
 
     def _is_exempt(self, request: Request) -> bool:
-        if request.method in self._exempt_methods or request.path in self._exempt_paths:
-            return True
-        if self._exempt_globs is not None and self._exempt_globs.match(request.path):
+        if self.exempts(request.method, request.path):
             return True
         when = self.settings.exempt_when
         return when is not None and when(request)

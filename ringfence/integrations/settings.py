@@ -10,7 +10,7 @@ from typing import TypeAlias, TypedDict
 from ringfence.http import KeyFunction, KeySpec, Request, Template
 from ringfence.limiter import Limit
 
-__all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings"]
+__all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings", "ViewOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,10 @@ class Settings:
     """The off switch."""
 
 
-class Options(TypedDict, total=False):
-    """`Settings` as keyword arguments."""
+class ViewOptions(TypedDict, total=False):
+    """`Settings` as keyword arguments, but for `limit`, which views are given by itself."""
 
     domain: str | None
-    limit: LimitSpec
     keys: KeySpec
     scope: str | None
     cost: Cost
@@ -103,3 +102,9 @@ class Options(TypedDict, total=False):
     template: Template | None
     timeout: float | None
     enabled: bool
+
+
+class Options(ViewOptions, total=False):
+    """`Settings` as keyword arguments."""
+
+    limit: LimitSpec
