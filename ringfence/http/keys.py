@@ -77,11 +77,18 @@ class Keys:
         """`user` names the user where the request's own word is not the one to take."""
         self._addresses = addresses
         self._user: KeyFunction = user or (lambda request: request.user)
+        self._asks_user = False
+        self._is_told_user = user is not None
         parts: Iterable[str | KeyFunction | Mapping[str, str | KeyFunction]]
         parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
         self._descriptors = tuple([self._read(part) for part in parts])
         if not self._descriptors or not all(self._descriptors):
             raise ConfigError(f"key {spec!r} names nothing; write for instance 'ip'")
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether a request's own `user` is read: some frameworks have to fetch it first."""
+        return self._asks_user and not self._is_told_user
 
     def descriptors(self, request: Request) -> list[dict[str, str]]:
         """The descriptors that a request has all parts of; perhaps none."""
@@ -142,6 +149,7 @@ class Keys:
             "host": lambda request: request.header("host"),
         }
         if name in known:
+            self._asks_user = self._asks_user or name in ("user", "user_or_ip")
             return known[name]
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "write your own as a function"

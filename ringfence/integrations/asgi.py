@@ -6,7 +6,6 @@ Streams, files and WebSockets are not touched, and nothing is read of a request'
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from typing import TypeAlias, Unpack
 
 import anyio
@@ -72,15 +71,7 @@ class RateLimits:
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
         """Make the policy of one view: these settings, but for its own limit and options."""
-        general = self.policy.settings
-        if limit is not None or "domain" not in options:
-            general = replace(general, domain=None, limit=limit)
-        else:
-            general = replace(general, limit=None)
-        policy = Policy(replace(general, **options), name)
-        if not policy.limits_something:
-            raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
-        return policy
+        return self.policy.for_view(name, limit, options)
 
     async def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""

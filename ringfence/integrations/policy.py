@@ -7,7 +7,7 @@ limits by this one text. A limiter that fails is told by `LimiterFailed`, and le
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
-from ringfence.integrations.settings import LimitSpec, Response, Settings
+from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Refusal, Visit
 from ringfence.limiter import Limit
 from ringfence.rules import parse_limit
@@ -146,6 +146,19 @@ class Policy:
     def limits_something(self) -> bool:
         """Whether these settings name rules or a limit at all."""
         return self.settings.domain is not None or self.settings.limit is not None
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether the request's user is read."""
+        return self._keys.needs_user
+
+    def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
+        """Make the policy of one view: these settings, but for its own limit and options."""
+        own = replace(self.settings, domain=None, limit=limit, scope=None)
+        policy = Policy(replace(own, **options), name)
+        if not policy.limits_something:
+            raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
+        return policy
 
     def exempts(self, method: str, path: str) -> bool:
         """Whether a method or a path is never limited."""
