@@ -4,9 +4,11 @@ A limiter already answers by its rules' `on_failure` when no node can be had. Wh
 the rest: a refused token, a wrong certificate, a bug. None of it may take the application down.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import assert_never
 
 import anyio
@@ -27,7 +29,7 @@ from ringfence.integrations.policy import (
 )
 from ringfence.integrations.visit import Refusal
 
-__all__ = ["Troubles", "drive", "drive_blocking"]
+__all__ = ["Troubles", "drive", "drive_blocking", "drive_from_loop"]
 
 logger = logging.getLogger("ringfence.integrations")
 
@@ -45,9 +47,14 @@ class Troubles:
         self._rests_until = float("-inf")
         self._silent_until = float("-inf")
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the limiter is not to be asked now."""
+        return self._rests_until > self._clock()
+
     def require_rested(self) -> None:
         """Raise `LimiterFailed` while the limiter is not to be asked."""
-        if self._rests_until > self._clock():
+        if self.is_resting:
             raise LimiterFailed
 
     def note(self, error: Exception) -> LimiterFailed:
@@ -63,21 +70,21 @@ class Troubles:
 
 async def drive(steps: Steps, limiter: Limiter, troubles: Troubles) -> Refusal | None:
     """Run the steps to their end, awaiting each effect. On trio and on asyncio."""
-    try:
-        effect = next(steps)
-        while True:
-            try:
-                troubles.require_rested()
-                answer = await _perform(effect, limiter)
-            except LimiterFailed as failed:
-                effect = steps.throw(failed)
-            except Exception as error:  # noqa: BLE001 - its failure must not become the application's
-                effect = steps.throw(troubles.note(error))
-            else:
-                effect = steps.send(answer)
-    except StopIteration as end:
-        result: Refusal | None = end.value
-        return result
+    return await _drive(steps, partial(_perform, limiter), troubles)
+
+
+async def drive_from_loop(
+    steps: Steps, limiter: BlockingLimiter, troubles: Troubles
+) -> Refusal | None:
+    """Run the steps to their end from an asyncio loop that is not the limiter's own.
+
+    Only the effects run in the limiter's thread: what reads the request stays where it was.
+    """
+
+    async def perform(effect: Effect) -> Decision | None:
+        return await asyncio.wrap_future(limiter.start(lambda inner: _perform(inner, effect)))
+
+    return await _drive(steps, perform, troubles)
 
 
 def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -> Refusal | None:
@@ -87,7 +94,7 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
         while True:
             try:
                 troubles.require_rested()
-                answer = _perform_blocking(effect, limiter)
+                answer = _perform_blocking(limiter, effect)
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
             except Exception as error:  # noqa: BLE001 - as above
@@ -99,7 +106,27 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
         return result
 
 
-async def _perform(effect: Effect, limiter: Limiter) -> Decision | None:
+async def _drive(
+    steps: Steps, perform: Callable[[Effect], Awaitable[Decision | None]], troubles: Troubles
+) -> Refusal | None:
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                troubles.require_rested()
+                answer = await perform(effect)
+            except LimiterFailed as failed:
+                effect = steps.throw(failed)
+            except Exception as error:  # noqa: BLE001 - its failure must not become the application's
+                effect = steps.throw(troubles.note(error))
+            else:
+                effect = steps.send(answer)
+    except StopIteration as end:
+        result: Refusal | None = end.value
+        return result
+
+
+async def _perform(limiter: Limiter, effect: Effect) -> Decision | None:
     match effect:
         case Check(ask, cost):
             if isinstance(ask, RuleAsk):
@@ -118,7 +145,7 @@ async def _perform(effect: Effect, limiter: Limiter) -> Decision | None:
     return None
 
 
-def _perform_blocking(effect: Effect, limiter: BlockingLimiter) -> Decision | None:
+def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | None:
     match effect:
         case Check(ask, cost):
             if isinstance(ask, RuleAsk):
