@@ -31,6 +31,8 @@ __all__ = [
 OUTAGE_HEADER = "Ringfence-Outage"
 """Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
 
+# Once: to look a member up in its class takes longer than to compare it.
+_POLICY, _LOCAL = Source.POLICY, Source.LOCAL
 _LARGEST = 10**15 - 1
 """Of an integer in a structured field (RFC 9651, section 3.3.1)."""
 _REMEMBERED = 1024
@@ -97,7 +99,7 @@ class LimitHeaders:
         wait = None if decision.allowed else retry_after_seconds(decision)
         if wait is not None:
             fields.append(("Retry-After", str(wait)))
-        if self.style is HeaderStyle.NONE:
+        if not (self._tells_ietf or self._tells_x):
             return fields
         outage = outage_of(decision)
         if outage is not None:
@@ -176,10 +178,11 @@ def outage_of(decision: Decision) -> str | None:
     """Tell what was done for want of a node: `allow`, `deny` or `local`; None when one decided."""
     found = None
     for status in decision.statuses:
-        if status.source is Source.POLICY:
+        source = status.source
+        if source is _POLICY:
             return "allow" if decision.allowed else "deny"
-        if status.source is Source.LOCAL and status.rule is not None:
-            found = found or ("local" if status.rule.on_failure is OnFailure.LOCAL else None)
+        if source is _LOCAL and status.rule and status.rule.on_failure is OnFailure.LOCAL:
+            found = "local"
     return found
 
 
@@ -208,11 +211,12 @@ def violated_policies(decision: Decision) -> list[str]:
 
 def _tells(status: Status) -> bool:
     """Whether a client may go by it: a shadow rule never denies, an outage counts nothing."""
+    rule = status.rule
     return (
-        status.limit is not None
-        and status.rule is not None
-        and not status.rule.shadow
-        and status.source is not Source.POLICY
+        rule is not None
+        and status.limit is not None
+        and not rule.shadow
+        and status.source is not _POLICY
     )
 
 

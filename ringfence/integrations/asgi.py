@@ -6,6 +6,7 @@ Streams, files and WebSockets are not touched, and nothing is read of a request'
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache
 from typing import TypeAlias, Unpack
 
 import anyio
@@ -13,7 +14,7 @@ import anyio
 from ringfence.client import Decision, Limiter, connect
 from ringfence.errors import ConfigError
 from ringfence.integrations.asgi_request import AsgiRequest
-from ringfence.integrations.drive import Troubles, drive
+from ringfence.integrations.drive import Perform, Troubles, drive, performer
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send, live
 from ringfence.integrations.policy import Policy, settle
 from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
@@ -42,7 +43,10 @@ class RateLimits:
         """Raises `ConfigError` for settings that make no sense."""
         self.policy = Policy(Settings(**options), "app")
         self._spec = limiter
-        self._limiter = limiter if isinstance(limiter, Limiter) else None
+        self._limiter: Limiter | None = None
+        self._perform: Perform | None = None
+        if isinstance(limiter, Limiter):
+            self._use(limiter)
         self._troubles = Troubles()
 
     @property
@@ -63,11 +67,15 @@ class RateLimits:
         spec = self._spec
         assert not isinstance(spec, Limiter)
         async with spec() if callable(spec) else connect(spec) as limiter:
-            self._limiter = limiter
+            self._use(limiter)
             try:
                 yield limiter
             finally:
-                self._limiter = None
+                self._limiter = self._perform = None
+
+    def _use(self, limiter: Limiter) -> None:
+        self._limiter = limiter
+        self._perform = performer(limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
         """Make the policy of one view: these settings, but for its own limit and options."""
@@ -77,19 +85,19 @@ class RateLimits:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
         if not self.policy.is_enabled:
             return None
-        if self._limiter is None:
+        if self._perform is None:
             raise ConfigError(
                 "the limiter is not open: the server sends no lifespan events (uvicorn --lifespan, "
                 "or a test client used without `with`); or open it around the application's life "
                 "by `async with limits.opened()`"
             )
-        return await drive(policy.admit(visit), self._limiter, self._troubles)
+        return await drive(policy.admit(visit), self._perform, self._troubles)
 
     async def settle(self, visit: Visit, response: Response) -> None:
         """Make the charges of a request what its answer says they should be."""
-        if self._limiter is not None:
+        if self._perform is not None:
             with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
-                await drive(settle(visit, response), self._limiter, self._troubles)
+                await drive(settle(visit, response), self._perform, self._troubles)
 
 
 class RateLimitMiddleware:
@@ -196,7 +204,12 @@ async def respond(refusal: Refusal, visit: Visit, send: Send) -> None:
 
 
 def _encoded(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+    return [(_encoded_name(name), value.encode("latin-1")) for name, value in fields]
+
+
+@lru_cache(64)
+def _encoded_name(name: str) -> bytes:
+    return name.lower().encode("latin-1")
 
 
 def _response(start: Message | None) -> Response:

@@ -8,8 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import anyio
 
@@ -29,9 +28,19 @@ from ringfence.integrations.policy import (
 )
 from ringfence.integrations.visit import Refusal
 
-__all__ = ["Troubles", "drive", "drive_blocking", "drive_from_loop"]
+__all__ = [
+    "Perform",
+    "Troubles",
+    "drive",
+    "drive_blocking",
+    "performer",
+    "performer_from_loop",
+]
 
 logger = logging.getLogger("ringfence.integrations")
+
+Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
+"""Does what an effect says."""
 
 _REST = 1.0
 """Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
@@ -68,23 +77,51 @@ class Troubles:
         return LimiterFailed(str(error))
 
 
-async def drive(steps: Steps, limiter: Limiter, troubles: Troubles) -> Refusal | None:
+async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal | None:
     """Run the steps to their end, awaiting each effect. On trio and on asyncio."""
-    return await _drive(steps, partial(_perform, limiter), troubles)
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                troubles.require_rested()
+                answer = await perform(effect)
+            except LimiterFailed as failed:
+                effect = steps.throw(failed)
+            except Exception as error:  # noqa: BLE001 - its failure must not become the application's
+                effect = steps.throw(troubles.note(error))
+            else:
+                effect = steps.send(answer)
+    except StopIteration as end:
+        result: Refusal | None = end.value
+        return result
 
 
-async def drive_from_loop(
-    steps: Steps, limiter: BlockingLimiter, troubles: Troubles
-) -> Refusal | None:
-    """Run the steps to their end from an asyncio loop that is not the limiter's own.
+def performer(limiter: Limiter) -> Perform:
+    """Perform effects in the limiter's own event loop."""
+
+    async def perform(effect: Effect) -> Decision | None:
+        if type(effect) is Check:  # Nearly always; a `match` takes as long as all else here.
+            ask = effect.ask
+            if isinstance(ask, RuleAsk):
+                return await limiter.check(
+                    ask.domain, ask.descriptors, effect.cost, timeout=ask.timeout
+                )
+            return await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+        return await _perform_rarely(limiter, effect)
+
+    return perform
+
+
+def performer_from_loop(limiter: BlockingLimiter) -> Perform:
+    """Perform effects from an asyncio loop that is not the limiter's own.
 
     Only the effects run in the limiter's thread: what reads the request stays where it was.
     """
 
     async def perform(effect: Effect) -> Decision | None:
-        return await asyncio.wrap_future(limiter.start(lambda inner: _perform(inner, effect)))
+        return await asyncio.wrap_future(limiter.start(lambda inner: performer(inner)(effect)))
 
-    return await _drive(steps, perform, troubles)
+    return perform
 
 
 def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -> Refusal | None:
@@ -106,32 +143,8 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
         return result
 
 
-async def _drive(
-    steps: Steps, perform: Callable[[Effect], Awaitable[Decision | None]], troubles: Troubles
-) -> Refusal | None:
-    try:
-        effect = next(steps)
-        while True:
-            try:
-                troubles.require_rested()
-                answer = await perform(effect)
-            except LimiterFailed as failed:
-                effect = steps.throw(failed)
-            except Exception as error:  # noqa: BLE001 - its failure must not become the application's
-                effect = steps.throw(troubles.note(error))
-            else:
-                effect = steps.send(answer)
-    except StopIteration as end:
-        result: Refusal | None = end.value
-        return result
-
-
-async def _perform(limiter: Limiter, effect: Effect) -> Decision | None:
+async def _perform_rarely(limiter: Limiter, effect: Effect) -> Decision | None:
     match effect:
-        case Check(ask, cost):
-            if isinstance(ask, RuleAsk):
-                return await limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
-            return await limiter.check_limit(ask.limit, *ask.key, cost=cost)
         case Refund(ask, cost):
             if isinstance(ask, RuleAsk):
                 return await limiter.refund(ask.domain, ask.descriptors, cost)
@@ -140,6 +153,8 @@ async def _perform(limiter: Limiter, effect: Effect) -> Decision | None:
             await limiter.release(decision)
         case Pause(seconds):
             await anyio.sleep(seconds)
+        case Check():
+            raise AssertionError("performed before")
         case _:
             assert_never(effect)
     return None

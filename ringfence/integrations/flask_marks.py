@@ -65,10 +65,19 @@ class Face:
         self._marked = marked
         self.limits = limits
         self._policies: dict[tuple[Mark, str], Policy] = {}
+        self._met: dict[tuple[str, str], tuple[Policy, ...]] = {}
         self._has_looked = False
 
-    def policies(self, endpoint: str | None, method: str) -> Iterator[Policy]:
+    def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
         """All that limits a request to `endpoint`, the general first."""
+        if endpoint is None:  # Not remembered: anybody can ask with methods without end.
+            return tuple(self._find(None, method))
+        found = self._met.get((endpoint, method))
+        if found is None:
+            found = self._met[endpoint, method] = tuple(self._find(endpoint, method))
+        return found
+
+    def _find(self, endpoint: str | None, method: str) -> Iterator[Policy]:
         views = list(marks_of(self._app.view_functions, endpoint, method))
         blueprints = list(self._blueprints_above(endpoint or ""))
         if not any([each.is_exempt for each in views + [marks for _, marks in blueprints]]):

@@ -3,6 +3,8 @@
 Synchronous, without I/O: the methods are generators that yield what they want done (`Effect`) and
 are sent what came of it. `drive` performs the effects, awaiting or blocking, so that every face
 limits by this one text. A limiter that fails is told by `LimiterFailed`, and lets requests through.
+
+The effects are not frozen: some are made per request, and freezing takes longer than the rest.
 """
 
 import re
@@ -40,16 +42,16 @@ __all__ = [
 _REMEMBERED = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RuleAsk:
     """Which counters: those that descriptors meet."""
 
     domain: str
-    descriptors: list[dict[str, str]]
+    descriptors: dict[str, str] | list[dict[str, str]]
     timeout: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LimitAsk:
     """Which counter: that of a limit outside of rules."""
 
@@ -60,7 +62,7 @@ class LimitAsk:
 Ask: TypeAlias = RuleAsk | LimitAsk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Check:
     """Ask, and spend if allowed."""
 
@@ -68,7 +70,7 @@ class Check:
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Refund:
     """Give back what was spent."""
 
@@ -76,14 +78,14 @@ class Refund:
     cost: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Release:
     """Give back the places held under a concurrency limit."""
 
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pause:
     """Wait for one's turn under a limit that queues."""
 
@@ -99,11 +101,12 @@ class LimiterFailed(Exception):
     """The limiter could not do what was asked: thrown into the steps in place of an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Spent:
-    """A check that was allowed, to be settled when the answer is known."""
+    """A check that was allowed."""
 
-    policy: "Policy"
+    policy: "Policy | None"
+    """What settles it when the answer is known; None when it stands as it is."""
     ask: Ask
     cost: int
     decision: Decision
@@ -174,8 +177,9 @@ class Policy:
         if not self.is_enabled or self._is_exempt(request):
             return None
         cost = self._cost(request)
+        asks = self._asks(request)
         made: list[Spent] = []
-        for ask in self._asks(request):
+        for ask in asks:
             try:
                 decision = yield Check(ask, cost)
             except LimiterFailed:
@@ -186,10 +190,14 @@ class Policy:
             if not decision.allowed:
                 yield from _give_back(made)
                 return visit.refuse(self.settings.template)
-            made.append(Spent(self, ask, cost, decision))
+            if self._settles or decision.leases is not None:
+                made.append(Spent(self, ask, cost, decision))
+            elif len(asks) > 1:  # Only to be given back, when a later one denies.
+                made.append(Spent(None, ask, cost, decision))
             if decision.delay:
                 yield Pause(decision.delay)
-        visit.spent += [each for each in made if self._settles or each.decision.leases is not None]
+        if made:
+            visit.spent += [each for each in made if each.policy is not None]
         return None
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
@@ -233,8 +241,12 @@ class Policy:
     def _asks(self, request: Request) -> Sequence[Ask]:
         settings = self.settings
         if settings.domain is not None:
-            descriptors = self._keys.descriptors(request)
-            return [RuleAsk(settings.domain, descriptors, settings.timeout)] if descriptors else ()
+            found = self._keys.descriptors(request)
+            if not found:
+                return ()
+            # A lone mapping is what limiters read fastest.
+            descriptors = found[0] if len(found) == 1 else found
+            return [RuleAsk(settings.domain, descriptors, settings.timeout)]
         limits = self._limits(request)
         if not limits:
             return ()
@@ -248,6 +260,7 @@ class Policy:
 def settle(visit: Visit, response: Response) -> Steps:
     """Settle all that a request was charged, now that its answer is known."""
     for spent in visit.spent:
+        assert spent.policy is not None
         try:
             yield from spent.policy.settle(spent, visit.request, response)
         except LimiterFailed:

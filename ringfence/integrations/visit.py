@@ -69,9 +69,12 @@ class Visit:
         since clients would wait after a success.
         """
         decision = self.decision
-        fields = [] if decision is None else style.of(decision)
-        if decision is not None and not decision.allowed and status not in _REFUSALS:
-            fields = [each for each in fields if each[0] not in _WAITS]
+        if decision is None:
+            fields = []
+        else:
+            fields = style.of(decision)
+            if not decision.allowed and status not in _REFUSALS:
+                fields = [each for each in fields if each[0] not in _WAITS]
         if self.has_failed and style.style is not HeaderStyle.NONE:
             fields = [each for each in fields if each[0] != OUTAGE_HEADER]
             fields.append((OUTAGE_HEADER, "allow"))

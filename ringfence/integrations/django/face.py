@@ -20,7 +20,7 @@ from django.urls import Resolver404, resolve
 from ringfence.client import Decision
 from ringfence.errors import ConfigError
 from ringfence.integrations import wsgi
-from ringfence.integrations.drive import drive_from_loop
+from ringfence.integrations.drive import drive, performer_from_loop
 from ringfence.integrations.policy import Policy, settle
 from ringfence.integrations.settings import Response, Settings
 from ringfence.integrations.visit import Refusal, Visit
@@ -93,12 +93,12 @@ class Face(wsgi.RateLimits):
         if not (self.limiter.is_open or self.troubles.is_resting):
             # Connecting waits; the first to come does so in a thread, whatever comes of it.
             await asyncio.to_thread(self._connect)
-        return await drive_from_loop(policy.admit(visit), self.limiter, self.troubles)
+        return await drive(policy.admit(visit), performer_from_loop(self.limiter), self.troubles)
 
     async def settle_async(self, visit: Visit, response: Response) -> None:
         """Make the charges of a request what its answer says they should be, once."""
         if visit.spent:
-            await drive_from_loop(settle(visit, response), self.limiter, self.troubles)
+            await drive(settle(visit, response), performer_from_loop(self.limiter), self.troubles)
             visit.spent.clear()
 
     def finish(self, visit: Visit, response: HttpResponseBase) -> Response:
