@@ -73,6 +73,15 @@ class RateLimits:
             finally:
                 self._limiter = self._perform = None
 
+    @asynccontextmanager
+    async def living(self) -> AsyncIterator[None]:
+        """Open the limiter for the application's life; switched off, no cluster is needed."""
+        if self.policy.settings.enabled or callable(self._spec):
+            async with self.opened():
+                yield
+        else:
+            yield
+
     def _use(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._perform = performer(limiter)
@@ -89,7 +98,7 @@ class RateLimits:
             raise ConfigError(
                 "the limiter is not open: the server sends no lifespan events (uvicorn --lifespan, "
                 "or a test client used without `with`); or open it around the application's life "
-                "by `async with limits.opened()`"
+                "by `async with limits.opened()`. Or it was switched off when that life began"
             )
         return await drive(policy.admit(visit), self._perform, self._troubles)
 
@@ -127,7 +136,7 @@ class RateLimitMiddleware:
         """Serve one connection, or the application's life."""
         kind = scope["type"]
         if kind == "lifespan":
-            await live(self.limits.opened(), self._app, scope, receive, send)
+            await live(self.limits.living(), self._app, scope, receive, send)
         elif kind != "http":
             await self._app(scope, receive, send)
         elif _VISIT in scope:

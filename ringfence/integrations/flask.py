@@ -17,7 +17,7 @@ from typing import Any, TypeVar, Unpack
 
 import click
 import werkzeug.exceptions
-from flask import Blueprint, Flask, current_app, g, request
+from flask import Blueprint, Flask, current_app, request
 from flask.cli import AppGroup
 from werkzeug.wrappers import Response as WerkzeugResponse
 
@@ -33,6 +33,8 @@ from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
 __all__ = ["LimiterUnavailable", "RateLimits", "TooManyRequests"]
 
 _KEY = "ringfence"
+_VISIT = "ringfence.flask"
+"""Where an environ holds its visit: `g` may be shared by several requests of a test."""
 _PREFIX = "RINGFENCE_"
 _T = TypeVar("_T", bound=Callable[..., object] | Blueprint)
 
@@ -103,8 +105,8 @@ class RateLimits:
     @property
     def decision(self) -> Decision | None:
         """All that was decided about the current request; None when nothing."""
-        visit = g.get(_KEY)
-        return visit.decision if isinstance(visit, Visit) else None
+        visit = _visit()
+        return None if visit is None else visit.decision
 
 
 class _Request(WsgiRequest):
@@ -136,11 +138,16 @@ def _face() -> Face:
     return face
 
 
+def _visit() -> Visit | None:
+    visit = request.environ.get(_VISIT)
+    return visit if isinstance(visit, Visit) else None
+
+
 def _before() -> None:
     face = _face()
     face.look_for_lost_limits()
     visit = Visit(_Request(request.environ))
-    setattr(g, _KEY, visit)
+    request.environ[_VISIT] = visit
     for policy in face.policies(request.endpoint, request.method):
         refusal = face.limits.admit(policy, visit)
         if refusal is not None:
@@ -154,8 +161,8 @@ def _answer(refusal: Refusal) -> WerkzeugResponse:
 
 
 def _after(response: Any) -> Any:
-    visit, limits = g.get(_KEY), _face().limits
-    if isinstance(visit, Visit):
+    visit, limits = _visit(), _face().limits
+    if visit is not None:
         code: int = response.status_code
         response.headers.extend(visit.headers(limits.policy.headers, code))
         if visit.spent:
@@ -170,8 +177,8 @@ def _after(response: Any) -> Any:
 
 
 def _teardown(error: BaseException | None) -> None:
-    visit = g.get(_KEY)
-    if isinstance(visit, Visit) and visit.spent:  # No answer was made, so `_after` did not run.
+    visit = _visit()
+    if visit is not None and visit.spent:  # No answer was made, so `_after` did not run.
         _face().limits.settle(visit, Response(500, {}))
 
 

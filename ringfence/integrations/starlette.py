@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from ringfence.client import Decision
+from ringfence.errors import ConfigError
 from ringfence.integrations import asgi
 from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
 from ringfence.integrations.policy import Policy
@@ -65,6 +66,11 @@ class RateLimits(asgi.RateLimits):
         """
 
         def decorate(endpoint: _Endpoint) -> _Endpoint:
+            if isinstance(endpoint, type):
+                raise ConfigError(
+                    f"{endpoint.__qualname__} is a class; limit its route instead: Route(..., "
+                    "middleware=[Middleware(RateLimitMiddleware, limiter=RateLimits(...))])"
+                )
             is_async = iscoroutinefunction(endpoint)
             policy = self.policy_for(
                 f"{endpoint.__module__}.{endpoint.__qualname__}", limit, options

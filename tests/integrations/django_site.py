@@ -158,6 +158,18 @@ class Searches(RingfenceThrottle):
     limit = "1/hour"
 
 
+class Failures(RingfenceThrottle):
+    limit = "1/hour"
+    options = {"deduct_when": _failed}  # noqa: RUF012 - as REST framework has it
+
+
+class FailedSearch(APIView):
+    throttle_classes = [Failures]  # noqa: RUF012 - as above
+
+    def get(self, request: Request) -> Response:
+        return Response("found")
+
+
 class Search(APIView):
     throttle_classes = [Searches]  # noqa: RUF012 - as REST framework has it
 
@@ -191,6 +203,7 @@ urlpatterns = [
     path("async-class", Asynchronous.as_view()),
     path("wrong", Wrong.as_view()),
     path("search", Search.as_view()),
+    path("failed-search", FailedSearch.as_view()),
     path("other-search", other_search),
     path("decorated-search", decorated_search),
     path("v1/", include(_users)),

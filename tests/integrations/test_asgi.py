@@ -262,6 +262,14 @@ async def test_the_off_switch_lets_all_pass_and_can_be_turned_back() -> None:
         assert await statuses(app, ["/"]) == [429]
 
 
+async def test_switched_off_it_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+    app = RateLimitMiddleware(hello, limit="0/hour", enabled=False)
+    async with living(app) as said:
+        assert said[0]["type"] == "lifespan.startup.complete"
+        assert await statuses(app, ["/"]) == [200]
+
+
 async def test_one_middleware_inside_another_adds_to_the_same_headers() -> None:
     inner = RateLimitMiddleware(hello, here(), limit="9/hour", scope="inner")
     app = RateLimitMiddleware(inner, here(), limit="2/hour", scope="outer")

@@ -26,7 +26,10 @@ RULES = {
 
 @pytest.fixture
 def limiter() -> Iterator[BlockingLimiter]:
-    with ringfence.blocking.local(RULES) as limiter, override_settings(RINGFENCE={"URL": limiter}):
+    with (
+        ringfence.blocking.local(RULES) as limiter,
+        override_settings(RINGFENCE={"URL": limiter}, MIDDLEWARE=[USERS, OURS]),
+    ):
         yield limiter
 
 
@@ -160,6 +163,14 @@ def test_the_throttle_works_without_the_middleware(limiter: BlockingLimiter) -> 
 
     assert "RateLimit" not in first.headers
     assert int(refused.headers["Retry-After"]) >= 1
+
+
+def test_a_throttle_that_charges_by_the_answer_needs_the_middleware(
+    limiter: BlockingLimiter,
+) -> None:
+    assert Sync().statuses("/failed-search", "/failed-search") == [200, 200]
+    with override_settings(MIDDLEWARE=[]), pytest.raises(ConfigError, match="RateLimitMiddleware"):
+        Client().get("/failed-search")
 
 
 def test_functions_of_rest_framework_can_be_decorated(server: Sync) -> None:

@@ -6,6 +6,8 @@ import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.endpoints import HTTPEndpoint
+from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
@@ -13,7 +15,7 @@ from starlette.routing import Mount, Route
 
 import ringfence
 from ringfence import ConfigError
-from ringfence.integrations.starlette import RateLimits, TooManyRequests
+from ringfence.integrations.starlette import RateLimitMiddleware, RateLimits, TooManyRequests
 from tests.integrations.asgi_client import ask, living, statuses
 
 here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
@@ -178,3 +180,21 @@ async def test_a_limit_without_the_middleware_is_told() -> None:
 def test_a_limit_that_names_none_is_told() -> None:
     with pytest.raises(ConfigError, match="neither a limit"):
         RateLimits(here).limit()(hello)
+
+
+async def test_routes_of_classes_are_limited_by_middleware_of_their_own() -> None:
+    class Item(HTTPEndpoint):
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("item")
+
+    limits = RateLimits(here)
+    with pytest.raises(ConfigError, match="limit its route"):
+        limits.limit("1/hour")(Item)
+
+    own = RateLimits(here, limit="1/hour", scope="item")
+    app = Starlette(
+        routes=[Route("/", Item, middleware=[Middleware(RateLimitMiddleware, limiter=own)])]
+    )
+    limits.install(app)
+    async with own.opened(), living(app):
+        assert await statuses(app, ["/", "/"]) == [200, 429]

@@ -8,11 +8,10 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ringfence.errors import ConfigError
-from ringfence.integrations.django.face import read_settings
+from ringfence.integrations.django.face import MIDDLEWARE, read_settings
 
 __all__ = ["check_settings"]
 
-_OURS = "ringfence.integrations.django.RateLimitMiddleware"
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
@@ -27,20 +26,23 @@ def check_settings(
         return [checks.Error(str(error), hint="Mend the setting RINGFENCE.", id="ringfence.E001")]
     found: list[CheckMessage] = []
     middleware = list(settings.MIDDLEWARE)
-    if _OURS not in middleware:
+    if MIDDLEWARE not in middleware:
         if limits.policy.limits_something:
             found.append(
                 checks.Warning(
                     "RINGFENCE names a limit for all requests, but nothing checks it.",
-                    hint=f"Add {_OURS!r} to MIDDLEWARE.",
+                    hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE.",
                     id="ringfence.W001",
                 )
             )
-    elif limits.policy.needs_user and _AUTHENTICATION not in middleware[: middleware.index(_OURS)]:
+    elif (
+        limits.policy.needs_user
+        and _AUTHENTICATION not in middleware[: middleware.index(MIDDLEWARE)]
+    ):
         found.append(
             checks.Warning(
                 "The user is counted, but not known yet where RateLimitMiddleware stands.",
-                hint=f"Move {_OURS!r} below {_AUTHENTICATION!r}.",
+                hint=f"Move {MIDDLEWARE!r} below {_AUTHENTICATION!r}.",
                 id="ringfence.W002",
             )
         )

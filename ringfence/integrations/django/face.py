@@ -25,7 +25,18 @@ from ringfence.integrations.policy import Policy, settle
 from ringfence.integrations.settings import Response, Settings
 from ringfence.integrations.visit import Refusal, Visit
 
-__all__ = ["DjangoRequest", "Face", "decision_of", "face", "read_settings"]
+__all__ = [
+    "MIDDLEWARE",
+    "DjangoRequest",
+    "Face",
+    "decision_of",
+    "face",
+    "is_installed",
+    "read_settings",
+]
+
+MIDDLEWARE = "ringfence.integrations.django.RateLimitMiddleware"
+"""How the middleware is called in settings."""
 
 _VISIT = "_ringfence"
 _NO_ROUTE = "(no route)"
@@ -142,6 +153,11 @@ def refusal_response(refusal: Refusal) -> HttpResponse:
     return HttpResponse(
         refusal.body.content, status=refusal.refused.status, headers=dict(refusal.headers)
     )
+
+
+def is_installed() -> bool:
+    """Whether the project has the middleware."""
+    return MIDDLEWARE in settings.MIDDLEWARE
 
 
 @cache

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rest_framework.throttling import BaseThrottle
 
+from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
-from ringfence.integrations.django.face import Face, face, visit_of
+from ringfence.integrations.django.face import Face, face, is_installed, visit_of
 from ringfence.integrations.policy import Policy
 from ringfence.integrations.settings import LimitSpec, ViewOptions
 
@@ -46,6 +47,11 @@ class RingfenceThrottle(BaseThrottle):
         # Hashable as every class is, though its stubs make mypy think otherwise.
         throttle: Any = type(self)
         refusal = limits.admit(_policy_of(limits, throttle, name), visit)
+        if visit.spent and not is_installed():
+            raise ConfigError(
+                f"{type(self).__qualname__} charges by the answer, which only the middleware sees: "
+                "add ringfence.integrations.django.RateLimitMiddleware to MIDDLEWARE"
+            )
         if refusal is not None:
             self._wait = retry_after_seconds(refusal.refused.decision)
         return refusal is None
