@@ -54,7 +54,7 @@ class RateLimits(asgi.RateLimits):
         Middleware that is added later stands outside of it: add the one that authenticates after
         this, where the `user` is counted.
         """
-        app.add_middleware(RateLimitMiddleware, self)
+        app.add_middleware(RateLimitMiddleware, limiter=self)
         app.add_exception_handler(TooManyRequests, _answer)
 
     def limit(
