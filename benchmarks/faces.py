@@ -1,9 +1,9 @@
 """What limits add to a request, framework by framework, beside the bare application.
 
-No server and no network: each application is called as its server would call it. Bare and limited
-requests alternate round by round, so that what the machine does to one it does to the other.
-`instant` is limited by a limiter that answers at once, as a lease or a denial cache does, so it is
-what the middleware itself costs; `local` counts in this process for real.
+No network, and a server only where one is named: else each application is called as a server would
+call it. Bare and limited requests alternate round by round, so that what the machine does to one it
+does to the other. `instant` is limited by a limiter that answers at once, as a lease or a denial
+cache does, so it is what the middleware itself costs; `local` counts in this process for real.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import ringfence
 from benchmarks.figure import Figure
+from benchmarks.served import served
 from ringfence import Decision, Limiter
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations import asgi, fastapi, flask, wsgi
@@ -76,12 +77,16 @@ async def _asynchronous(rounds: int) -> list[Figure]:
 
         alone = [await _latencies(check) for _ in range(rounds)]
         found.append(_figure("faces.check_local_us", [_share(each, 0.5) for each in alone], "us"))
-        for name, make in (("asgi", _asgi_app), ("fastapi", _fastapi_app)):
-            apps = [make(None), make(instant), make(limiter)]
+        limiters = (None, instant, limiter)
+        for name, asked in (
+            ("asgi", [_asking(_asgi_app(each)) for each in limiters]),
+            ("fastapi", [_asking(_fastapi_app(each)) for each in limiters]),
+            ("uvicorn_fastapi", [served(_fastapi_app(each), _KEY["ip"]) for each in limiters]),
+        ):
             samples: list[list[list[float]]] = [[], [], []]
             for _ in range(rounds):
-                for app, taken in zip(apps, samples, strict=True):
-                    taken.append(await _latencies(_asking(app)))
+                for ask, taken in zip(asked, samples, strict=True):
+                    taken.append(await _latencies(ask))
             found += _compare(name, *samples)
     return found
 

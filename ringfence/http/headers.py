@@ -32,7 +32,7 @@ OUTAGE_HEADER = "Ringfence-Outage"
 """Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
 
 # Once: to look a member up in its class takes longer than to compare it.
-_POLICY, _LOCAL = Source.POLICY, Source.LOCAL
+_OWNER, _POLICY, _LOCAL = Source.OWNER, Source.POLICY, Source.LOCAL
 _LARGEST = 10**15 - 1
 """Of an integer in a structured field (RFC 9651, section 3.3.1)."""
 _REMEMBERED = 1024
@@ -101,9 +101,10 @@ class LimitHeaders:
             fields.append(("Retry-After", str(wait)))
         if not (self._tells_ietf or self._tells_x):
             return fields
-        outage = outage_of(decision)
-        if outage is not None:
-            fields.append((OUTAGE_HEADER, outage))
+        if decision.source is not _OWNER or len(decision.statuses) > 1:
+            outage = outage_of(decision)
+            if outage is not None:
+                fields.append((OUTAGE_HEADER, outage))
         told = told_status(decision)
         if told is not None and told.rule is not None:
             # A denial shows the wait in both, since `Retry-After` must not end before `t` does.
@@ -130,8 +131,10 @@ class LimitHeaders:
                 )
             )
         fields.append(("RateLimit-Policy", policy))
-        remaining = min(told.remaining or 0, _LARGEST)
-        fields.append(("RateLimit", f"{name};r={remaining};t={min(window, _LARGEST)}"))
+        remaining = told.remaining or 0
+        if remaining > _LARGEST or window > _LARGEST:
+            remaining, window = min(remaining, _LARGEST), min(window, _LARGEST)
+        fields.append(("RateLimit", f"{name};r={remaining};t={window}"))
 
     def _add_x(
         self, fields: list[tuple[str, str]], told: Status, wait: int | None, window: int

@@ -53,13 +53,13 @@ class Troubles:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rests_until = float("-inf")
+        self._rests_until: float | None = None
         self._silent_until = float("-inf")
 
     @property
     def is_resting(self) -> bool:
         """Whether the limiter is not to be asked now."""
-        return self._rests_until > self._clock()
+        return self._rests_until is not None and self._rests_until > self._clock()
 
     def require_rested(self) -> None:
         """Raise `LimiterFailed` while the limiter is not to be asked."""

@@ -165,11 +165,9 @@ class Policy:
 
     def exempts(self, method: str, path: str) -> bool:
         """Whether a method or a path is never limited."""
-        return (
-            method in self._exempt_methods
-            or path in self._exempt_paths
-            or (self._exempt_globs is not None and self._exempt_globs.match(path) is not None)
-        )
+        if method in self._exempt_methods or path in self._exempt_paths:
+            return True
+        return self._exempt_globs is not None and self._exempt_globs.match(path) is not None
 
     def admit(self, visit: Visit) -> Steps:
         """Check one request; return the refusal to answer with when it was denied."""
