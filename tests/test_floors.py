@@ -19,6 +19,7 @@ FLOORS = {
     "ringfence.wire": 3,
     "ringfence.transport": 3,
     "ringfence.client": 4,
+    "ringfence.http": 4,
     "ringfence": 4,  # what applications import: the client and its front doors
     "ringfence.integrations": 4.5,
     "ringfence.gateway": 4.5,
@@ -28,6 +29,7 @@ FLOORS = {
 BESIDE = {
     ("ringfence.transport", "ringfence.wire"),  # a transport carries the frames of the wire
     ("ringfence", "ringfence.client"),
+    ("ringfence.http", "ringfence.client"),  # headers and bodies tell of a `Decision`
 }
 """Who may import whom on one floor."""
 STRANGERS_TO_ERRORS = {"hashring", "gossip"}
