@@ -129,6 +129,9 @@ class Deciding:
         finally:
             self.waiting -= len(batch)
 
+    def join(self, key: bytes, cost: int) -> None:
+        """Nodes ask in batches."""
+
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
         if not all([self._holdings.held[shard_of(key)] for key in batch.keys]):

@@ -4,15 +4,14 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import Batch, Verdicts
-from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
+from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide, too_late
 from ringfence.client.descriptors import (
     Descriptors,
     checked_cost,
@@ -21,6 +20,7 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
+from ringfence.client.matches import Matches
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
@@ -31,6 +31,10 @@ from ringfence.wire import Op, Source
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
+_UNKNOWN = Code.UNKNOWN_RULE.value
+_POLICY = Source.POLICY.value
+_SOURCE = 7
+"""Where a `Row` has its source."""
 _UNDO_WITHIN = 1.0
 """Seconds that a cancelled call may take to give back what it holds."""
 
@@ -50,6 +54,12 @@ class Decider(Protocol):
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
+
+    def decide_one(self, key: bytes, cost: int) -> Awaitable[Row]:
+        """Decide a lone check by its rule's own limit, as `decide` would.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
 
     async def refresh_rules(self) -> None:
         """Fetch the rules again: a member did not know a rule that was asked for."""
@@ -78,6 +88,7 @@ class Limiter:
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
+        self._matches = Matches()
         self._is_closed = False
 
     def close(self) -> None:
@@ -101,8 +112,17 @@ class Limiter:
 
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
-        requests = [described(descriptors)]
-        return (await self._ask(Op.CHECK, domain, requests, [checked_cost(cost)], timeout))[0]
+        cost = checked_cost(cost)
+        if timeout is None:
+            self._require_open()
+            match = self._matches.find(self._decider.rules, domain, descriptors)
+            if match is not None:
+                row = await self._decider.decide_one(match.key, cost)
+                decision = Decision(match.rule, row)
+                if row[0] != _UNKNOWN and (row[_SOURCE] != _POLICY or not self._raise_on_outage):
+                    return decision
+                return await self._settle(domain, described(descriptors), cost, decision)
+        return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
 
     async def check_many(
         self,
@@ -120,13 +140,14 @@ class Limiter:
                 f"{len(requests)} requests but {len(column)} costs; "
                 "give one cost for all, or one per request"
             )
-        return await self._ask(
-            Op.CHECK,
-            domain,
-            [described(descriptors) for descriptors in requests],
-            [checked_cost(cost) for cost in column],
-            timeout,
-        )
+        costs = [checked_cost(cost) for cost in column]
+        if timeout is None:
+            self._require_open()
+            matches = self._matches.find_all(self._decider.rules, domain, requests)
+            if matches:
+                return await self._ask_plain(domain, requests, matches, costs)
+        described_all = [described(descriptors) for descriptors in requests]
+        return await self._ask(Op.CHECK, domain, described_all, costs, timeout)
 
     async def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """Tell what a check of cost 1 would meet, without spending anything."""
@@ -162,7 +183,7 @@ class Limiter:
                     return decision
                 if decision.delay > left:
                     await self._undo(domain, descriptors, cost, decision)
-                    return _too_late(decision)
+                    return too_late(decision)
                 await self._wait_for_turn(domain, descriptors, cost, decision)
                 return decision
             if decision.retry_after is None or decision.retry_after > left:
@@ -258,20 +279,59 @@ class Limiter:
         matches = [self._match(domain, request) for request in requests]
         decisions, has_unknown = await self._decide(op, matches, costs, within)
         if has_unknown:
-            unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
-            # The owner has other rules than we do: newer ones, or its file is not there yet.
-            await self._decider.refresh_rules()
-            again = [
-                _again(self._match(domain, requests[place]), decisions[place], op)
-                for place in unknown
-            ]
-            fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
-            for place, decision in zip(unknown, fresh, strict=True):
-                if op is Op.REFUND:
-                    decisions[place] = _joined(decisions[place], decision)
-                else:
-                    decisions[place] = decision
+            await self._ask_unknown(op, domain, requests, costs, within, decisions)
         return decisions
+
+    async def _ask_plain(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        matches: list[Match],
+        costs: list[int],
+    ) -> list[Decision]:
+        """Check requests that each meet one counter: no groups, no questions of who vetoes."""
+        batch = Batch(Op.CHECK, [match.key for match in matches], costs)
+        asked_at = anyio.current_time()
+        verdicts = await self._decider.decide(batch, _never_vetoes, None)
+        self._require_decided(batch, verdicts, asked_at)
+        decisions = list(map(Decision, [match.rule for match in matches], verdicts.rows()))
+        if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
+            every = [described(descriptors) for descriptors in requests]
+            await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
+        return decisions
+
+    async def _settle(
+        self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
+    ) -> Decision:
+        """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
+        if self._raise_on_outage and decision.source is Source.POLICY:
+            raise self._outage(1)
+        decisions = [decision]
+        await self._ask_unknown(Op.CHECK, domain, [request], [cost], None, decisions)
+        return decisions[0]
+
+    async def _ask_unknown(
+        self,
+        op: Op,
+        domain: str,
+        requests: Sequence[tuple[Descriptor, ...]],
+        costs: Sequence[int],
+        within: float | None,
+        decisions: list[Decision],
+    ) -> None:
+        """Ask once more where an owner did not know the rule, and put in what it says then."""
+        unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
+        # The owner has other rules than we do: newer ones, or its file is not there yet.
+        await self._decider.refresh_rules()
+        again = [
+            _again(self._match(domain, requests[place]), decisions[place], op) for place in unknown
+        ]
+        fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
+        for place, decision in zip(unknown, fresh, strict=True):
+            if op is Op.REFUND:
+                decisions[place] = _joined(decisions[place], decision)
+            else:
+                decisions[place] = decision
 
     def _match(self, domain: str, request: tuple[Descriptor, ...]) -> tuple[Match | None, ...]:
         try:
@@ -311,24 +371,28 @@ class Limiter:
             return question.read(Verdicts(Outcomes(), [])), False
         asked_at = anyio.current_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
-        refusal: RingfenceError | None = verdicts.refusal
-        if refusal is not None or (self._raise_on_outage and Source.POLICY in verdicts.sources):
-            if op is Op.CHECK:
-                every = charged(verdicts, range(len(batch)))
-                self._decider.refund(batch, every, verdicts, asked_at)
-            raise (
-                refusal
-                or self._decider.outage()
-                or PeerUnavailable(
-                    f"no member of the cluster decided {len(batch)} check(s) in time"
-                )
-            )
+        self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)
         if op is Op.CHECK and len(batch) > 1:
             undue = question.undue(decisions, verdicts)
             if undue:
                 self._decider.refund(batch, undue, verdicts, asked_at)
         return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
+
+    def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
+        """Raise, after giving all back, when we may not ask or must not do without a member."""
+        refusal: RingfenceError | None = verdicts.refusal
+        if refusal is None and not (self._raise_on_outage and Source.POLICY in verdicts.sources):
+            return
+        if batch.op is Op.CHECK:
+            every = charged(verdicts, range(len(batch)))
+            self._decider.refund(batch, every, verdicts, asked_at)
+        raise refusal or self._outage(len(batch))
+
+    def _outage(self, checks: int) -> RingfenceError:
+        return self._decider.outage() or PeerUnavailable(
+            f"no member of the cluster decided {checks} check(s) in time"
+        )
 
     async def _wait_for_turn(
         self, domain: str, descriptors: Descriptors, cost: int, decision: Decision
@@ -394,11 +458,6 @@ def _holds(match: Match | None) -> bool:
     """Whether what was charged is a place to be released, instead of units to be refunded."""
     limit = match.rule.limit if match is not None else None
     return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
-
-
-def _too_late(decision: Decision) -> Decision:
-    """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
 
 
 def _never_vetoes(index: int) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ringfence.client.asks import Ask, request_of, take_together
+from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
 from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
@@ -78,6 +79,10 @@ class Flight:
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
         self._next_seq = 1
+        self._crowd: Crowd | None = None
+        """Where lone checks join; it waits in the outbox."""
+        self.is_busy = False
+        """Whether what left last was more than one check, so that others will follow soon."""
 
     @property
     def has_asks_waiting(self) -> bool:
@@ -98,6 +103,22 @@ class Flight:
         self._waiting_keys += len(ask.batch)
         self._outbox.append(ask)
 
+    def join(self, key: bytes, cost: int, now: Callable[[], float]) -> tuple[Crowd, bool] | None:
+        """Let a lone check leave with others; None when no more may wait.
+
+        Tells too whether it is the first of its crowd, so that a departure must be planned.
+        """
+        if self._waiting_keys >= self._settings.max_waiting:
+            return None
+        self._waiting_keys += 1
+        crowd = self._crowd
+        is_first = crowd is None or crowd.size >= MOST_ROWS
+        if crowd is None or is_first:
+            crowd = self._crowd = new_crowd(now())
+            self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, crowd.asked_at))
+        crowd.join(key, cost)
+        return crowd, is_first
+
     def add_call(
         self,
         make: Callable[[int], Message],
@@ -114,6 +135,9 @@ class Flight:
         """Send what waits, as far as there is room for more frames."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
+        crowd, self._crowd = self._crowd, None
+        if self._outbox:
+            self.is_busy = len(self._outbox) > 1 or (crowd is not None and crowd.size > 1)
         while self._outbox and len(self.frames) < self._settings.max_frames:
             self._send_asks(take_together(self._outbox), now, send)
 
@@ -293,6 +317,7 @@ class Flight:
             frame.on_reply(None)
 
     def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+        self._crowd = None  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
             ask.done(None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Row, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.turns import Turns
 from ringfence.errors import RingfenceError
@@ -39,6 +39,11 @@ class LocalDecider:
         """Decide every row now."""
         await self._turns.take()
         return self.decide_now(batch)
+
+    async def decide_one(self, key: bytes, cost: int) -> Row:
+        """Decide a lone check now."""
+        await self._turns.take()
+        return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     def decide_now(self, batch: Batch) -> Verdicts:
         """Decide every row, without a task to wait in."""

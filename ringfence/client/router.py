@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from hashring import NodeId, Ring, shard_of
-from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
+from ringfence.client.batch import Batch, Row, Target, Verdicts, empty_verdicts
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -22,7 +22,6 @@ from ringfence.wire import MAX_KEYS, Op, Source
 
 __all__ = ["Fallback", "Router", "Routes"]
 
-_FIRST = range(1)
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
 _COUNTED = (Source.OWNER, Source.STANDBY)
@@ -42,6 +41,11 @@ class Routes:
         """Name the member that decides a key; None when there is none."""
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
+
+    def target(self, key: bytes) -> Target | None:
+        """Find the member that decides a key; None when there is none."""
+        owner = self.owner(key)
+        return None if owner is None else self.targets.get(owner)
 
     def standby(self, key: bytes) -> NodeId | None:
         """Name the member that decides a key when its owner cannot be had."""
@@ -83,32 +87,44 @@ class Router:
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
         """
+        gathering = _Gathering(batch, anyio.current_time(), [])
+        await self._decide(gathering, self._attempts, hops, None, within)
+        self._complete(gathering, vetoes)
+        return gathering.verdicts
+
+    async def decide_one(self, key: bytes, cost: int) -> Row:
+        """Have a lone check decided as `decide` would, on the shortest path there is.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
         routes = self.routes
-        asked_at = anyio.current_time()
+        target = None if routes is None else routes.target(key)
+        waiting = None if target is None else target.join(key, cost)
         attempts: Sequence[bool] = self._attempts
-        refusal: AccessDenied | None = None
-        asked: Routes | None = None
-        if len(batch) == 1 and within is None and routes is not None:
-            # The lone check, on the path of every request: no splitting, no gathering.
-            waiter = _Waiter(batch, _FIRST)
-            owner = routes.owner(batch.keys[0])
-            target = None if owner is None else routes.targets.get(owner)
-            if target is None:
-                waiter.resolve(None)
-            else:
-                target.ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
-            try:
-                verdicts = await waiter.wait()
-            except BaseException:
-                self._abandon(_Gathering(batch, asked_at, [waiter]))
-                raise
-            if verdicts is not None:
-                return verdicts
-            attempts = attempts[1:] if waiter.refusal is None else ()
-            asked = routes
-            refusal = waiter.refusal
-        gathering = _Gathering(batch, asked_at, [])
-        gathering.verdicts.refusal = refusal
+        if waiting is None:
+            routes = None
+        else:
+            answer = await waiting.wait(self.refund)
+            if isinstance(answer, tuple):
+                return answer
+            if answer is not None:
+                raise answer
+            attempts = attempts[1:]
+        gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), anyio.current_time(), [])
+        await self._decide(gathering, attempts, 0, routes, None)
+        self._complete(gathering, _always_vetoes)
+        if gathering.verdicts.refusal is not None:
+            raise gathering.verdicts.refusal
+        return gathering.verdicts.row(0)
+
+    async def _decide(
+        self,
+        gathering: "_Gathering",
+        attempts: Sequence[bool],
+        hops: int,
+        asked: Routes | None,
+        within: float | None,
+    ) -> None:
         try:
             if within is None:
                 await self._gather(gathering, attempts, hops, asked)
@@ -118,8 +134,6 @@ class Router:
         except BaseException:
             self._abandon(gathering)
             raise
-        self._complete(gathering, vetoes)
-        return gathering.verdicts
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
@@ -342,6 +356,10 @@ def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
             chunks.append([])
         chunks[-1] += group
     return chunks
+
+
+def _always_vetoes(row: int) -> bool:
+    return True
 
 
 def _nothing(answer: Verdicts | AccessDenied | None) -> None:
