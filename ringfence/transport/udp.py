@@ -39,7 +39,7 @@ __all__ = ["AddressInfo", "Udp"]
 _BATCH = 64
 """Datagrams read before other tasks get their turn."""
 
-_LARGEST = 4096
+_LARGEST = 16384
 """More than any peer sends in one datagram; of a larger one the rest is lost, so it is junk."""
 
 _NAME_HOLDS = 30.0
