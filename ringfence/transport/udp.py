@@ -120,7 +120,7 @@ class Udp(ABC):
 
     @abstractmethod
     def _wait_no_longer_than(self, deadline: float) -> None:
-        """Let the task that reads the socket wake by `deadline`."""
+        """Let the task that does what is due wake by `deadline`."""
 
     def connect(self, address: Address, handler: Handler) -> Connection:
         """Begin a connection; a name is resolved meanwhile, and its addresses tried in turn."""
@@ -201,6 +201,15 @@ class Udp(ABC):
     def _turn(self) -> None:
         """Take what came, do what is due, send what follows from it."""
         self._drain()
+        self._tick()
+
+    def _read(self) -> None:
+        """Take what came, send what follows from it."""
+        self._drain()
+        self.flush()
+
+    def _tick(self) -> None:
+        """Do what is due, send what follows from it."""
         now = self.now()
         self._endpoint.tick(now)
         for planned in self._timers.take_due(now):
