@@ -13,7 +13,7 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import NodeId, Ring, shard_of
+from hashring import NodeId, Ring, shard_of, shards_of
 from ringfence.client.batch import Batch, Row, Target, Verdicts, empty_verdicts
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
@@ -41,6 +41,13 @@ class Routes:
         """Name the member that decides a key; None when there is none."""
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
+
+    def owners(self, keys: Sequence[bytes]) -> list[NodeId | None]:
+        """Name the member that decides each key, as `owner` does."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [self.owner(key) for key in keys]
+        return [owners[shard] for shard in shards_of(keys)]
 
     def target(self, key: bytes) -> Target | None:
         """Find the member that decides a key; None when there is none."""
@@ -317,6 +324,11 @@ class _Gathering:
 
     def take(self) -> None:
         """Fill in what has been answered by now."""
+        if len(self.waiters) == 1 and len(self.waiters[0].indexes) == len(self.batch.keys):
+            verdicts = self.waiters[0].verdicts
+            if verdicts is not None:  # By far the most frequent case: one member decided all.
+                self.verdicts, self.missing = verdicts, ()
+                return
         answered: set[int] = set()
         for waiter in self.waiters:
             if waiter.refusal is not None:
@@ -332,10 +344,14 @@ def _split(
     routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
 ) -> list[tuple[Sequence[int], Target]]:
     """Cut rows by the member that decides, each part as large as a frame may be."""
-    member_of = routes.standby if stand_in else routes.owner
+    keys = batch.keys if len(indexes) == len(batch.keys) else [batch.keys[i] for i in indexes]
+    members = [routes.standby(key) for key in keys] if stand_in else routes.owners(keys)
+    first = members[0] if members else None
+    if first is not None and len(keys) <= MAX_KEYS and members.count(first) == len(keys):
+        target = routes.targets.get(first)
+        return [] if target is None else [(indexes, target)]
     by_member: dict[NodeId, list[int]] = {}
-    for index in indexes:
-        member = member_of(batch.keys[index])
+    for index, member in zip(indexes, members, strict=True):
         if member is not None and member in routes.targets:
             by_member.setdefault(member, []).append(index)
     return [
