@@ -7,6 +7,7 @@ path of every `check`. When the batch departs is the link's affair.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 from outcome import Value
 from trio.lowlevel import (
@@ -32,26 +33,25 @@ _LAST_CHARGED = Code.OVER_SOFT.value
 class Crowd(ABC):
     """Checks of one member by tasks that each wait for one row; `batch` grows by `join` alone."""
 
-    __slots__ = ("_gone", "_verdicts", "asked_at", "batch", "is_answered")
+    __slots__ = ("_gone", "_verdicts", "asked_at", "batch", "costs", "is_answered", "keys", "room")
 
-    def __init__(self, asked_at: float) -> None:
+    def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
         """When the first of them asked."""
-        self.batch = Batch(Op.CHECK, [], [])
+        self.room = room
+        """How many may join; whoever lets them join heeds it."""
+        self.keys: list[bytes] = []
+        self.costs: list[int] = []
+        self.batch = Batch(Op.CHECK, self.keys, self.costs)
         self.is_answered = False
         self._verdicts: Verdicts | None = None
         self._gone: list[tuple[int, GiveBack]] = []
         """Rows that nobody waits for any more."""
 
-    @property
-    def size(self) -> int:
-        """How many checks there are."""
-        return len(self.batch.keys)
-
     def join(self, key: bytes, cost: int) -> None:
         """Add a row; whoever does calls `wait` at once, before anybody else joins."""
-        self.batch.keys.append(key)
-        self.batch.costs.append(cost)
+        self.keys.append(key)
+        self.costs.append(cost)
 
     @abstractmethod
     async def wait(self, give_back: GiveBack) -> Answered:
@@ -67,7 +67,7 @@ class Crowd(ABC):
             self._verdicts = answer
             self._wake(answer.rows())
         else:
-            self._wake([answer] * len(self.batch.keys))
+            self._wake([answer] * len(self.keys))
         for at, give_back in self._gone:
             self._give_back(at, give_back)
 
@@ -89,27 +89,27 @@ class Crowd(ABC):
 
     def _answer_at_once(self) -> Answered:
         """What the row that was added last is told when the batch was answered as it joined."""
-        return None if self._verdicts is None else self._verdicts.row(len(self.batch.keys) - 1)
+        return None if self._verdicts is None else self._verdicts.row(len(self.keys) - 1)
 
 
-def new_crowd(asked_at: float) -> Crowd:
+def new_crowd(asked_at: float, room: int) -> Crowd:
     """Make one for the event loop that runs."""
-    return _TrioCrowd(asked_at) if in_trio_run() else _AsyncioCrowd(asked_at)
+    return _TrioCrowd(asked_at, room) if in_trio_run() else _AsyncioCrowd(asked_at, room)
 
 
 class _TrioCrowd(Crowd):
     __slots__ = ("_tasks",)
 
-    def __init__(self, asked_at: float) -> None:
-        super().__init__(asked_at)
+    def __init__(self, asked_at: float, room: int) -> None:
+        super().__init__(asked_at, room)
         self._tasks: list[Task | None] = []
 
     async def wait(self, give_back: GiveBack) -> Answered:
         if self.is_answered:
             return self._answer_at_once()
-        seat = _Seat(self, len(self._tasks), give_back)
+        abort = partial(self._stand_up, len(self._tasks), give_back)
         self._tasks.append(current_task())
-        answer: Answered = await wait_task_rescheduled(seat)
+        answer: Answered = await wait_task_rescheduled(abort)
         return answer
 
     def _wake(self, answers: Sequence[Answered]) -> None:
@@ -117,32 +117,18 @@ class _TrioCrowd(Crowd):
             if task is not None:
                 reschedule(task, Value(answer))
 
-    def stand_up(self, at: int, give_back: GiveBack) -> None:
-        """The task at a row is cancelled."""
+    def _stand_up(self, at: int, give_back: GiveBack, _: RaiseCancelT) -> Abort:
+        """The task that waits at a row is cancelled."""
         self._tasks[at] = None
         self._leave(at, give_back)
-
-
-class _Seat:
-    """What trio calls when the task that waits at a row is cancelled."""
-
-    __slots__ = ("_at", "_crowd", "_give_back")
-
-    def __init__(self, crowd: _TrioCrowd, at: int, give_back: GiveBack) -> None:
-        self._crowd = crowd
-        self._at = at
-        self._give_back = give_back
-
-    def __call__(self, _: RaiseCancelT) -> Abort:
-        self._crowd.stand_up(self._at, self._give_back)
         return Abort.SUCCEEDED
 
 
 class _AsyncioCrowd(Crowd):
     __slots__ = ("_futures",)
 
-    def __init__(self, asked_at: float) -> None:
-        super().__init__(asked_at)
+    def __init__(self, asked_at: float, room: int) -> None:
+        super().__init__(asked_at, room)
         self._futures: list[asyncio.Future[Answered]] = []
 
     async def wait(self, give_back: GiveBack) -> Answered:

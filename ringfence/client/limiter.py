@@ -10,7 +10,7 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.batch import Batch, Row, Verdicts, Waiting
 from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide, too_late
 from ringfence.client.descriptors import (
     Descriptors,
@@ -23,7 +23,7 @@ from ringfence.client.descriptors import (
 from ringfence.client.matches import Matches
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
-from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.wire import Op, Source
@@ -55,8 +55,14 @@ class Decider(Protocol):
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
 
-    def decide_one(self, key: bytes, cost: int) -> Awaitable[Row]:
-        """Decide a lone check by its rule's own limit, as `decide` would.
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a check by its rule's own limit leave with others, and say where to wait for it.
+
+        None when it cannot; then, and when the wait brings no row, `decide_one` decides.
+        """
+
+    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
+        """Decide a lone check that could not join, or `was_asked` in vain.
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
@@ -115,10 +121,17 @@ class Limiter:
         cost = checked_cost(cost)
         if timeout is None:
             self._require_open()
-            match = self._matches.find(self._decider.rules, domain, descriptors)
-            if match is not None:
-                row = await self._decider.decide_one(match.key, cost)
-                decision = Decision(match.rule, row)
+            found = self._matches.find(self._decider.rules, domain, descriptors)
+            if found is not None:
+                rule, key = found
+                waiting = self._decider.join(key, cost)
+                row = None if waiting is None else await waiting.wait(self._decider.refund)
+                if isinstance(row, AccessDenied):
+                    raise row
+                if row is None:
+                    asked = waiting is not None
+                    row = await self._decider.decide_one(key, cost, was_asked=asked)
+                decision = Decision(rule, row)
                 if row[0] != _UNKNOWN and (row[_SOURCE] != _POLICY or not self._raise_on_outage):
                     return decision
                 return await self._settle(domain, described(descriptors), cost, decision)
@@ -143,9 +156,9 @@ class Limiter:
         costs = [checked_cost(cost) for cost in column]
         if timeout is None:
             self._require_open()
-            matches = self._matches.find_all(self._decider.rules, domain, requests)
-            if matches:
-                return await self._ask_plain(domain, requests, matches, costs)
+            found = self._matches.find_all(self._decider.rules, domain, requests)
+            if found:
+                return await self._ask_plain(domain, requests, found, costs)
         described_all = [described(descriptors) for descriptors in requests]
         return await self._ask(Op.CHECK, domain, described_all, costs, timeout)
 
@@ -286,15 +299,15 @@ class Limiter:
         self,
         domain: str,
         requests: Sequence[Descriptors],
-        matches: list[Match],
+        found: list[tuple[Rule, bytes]],
         costs: list[int],
     ) -> list[Decision]:
         """Check requests that each meet one counter: no groups, no questions of who vetoes."""
-        batch = Batch(Op.CHECK, [match.key for match in matches], costs)
+        batch = Batch(Op.CHECK, [key for _, key in found], costs)
         asked_at = anyio.current_time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
-        decisions = list(map(Decision, [match.rule for match in matches], verdicts.rows()))
+        decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
         if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
             every = [described(descriptors) for descriptors in requests]
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)

@@ -118,14 +118,17 @@ class Link:
 
     def join(self, key: bytes, cost: int) -> Crowd | None:
         """Let a lone check leave with others; None when it cannot: `ask` says why."""
-        if self._lost or self._state is _State.CLOSED:
-            return None
-        joined = self._flight.join(key, cost, self._transport.now)
-        if joined is None:
-            return None
-        crowd, is_first = joined
-        if is_first:
+        crowd = self._flight.crowd
+        if crowd is None or len(crowd.keys) >= crowd.room:
+            if self._lost or self._state is _State.CLOSED:
+                return None
+            crowd = self._flight.open_crowd(self._transport.now())
+            if crowd is None:
+                return None
+            crowd.join(key, cost)
             self._leave()
+        else:
+            crowd.join(key, cost)
         return crowd
 
     def call(

@@ -79,8 +79,8 @@ class Flight:
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
         self._next_seq = 1
-        self._crowd: Crowd | None = None
-        """Where lone checks join; it waits in the outbox."""
+        self.crowd: Crowd | None = None
+        """Where lone checks join, as long as there is room; it waits in the outbox."""
         self.is_busy = False
         """Whether what left last was more than one check, so that others will follow soon."""
 
@@ -103,21 +103,22 @@ class Flight:
         self._waiting_keys += len(ask.batch)
         self._outbox.append(ask)
 
-    def join(self, key: bytes, cost: int, now: Callable[[], float]) -> tuple[Crowd, bool] | None:
-        """Let a lone check leave with others; None when no more may wait.
-
-        Tells too whether it is the first of its crowd, so that a departure must be planned.
-        """
-        if self._waiting_keys >= self._settings.max_waiting:
+    def open_crowd(self, now: float) -> Crowd | None:
+        """Let lone checks join each other from now on; None when no more may wait."""
+        self._close_crowd()
+        room = min(MOST_ROWS, self._settings.max_waiting - self._waiting_keys)
+        if room < 1:
             return None
-        self._waiting_keys += 1
-        crowd = self._crowd
-        is_first = crowd is None or crowd.size >= MOST_ROWS
-        if crowd is None or is_first:
-            crowd = self._crowd = new_crowd(now())
-            self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, crowd.asked_at))
-        crowd.join(key, cost)
-        return crowd, is_first
+        self._waiting_keys += room  # As if all of it were taken, until it closes.
+        self.crowd = crowd = new_crowd(now, room)
+        self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, now))
+        return crowd
+
+    def _close_crowd(self) -> None:
+        """Nobody may join any more."""
+        if self.crowd is not None:
+            self._waiting_keys -= self.crowd.room - len(self.crowd.keys)
+            self.crowd = None
 
     def add_call(
         self,
@@ -135,9 +136,10 @@ class Flight:
         """Send what waits, as far as there is room for more frames."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
-        crowd, self._crowd = self._crowd, None
         if self._outbox:
-            self.is_busy = len(self._outbox) > 1 or (crowd is not None and crowd.size > 1)
+            crowd = self.crowd
+            self.is_busy = len(self._outbox) > 1 or (crowd is not None and len(crowd.keys) > 1)
+            self._close_crowd()
         while self._outbox and len(self.frames) < self._settings.max_frames:
             self._send_asks(take_together(self._outbox), now, send)
 
@@ -317,7 +319,7 @@ class Flight:
             frame.on_reply(None)
 
     def _give_up_asks(self, asks: Iterable[Ask]) -> None:
-        self._crowd = None  # It may be among them, and nobody may join it then.
+        self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
             ask.done(None)

@@ -40,7 +40,10 @@ class LocalDecider:
         await self._turns.take()
         return self.decide_now(batch)
 
-    async def decide_one(self, key: bytes, cost: int) -> Row:
+    def join(self, key: bytes, cost: int) -> None:
+        """There is nobody to be asked together."""
+
+    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
         """Decide a lone check now."""
         await self._turns.take()
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)

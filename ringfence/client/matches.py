@@ -7,80 +7,68 @@ units. Everything else is matched each time.
 from collections.abc import Sequence
 
 from ringfence.limiter import Algorithm
-from ringfence.rules import Descriptor, Match, RuleSet
+from ringfence.rules import Rule, RuleSet
 
 __all__ = ["Matches"]
 
-_MOST = 8192
-"""Matches in a generation; there are two, and what both hold too long ago is dropped."""
+_MOST = 16_384
+"""Counters remembered; then all are forgotten, and found again as they come by."""
 
-_Known = dict[tuple[tuple[str, str], ...], Match]
+_Known = dict[tuple[tuple[str, str], ...], tuple[Rule, bytes]]
 
 
 class Matches:
     """What the rules in force said last, by domain and entries; bounded."""
 
-    __slots__ = ("_count", "_old", "_rules", "_young")
+    __slots__ = ("_by_domain", "_count", "_rules")
 
     def __init__(self) -> None:
         self._rules: RuleSet | None = None
-        self._young: dict[str, _Known] = {}
-        self._old: dict[str, _Known] = {}
+        self._by_domain: dict[str, _Known] = {}
         self._count = 0
 
-    def find(self, rules: RuleSet, domain: str, descriptors: object) -> Match | None:
-        """Find the counter of a request; None when it must be matched in the usual way."""
-        if rules is self._rules and type(descriptors) is dict:
-            try:
-                return self._young[domain][tuple(descriptors.items())]
-            except (KeyError, TypeError):  # Not seen lately, or no text.
-                pass
-        return self._learn(rules, domain, descriptors)
+    def find(self, rules: RuleSet, domain: str, descriptors: object) -> tuple[Rule, bytes] | None:
+        """Find the rule and key of a request; None when it must be matched in the usual way."""
+        if type(descriptors) is not dict or not descriptors:
+            return None
+        if rules is not self._rules or self._count >= _MOST:
+            self._rules, self._by_domain, self._count = rules, {}, 0
+        entries = tuple(descriptors.items())
+        try:
+            known = self._by_domain.get(domain)
+            if known is None:
+                known = self._by_domain[domain] = {}
+                self._count += 1
+            found = known.get(entries)
+            if found is None:
+                found = rules.counter(domain, entries)
+                if found is None or not _is_plain(found[0]):
+                    return None
+                known[entries] = found
+                self._count += 1
+        except (AttributeError, TypeError):
+            return None  # Something is no text; whoever matches as usual says what.
+        return found
 
     def find_all(
         self, rules: RuleSet, domain: str, requests: Sequence[object]
-    ) -> list[Match] | None:
-        """Find the counters of many requests; None when one of them must be matched as usual."""
+    ) -> list[tuple[Rule, bytes]] | None:
+        """Find what many requests meet; None when one of them must be matched as usual."""
         if rules is self._rules:
             try:
-                known = self._young[domain]
+                known = self._by_domain[domain]
                 return [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
             except (AttributeError, KeyError, TypeError):
-                pass
-        found: list[Match] = []
+                pass  # Not all were seen lately, or are of this kind.
+        all_: list[tuple[Rule, bytes]] = []
         for each in requests:
-            match = self.find(rules, domain, each)
-            if match is None:
+            found = self.find(rules, domain, each)
+            if found is None:
                 return None
-            found.append(match)
-        return found
-
-    def _learn(self, rules: RuleSet, domain: str, descriptors: object) -> Match | None:
-        if rules is not self._rules:
-            self._rules = rules
-            self._young, self._old, self._count = {}, {}, 0
-        if type(descriptors) is not dict or not descriptors:
-            return None
-        entries = tuple(descriptors.items())
-        try:
-            match = self._old.get(domain, {}).get(entries)
-            if match is None:
-                match = rules.match(domain, (Descriptor(entries),))[0]
-        except (AttributeError, TypeError):
-            return None  # Something is no text; whoever matches as usual says what.
-        if match is None or not _is_plain(match):
-            return None
-        if self._count >= _MOST:
-            self._old, self._young, self._count = self._young, {}, 0
-        self._young.setdefault(domain, {})[entries] = match
-        self._count += 1
-        return match
+            all_.append(found)
+        return all_
 
 
-def _is_plain(match: Match) -> bool:
-    limit = match.rule.limit
-    return (
-        limit is not None
-        and not match.rule.carried
-        and limit.algorithm is not Algorithm.CONCURRENCY
-    )
+def _is_plain(rule: Rule) -> bool:
+    limit = rule.limit
+    return limit is not None and not rule.carried and limit.algorithm is not Algorithm.CONCURRENCY

@@ -13,8 +13,8 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import NodeId, Ring, shard_of, shards_of
-from ringfence.client.batch import Batch, Row, Target, Verdicts, empty_verdicts
+from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
+from ringfence.client.batch import Batch, Row, Target, Verdicts, Waiting, empty_verdicts
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -49,10 +49,12 @@ class Routes:
             return [self.owner(key) for key in keys]
         return [owners[shard] for shard in shards_of(keys)]
 
-    def target(self, key: bytes) -> Target | None:
-        """Find the member that decides a key; None when there is none."""
-        owner = self.owner(key)
-        return None if owner is None else self.targets.get(owner)
+    def target_by_shard(self) -> list[Target | None]:
+        """Who decides the keys of each shard; None where nobody does, or not by the shard alone."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [None] * SHARDS
+        return [self.targets.get(owner) for owner in owners]
 
     def standby(self, key: bytes) -> NodeId | None:
         """Name the member that decides a key when its owner cannot be had."""
@@ -77,6 +79,9 @@ class Router:
         self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
         """None until the members are known: then everything falls back."""
+        self._joined_by: Routes | None = None
+        """The routes that `_targets` were last worked out of."""
+        self._targets: list[Target | None] = []
 
     async def decide(
         self,
@@ -99,26 +104,31 @@ class Router:
         self._complete(gathering, vetoes)
         return gathering.verdicts
 
-    async def decide_one(self, key: bytes, cost: int) -> Row:
-        """Have a lone check decided as `decide` would, on the shortest path there is.
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a lone check leave with others for the member that decides it: the path of most.
+
+        None when none can be asked like this; then, and when the wait brings no row, `decide_one`
+        must decide.
+        """
+        routes = self.routes
+        if routes is None:
+            return None
+        if routes is not self._joined_by:
+            self._targets = routes.target_by_shard()
+            self._joined_by = routes
+        target = self._targets[shard_of(key)]
+        return None if target is None else target.join(key, cost)
+
+    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
+        """Have a lone check decided that could not `join`, or whose owner did not answer.
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
-        routes = self.routes
-        target = None if routes is None else routes.target(key)
-        waiting = None if target is None else target.join(key, cost)
-        attempts: Sequence[bool] = self._attempts
-        if waiting is None:
-            routes = None
-        else:
-            answer = await waiting.wait(self.refund)
-            if isinstance(answer, tuple):
-                return answer
-            if answer is not None:
-                raise answer
-            attempts = attempts[1:]
         gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), anyio.current_time(), [])
-        await self._decide(gathering, attempts, 0, routes, None)
+        attempts: Sequence[bool] = self._attempts
+        if was_asked:
+            attempts = attempts[1:]
+        await self._decide(gathering, attempts, 0, self._joined_by if was_asked else None, None)
         self._complete(gathering, _always_vetoes)
         if gathering.verdicts.refusal is not None:
             raise gathering.verdicts.refusal

@@ -46,7 +46,7 @@ async def waiting(crowd, keys, tasks, given_back):
 @BACKENDS
 def test_each_caller_is_told_its_own_row(backend):
     async def run():
-        crowd = new_crowd(0.0)
+        crowd = new_crowd(0.0, 100)
         async with anyio.create_task_group() as tasks:
             told = await waiting(crowd, [b"a", b"b", b"c"], tasks, GivenBack())
             assert crowd.batch.keys == [b"a", b"b", b"c"]
@@ -62,7 +62,7 @@ def test_each_caller_is_told_its_own_row(backend):
 @pytest.mark.parametrize("answer", [None, AccessDenied("the token lacks the scope")])
 def test_all_are_told_when_there_is_no_verdict(backend, answer):
     async def run():
-        crowd = new_crowd(0.0)
+        crowd = new_crowd(0.0, 100)
         async with anyio.create_task_group() as tasks:
             told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
             crowd.resolve(answer)
@@ -74,7 +74,7 @@ def test_all_are_told_when_there_is_no_verdict(backend, answer):
 @BACKENDS
 def test_a_caller_that_joins_what_is_answered_at_once_need_not_wait(backend):
     async def run():
-        crowd = new_crowd(0.0)
+        crowd = new_crowd(0.0, 100)
         crowd.join(b"a", 1)
         crowd.resolve(verdicts(Code.ALLOWED))
         with anyio.fail_after(1):
@@ -86,7 +86,7 @@ def test_a_caller_that_joins_what_is_answered_at_once_need_not_wait(backend):
 @BACKENDS
 def test_what_was_charged_for_callers_that_were_cancelled_is_given_back(backend):
     async def run():
-        crowd, given_back = new_crowd(0.0), GivenBack()
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
         async with anyio.create_task_group() as others:
             stays = await waiting(crowd, [b"a"], others, given_back)
             async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ def test_what_was_charged_for_callers_that_were_cancelled_is_given_back(backend)
 @BACKENDS
 def test_nothing_is_given_back_for_cancelled_callers_that_nobody_charged(backend):
     async def run():
-        crowd, given_back = new_crowd(0.0), GivenBack()
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
         async with anyio.create_task_group() as tasks:
             await waiting(crowd, [b"a"], tasks, given_back)
             tasks.cancel_scope.cancel()
@@ -118,7 +118,7 @@ def test_nothing_is_given_back_for_cancelled_callers_that_nobody_charged(backend
 @BACKENDS
 def test_a_caller_cancelled_just_as_it_is_answered_either_knows_or_is_given_back(backend):
     async def run():
-        crowd, given_back = new_crowd(0.0), GivenBack()
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
         async with anyio.create_task_group() as tasks:
             told = await waiting(crowd, [b"a"], tasks, given_back)
             crowd.resolve(verdicts(Code.ALLOWED))

@@ -732,7 +732,10 @@ class Elsewhere:
         verdicts.refusal = self.denial
         return verdicts
 
-    async def decide_one(self, key, cost):
+    def join(self, key, cost):
+        return None
+
+    async def decide_one(self, key, cost, *, was_asked):
         verdicts = await self.decide(Batch(Op.CHECK, [key], [cost]), None, None)
         if verdicts.refusal is not None:
             raise verdicts.refusal
