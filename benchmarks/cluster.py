@@ -18,9 +18,11 @@ from benchmarks.figure import Figure
 from node.demo.cluster import running_cluster
 from ringfence.client import Limiter, connect
 
+__all__ = ["RULES", "connected", "paced", "run", "share"]
+
 T = TypeVar("T")
 
-_RULES = """\
+RULES = """\
 domain: bench
 descriptors:
   - key: user
@@ -38,7 +40,7 @@ def run(rounds: int) -> Iterator[Figure]:
     """Yield latency, lone and under load, and throughput of one client, each beside the echo's."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
-        rules.write_text(_RULES, "utf-8")
+        rules.write_text(RULES, "utf-8")
         with running_cluster(rules, ["a"]) as nodes, RawEcho() as echo:
             yield from _latency(nodes.url, echo, rounds)
             most = 0.0
@@ -46,14 +48,14 @@ def run(rounds: int) -> Iterator[Figure]:
                 ours: list[float] = []
                 bare: list[float] = []
                 for _ in range(rounds):
-                    ours.append(trio.run(_connected, nodes.url, _tasks(tasks)))
+                    ours.append(trio.run(connected, nodes.url, _tasks(tasks)))
                     bare.append(echo.crowd(tasks, _SECONDS))
                 ratios = [one / other for one, other in zip(ours, bare, strict=True)]
                 yield _figure(f"cluster.check_per_s_{tasks}", ours, "1/s")
                 yield _figure(f"cluster.echo_per_s_{tasks}", bare, "1/s")
                 yield _figure(f"cluster.check_vs_echo_{tasks}", ratios, "ratio")
                 most = median(ours)
-            many = [trio.run(_connected, nodes.url, _batches) for _ in range(rounds)]
+            many = [trio.run(connected, nodes.url, _batches) for _ in range(rounds)]
             yield _figure("cluster.check_many_per_s", many, "1/s")
             yield from _loaded(nodes.url, most / 5, rounds)
 
@@ -62,11 +64,11 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
     ours: list[list[float]] = []
     bare: list[list[float]] = []
     for _ in range(rounds):
-        ours.append(trio.run(_connected, url, _lone))
+        ours.append(trio.run(connected, url, _lone))
         bare.append(echo.lone(_LONE))
-    for share, name in ((0.5, "p50"), (0.99, "p99")):
-        checks = [_share(samples, share) * 1e6 for samples in ours]
-        echoes = [_share(samples, share) * 1e6 for samples in bare]
+    for part, name in ((0.5, "p50"), (0.99, "p99")):
+        checks = [share(samples, part) * 1e6 for samples in ours]
+        echoes = [share(samples, part) * 1e6 for samples in bare]
         ratios = [one / other for one, other in zip(checks, echoes, strict=True)]
         yield _figure(f"cluster.lone_{name}_us", checks, "us")
         yield _figure(f"cluster.echo_{name}_us", echoes, "us")
@@ -76,16 +78,17 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
 
 def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
     """Latency when checks come at a steady pace, a fifth of what 1024 tasks can do."""
-    samples = [trio.run(_connected, url, _paced(per_s)) for _ in range(rounds)]
-    middle = [_share(each, 0.5) * 1e6 for each in samples]
-    slow = [_share(each, 0.99) * 1e6 for each in samples]
+    samples = [trio.run(connected, url, paced(per_s)) for _ in range(rounds)]
+    middle = [share(each, 0.5) * 1e6 for each in samples]
+    slow = [share(each, 0.99) * 1e6 for each in samples]
     yield _figure("cluster.loaded_p50_us", middle, "us")
     yield _figure("cluster.loaded_p99_us", slow, "us")
     ratios = [one / other for one, other in zip(slow, middle, strict=True)]
     yield _figure("cluster.loaded_p99_vs_p50", ratios, "ratio")
 
 
-async def _connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
+async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
+    """Run a measurement with a client of its own."""
     async with connect(url, raise_on_outage=True) as limiter:
         return await measure(limiter)
 
@@ -112,7 +115,7 @@ def _tasks(count: int) -> Callable[[Limiter], Awaitable[float]]:
     return measure
 
 
-def _paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
+def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
     """Latencies of checks that come at their own pace, however long others take."""
 
     async def measure(limiter: Limiter) -> list[float]:
@@ -165,9 +168,10 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
     return done / (perf_counter() - begun)
 
 
-def _share(samples: list[float], share: float) -> float:
+def share(samples: list[float], part: float) -> float:
+    """Find the sample that `part` of all samples are not above."""
     ordered = sorted(samples)
-    return ordered[int(share * (len(ordered) - 1))]
+    return ordered[int(part * (len(ordered) - 1))]
 
 
 def _figure(name: str, samples: list[float], unit: str) -> Figure:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ringfence.transport.authority import self_signed
 from ringfence.transport.quic import STREAM, Quic
 from ringfence.transport.settings import Settings
-from ringfence.transport.swift import Swift
+from ringfence.transport.swift_in import Inward
+from ringfence.transport.swift_rest import Rest
 from ringfence.transport.tls import ClientTls, client_configuration, server_configuration
 
 CLIENT = ("10.0.1.1", 40000)
@@ -137,23 +138,23 @@ def test_everything_said_is_heard_once_and_in_order(swift, seed, loss, talk, dat
         )
 
 
-def way(world, monkeypatch):
+def way(world):
     """Watch which datagrams take the short way from now on."""
     taken = []
-    receive = Swift.receive
+    for side in world.sides:
+        swift = side.quic._swift
 
-    def watched(swift, data, address, now):
-        took = receive(swift, data, address, now)
-        taken.append(took)
-        return took
+        def watched(data, address, now, receive=swift.receive):
+            taken.append(receive(data, address, now))
+            return taken[-1]
 
-    monkeypatch.setattr(Swift, "receive", watched)
+        swift.receive = watched
     return taken
 
 
-def test_questions_and_answers_take_the_short_way(monkeypatch):
+def test_questions_and_answers_take_the_short_way():
     world = World()
-    taken = way(world, monkeypatch)
+    taken = way(world)
     for _ in range(20):
         world.client.say(b"question")
         world.run(0.003)
@@ -233,8 +234,8 @@ def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames):
     for is_swift in (True, False):
         world = World(swift=(True, is_swift))
         server = world.server.quic
-        swift = Swift.of(server, STREAM)
-        (swift._take_frames if is_swift else swift._take_others)(frames, world.now)
+        inward = Inward(Rest.of(server, STREAM))
+        (inward._take_frames if is_swift else inward._take_others)(frames, world.now)
         assert server.closed_here
         reasons.append((server.closing.error_code, server.closing.reason_phrase))
 
