@@ -1,8 +1,8 @@
 """aioquic's connection, with the few things we need that its public interface lacks.
 
-Everything that touches aioquic's private names is here and in `swift_...`, and each has a test, so that
-a release which moves them is noticed there. Decides flow-control windows, how much may wait out of
-order and when acknowledgements leave; all other QUIC behaviour is aioquic's.
+Everything that touches aioquic's private names is here and in the `swift` modules, and each has a
+test, so that a release which moves them is noticed there. Decides flow-control windows, how much
+may wait out of order and when acknowledgements leave; all other QUIC behaviour is aioquic's.
 """
 
 import hmac

@@ -14,8 +14,8 @@ __all__ = ["CONNECTED", "Rest"]
 CONNECTED = QuicConnectionState.CONNECTED
 
 _MAX_ACK_DELAY = 0.01
-"""Seconds for which both sides, being ours, keep an acknowledgement back at most; aioquic says 25 ms.
-What was lost with nothing behind it is repeated so much sooner."""
+"""Seconds for which both sides, being ours, keep back an acknowledgement at most; aioquic says 25
+ms of itself. What was lost with nothing behind it is repeated so much sooner."""
 _IDLE_HOLDS = 1.0
 """Seconds for which the idle timeout, which hardly ever changes, is not worked out again."""
 
