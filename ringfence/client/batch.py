@@ -13,6 +13,8 @@ from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
 __all__ = [
+    "CODE",
+    "SOURCE",
     "Answered",
     "Batch",
     "Done",
@@ -27,6 +29,8 @@ __all__ = [
 Row: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """One row of `Verdicts`: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
 source."""
+CODE, SOURCE = 0, 7
+"""Where a row has its code and its source."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import Source
@@ -26,8 +26,6 @@ _DENIED = Code.DENIED.value
 _NEVER = Code.NEVER.value
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _SOURCES = tuple(Source)
-_SOURCE = 7
-"""Where a `Row` has its source."""
 _NO_ROW: Row = (0, 0, 0, 0, 0, 0, 0, 0)
 """In a decision that does not come of a single row."""
 
@@ -66,9 +64,9 @@ class Status:
         return f"Status({_in_words(self)})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Told:
-    """What a `Decision` says; its fields are explained there."""
+    """What a `Decision` says; its fields are explained there. Not frozen, as `Status` is not."""
 
     allowed: bool
     limit: int | None
@@ -117,7 +115,7 @@ class Decision:
         """Whether the request passes."""
         if self._told is not None:
             return self._told.allowed
-        code = self._row[0]
+        code = self._row[CODE]
         if code != _DENIED and code != _NEVER:  # noqa: PLR1714 - half the time of a tuple
             return True
         return self._rule is not None and self._rule.shadow
@@ -150,7 +148,7 @@ class Decision:
     @property
     def source(self) -> Source:
         """Who decided."""
-        return _SOURCES[self._row[_SOURCE]] if self._told is None else self._told.source
+        return _SOURCES[self._row[SOURCE]] if self._told is None else self._told.source
 
     @property
     def rule(self) -> Rule | None:

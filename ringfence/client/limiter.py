@@ -10,7 +10,7 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import Batch, Row, Verdicts, Waiting
+from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts, Waiting
 from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide, too_late
 from ringfence.client.descriptors import (
     Descriptors,
@@ -33,8 +33,6 @@ __all__ = ["Decider", "Limiter"]
 _ADHOC_RULES = 1024
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _POLICY = Source.POLICY.value
-_SOURCE = 7
-"""Where a `Row` has its source."""
 _UNDO_WITHIN = 1.0
 """Seconds that a cancelled call may take to give back what it holds."""
 
@@ -132,7 +130,7 @@ class Limiter:
                     asked = waiting is not None
                     row = await self._decider.decide_one(key, cost, was_asked=asked)
                 decision = Decision(rule, row)
-                if row[0] != _UNKNOWN and (row[_SOURCE] != _POLICY or not self._raise_on_outage):
+                if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
                     return decision
                 return await self._settle(domain, described(descriptors), cost, decision)
         return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
