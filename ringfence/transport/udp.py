@@ -198,18 +198,14 @@ class Udp(ABC):
         self._wait_no_longer_than(when)
         return timer
 
-    def _turn(self) -> None:
-        """Take what came, do what is due, send what follows from it."""
-        self._drain()
-        self._tick()
-
     def _read(self) -> None:
         """Take what came, send what follows from it."""
         self._drain()
         self.flush()
 
     def _tick(self) -> None:
-        """Do what is due, send what follows from it."""
+        """Do what is due, send what follows from it; what came meanwhile goes first."""
+        self._drain()
         now = self.now()
         self._endpoint.tick(now)
         for planned in self._timers.take_due(now):
