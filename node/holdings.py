@@ -32,6 +32,7 @@ _TAKER_KNOWN_NS = 15_000_000_000
 _MOVED_KEPT_NS = 3_000_000_000
 """How long a shard that was given away is sought at the taker, although the own ring says no."""
 _NO_LIMIT = Limit(0, 1)
+_LAST_CHARGED = Code.OVER_SOFT.value
 _ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
 
 
@@ -109,15 +110,9 @@ class Holdings:
         """Note what a batch has changed: for the standby, and for those we stand in for."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK:
-            if len(keys) == 1:
-                if codes[0] <= Code.OVER_SOFT:
-                    self.dirty[keys[0]] = None
-            else:
-                self.dirty.update(
-                    dict.fromkeys(
-                        [k for k, code in zip(keys, codes, strict=True) if code <= Code.OVER_SOFT]
-                    )
-                )
+            if max(codes) > _LAST_CHARGED:
+                keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
+            self.dirty.update(dict.fromkeys(keys))
         else:
             self.dirty.update(dict.fromkeys(keys))
         if self._taken:

@@ -12,10 +12,28 @@ from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
-__all__ = ["Batch", "Done", "Target", "Verdicts", "age_ns_of", "empty_verdicts"]
+__all__ = [
+    "CODE",
+    "SOURCE",
+    "Answered",
+    "Batch",
+    "Done",
+    "GiveBack",
+    "Row",
+    "Target",
+    "Verdicts",
+    "Waiting",
+    "age_ns_of",
+    "empty_verdicts",
+]
 
 _LATER_NS = 50_000_000
 """By so much longer than the check, at most, a refund is taken to be on its way."""
+Row: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""One row of `Verdicts`: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
+source."""
+CODE, SOURCE = 0, 7
+"""Where a row has its code and its source."""
 
 
 @dataclass(slots=True)
@@ -94,6 +112,27 @@ class Verdicts:
             self.sources[start:stop],
         )
 
+    def rows(self) -> list[Row]:
+        """Turn the columns into rows."""
+        all_ = self.outcomes
+        return list(
+            zip(
+                all_.codes,
+                all_.limits,
+                all_.remaining,
+                all_.retry_after_ns,
+                all_.reset_after_ns,
+                all_.delay_ns,
+                all_.leases,
+                self.sources,
+                strict=True,
+            )
+        )
+
+    def row(self, index: int) -> Row:
+        """Take one row out of the columns."""
+        return self.slice(index, index + 1).rows()[0]
+
     def put(self, index: int, outcome: Outcome, source: Source) -> None:
         """Set one row."""
         columns = self.outcomes
@@ -155,8 +194,25 @@ Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
 had in time. Called once."""
 
 
+Answered: TypeAlias = Row | AccessDenied | None
+"""What a lone check is told: its row, that we may not ask, or that nobody could be had in time."""
+
+GiveBack: TypeAlias = Callable[[Batch, Sequence[int], Verdicts, float], None]
+"""Gives back what rows of a batch were charged by a check that began at an instant."""
+
+
+class Waiting(Protocol):
+    """Where a lone check that has joined others waits."""
+
+    async def wait(self, give_back: GiveBack) -> Answered:
+        """Wait for the answer to the check that joined last."""
+
+
 class Target(Protocol):
     """Whoever decides a batch."""
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a lone check leave with others; None when it must be asked for as a batch."""
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Decide `batch` and call `done`, at once or later, exactly once."""

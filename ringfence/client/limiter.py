@@ -4,14 +4,14 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts, Waiting
 from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
 from ringfence.client.descriptors import (
     Descriptors,
@@ -21,10 +21,11 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
+from ringfence.client.matches import Matches
 from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
-from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.wire import Op, Source
@@ -32,6 +33,8 @@ from ringfence.wire import Op, Source
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
+_UNKNOWN = Code.UNKNOWN_RULE.value
+_POLICY = Source.POLICY.value
 
 
 class Decider(Protocol):
@@ -49,6 +52,18 @@ class Decider(Protocol):
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a check by its rule's own limit leave with others, and say where to wait for it.
+
+        None when it cannot; then, and when the wait brings no row, `decide_one` decides.
+        """
+
+    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
+        """Decide a lone check that could not join, or `was_asked` in vain.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
 
     async def refresh_rules(self) -> None:
         """Fetch the rules again: a member did not know a rule that was asked for."""
@@ -84,6 +99,7 @@ class Limiter:
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
+        self._matches = Matches()
         self._is_closed = False
 
     def close(self) -> None:
@@ -107,8 +123,24 @@ class Limiter:
 
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
-        requests = [described(descriptors)]
-        return (await self._ask(Op.CHECK, domain, requests, [checked_cost(cost)], timeout))[0]
+        cost = checked_cost(cost)
+        if timeout is None:
+            self._require_open()
+            found = self._matches.find(self._decider.rules, domain, descriptors)
+            if found is not None:
+                rule, key = found
+                waiting = self._decider.join(key, cost)
+                row = None if waiting is None else await waiting.wait(self._decider.refund)
+                if isinstance(row, AccessDenied):
+                    raise row
+                if row is None:
+                    asked = waiting is not None
+                    row = await self._decider.decide_one(key, cost, was_asked=asked)
+                decision = Decision(rule, row)
+                if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
+                    return decision
+                return await self._settle(domain, described(descriptors), cost, decision)
+        return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
 
     async def check_many(
         self,
@@ -126,13 +158,14 @@ class Limiter:
                 f"{len(requests)} requests but {len(column)} costs; "
                 "give one cost for all, or one per request"
             )
-        return await self._ask(
-            Op.CHECK,
-            domain,
-            [described(descriptors) for descriptors in requests],
-            [checked_cost(cost) for cost in column],
-            timeout,
-        )
+        costs = [checked_cost(cost) for cost in column]
+        if timeout is None:
+            self._require_open()
+            found = self._matches.find_all(self._decider.rules, domain, requests)
+            if found:
+                return await self._ask_plain(domain, requests, found, costs)
+        described_all = [described(descriptors) for descriptors in requests]
+        return await self._ask(Op.CHECK, domain, described_all, costs, timeout)
 
     async def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """Tell what a check of cost 1 would meet, without spending anything."""
@@ -264,20 +297,59 @@ class Limiter:
         matches = [self._match(domain, request) for request in requests]
         decisions, has_unknown = await self._decide(op, matches, costs, within)
         if has_unknown:
-            unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
-            # The owner has other rules than we do: newer ones, or its file is not there yet.
-            await self._decider.refresh_rules()
-            again = [
-                _again(self._match(domain, requests[place]), decisions[place], op)
-                for place in unknown
-            ]
-            fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
-            for place, decision in zip(unknown, fresh, strict=True):
-                if op is Op.REFUND:
-                    decisions[place] = _joined(decisions[place], decision)
-                else:
-                    decisions[place] = decision
+            await self._ask_unknown(op, domain, requests, costs, within, decisions)
         return decisions
+
+    async def _ask_plain(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        found: list[tuple[Rule, bytes]],
+        costs: list[int],
+    ) -> list[Decision]:
+        """Check requests that each meet one counter: no groups, no questions of who vetoes."""
+        batch = Batch(Op.CHECK, [key for _, key in found], costs)
+        asked_at = anyio.current_time()
+        verdicts = await self._decider.decide(batch, _never_vetoes, None)
+        self._require_decided(batch, verdicts, asked_at)
+        decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
+        if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
+            every = [described(descriptors) for descriptors in requests]
+            await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
+        return decisions
+
+    async def _settle(
+        self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
+    ) -> Decision:
+        """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
+        if self._raise_on_outage and decision.source is Source.POLICY:
+            raise self._outage(1)
+        decisions = [decision]
+        await self._ask_unknown(Op.CHECK, domain, [request], [cost], None, decisions)
+        return decisions[0]
+
+    async def _ask_unknown(
+        self,
+        op: Op,
+        domain: str,
+        requests: Sequence[tuple[Descriptor, ...]],
+        costs: Sequence[int],
+        within: float | None,
+        decisions: list[Decision],
+    ) -> None:
+        """Ask once more where an owner did not know the rule, and put in what it says then."""
+        unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
+        # The owner has other rules than we do: newer ones, or its file is not there yet.
+        await self._decider.refresh_rules()
+        again = [
+            _again(self._match(domain, requests[place]), decisions[place], op) for place in unknown
+        ]
+        fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
+        for place, decision in zip(unknown, fresh, strict=True):
+            if op is Op.REFUND:
+                decisions[place] = _joined(decisions[place], decision)
+            else:
+                decisions[place] = decision
 
     def _match(self, domain: str, request: tuple[Descriptor, ...]) -> tuple[Match | None, ...]:
         try:
@@ -317,24 +389,28 @@ class Limiter:
             return question.read(Verdicts(Outcomes(), [])), False
         asked_at = anyio.current_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
-        refusal: RingfenceError | None = verdicts.refusal
-        if refusal is not None or (self._raise_on_outage and Source.POLICY in verdicts.sources):
-            if op is Op.CHECK:
-                every = charged(verdicts, range(len(batch)))
-                self._decider.refund(batch, every, verdicts, asked_at)
-            raise (
-                refusal
-                or self._decider.outage()
-                or PeerUnavailable(
-                    f"no member of the cluster decided {len(batch)} check(s) in time"
-                )
-            )
+        self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)
         if op is Op.CHECK and len(batch) > 1:
             undue = question.undue(decisions, verdicts)
             if undue:
                 self._decider.refund(batch, undue, verdicts, asked_at)
         return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
+
+    def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
+        """Raise, after giving all back, when we may not ask or must not do without a member."""
+        refusal: RingfenceError | None = verdicts.refusal
+        if refusal is None and not (self._raise_on_outage and Source.POLICY in verdicts.sources):
+            return
+        if batch.op is Op.CHECK:
+            every = charged(verdicts, range(len(batch)))
+            self._decider.refund(batch, every, verdicts, asked_at)
+        raise refusal or self._outage(len(batch))
+
+    def _outage(self, checks: int) -> RingfenceError:
+        return self._decider.outage() or PeerUnavailable(
+            f"no member of the cluster decided {checks} check(s) in time"
+        )
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -13,8 +13,16 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import NodeId, Ring, shard_of
-from ringfence.client.batch import Batch, Target, Verdicts, age_ns_of, empty_verdicts
+from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
+from ringfence.client.batch import (
+    Batch,
+    Row,
+    Target,
+    Verdicts,
+    Waiting,
+    age_ns_of,
+    empty_verdicts,
+)
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -22,7 +30,6 @@ from ringfence.wire import MAX_KEYS, Op, Source
 
 __all__ = ["Fallback", "Router", "Routes"]
 
-_FIRST = range(1)
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
 _COUNTED = (Source.OWNER, Source.STANDBY)
@@ -42,6 +49,20 @@ class Routes:
         """Name the member that decides a key; None when there is none."""
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
+
+    def owners(self, keys: Sequence[bytes]) -> list[NodeId | None]:
+        """Name the member that decides each key, as `owner` does."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [self.owner(key) for key in keys]
+        return [owners[shard] for shard in shards_of(keys)]
+
+    def target_by_shard(self) -> list[Target | None]:
+        """Who decides the keys of each shard; None where nobody does, or not by the shard alone."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [None] * SHARDS
+        return [self.targets.get(owner) for owner in owners]
 
     def standby(self, key: bytes) -> NodeId | None:
         """Name the member that decides a key when its owner cannot be had."""
@@ -66,6 +87,9 @@ class Router:
         self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
         """None until the members are known: then everything falls back."""
+        self._joined_by: Routes | None = None
+        """The routes that `_targets` were last worked out of."""
+        self._targets: list[Target | None] = []
 
     async def decide(
         self,
@@ -83,32 +107,49 @@ class Router:
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
         """
+        gathering = _Gathering(batch, anyio.current_time(), [])
+        await self._decide(gathering, self._attempts, hops, None, within)
+        self._complete(gathering, vetoes)
+        return gathering.verdicts
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a lone check leave with others for the member that decides it: the path of most.
+
+        None when none can be asked like this; then, and when the wait brings no row, `decide_one`
+        must decide.
+        """
         routes = self.routes
-        asked_at = anyio.current_time()
+        if routes is None:
+            return None
+        if routes is not self._joined_by:
+            self._targets = routes.target_by_shard()
+            self._joined_by = routes
+        target = self._targets[shard_of(key)]
+        return None if target is None else target.join(key, cost)
+
+    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
+        """Have a lone check decided that could not `join`, or whose owner did not answer.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
+        gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), anyio.current_time(), [])
         attempts: Sequence[bool] = self._attempts
-        refusal: AccessDenied | None = None
-        asked: Routes | None = None
-        if len(batch) == 1 and within is None and routes is not None:
-            # The lone check, on the path of every request: no splitting, no gathering.
-            waiter = _Waiter(batch, _FIRST)
-            owner = routes.owner(batch.keys[0])
-            target = None if owner is None else routes.targets.get(owner)
-            if target is None:
-                waiter.resolve(None)
-            else:
-                target.ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
-            try:
-                verdicts = await waiter.wait()
-            except BaseException:
-                self._abandon(_Gathering(batch, asked_at, [waiter]))
-                raise
-            if verdicts is not None:
-                return verdicts
-            attempts = attempts[1:] if waiter.refusal is None else ()
-            asked = routes
-            refusal = waiter.refusal
-        gathering = _Gathering(batch, asked_at, [])
-        gathering.verdicts.refusal = refusal
+        if was_asked:
+            attempts = attempts[1:]
+        await self._decide(gathering, attempts, 0, self._joined_by if was_asked else None, None)
+        self._complete(gathering, _always_vetoes)
+        if gathering.verdicts.refusal is not None:
+            raise gathering.verdicts.refusal
+        return gathering.verdicts.row(0)
+
+    async def _decide(
+        self,
+        gathering: "_Gathering",
+        attempts: Sequence[bool],
+        hops: int,
+        asked: Routes | None,
+        within: float | None,
+    ) -> None:
         try:
             if within is None:
                 await self._gather(gathering, attempts, hops, asked)
@@ -118,8 +159,6 @@ class Router:
         except BaseException:
             self._abandon(gathering)
             raise
-        self._complete(gathering, vetoes)
-        return gathering.verdicts
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
@@ -303,6 +342,11 @@ class _Gathering:
 
     def take(self) -> None:
         """Fill in what has been answered by now."""
+        if len(self.waiters) == 1 and len(self.waiters[0].indexes) == len(self.batch.keys):
+            verdicts = self.waiters[0].verdicts
+            if verdicts is not None:  # By far the most frequent case: one member decided all.
+                self.verdicts, self.missing = verdicts, ()
+                return
         answered: set[int] = set()
         for waiter in self.waiters:
             if waiter.refusal is not None:
@@ -318,10 +362,14 @@ def _split(
     routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
 ) -> list[tuple[Sequence[int], Target]]:
     """Cut rows by the member that decides, each part as large as a frame may be."""
-    member_of = routes.standby if stand_in else routes.owner
+    keys = batch.keys if len(indexes) == len(batch.keys) else [batch.keys[i] for i in indexes]
+    members = [routes.standby(key) for key in keys] if stand_in else routes.owners(keys)
+    first = members[0] if members else None
+    if first is not None and len(keys) <= MAX_KEYS and members.count(first) == len(keys):
+        target = routes.targets.get(first)
+        return [] if target is None else [(indexes, target)]
     by_member: dict[NodeId, list[int]] = {}
-    for index in indexes:
-        member = member_of(batch.keys[index])
+    for index, member in zip(indexes, members, strict=True):
         if member is not None and member in routes.targets:
             by_member.setdefault(member, []).append(index)
     return [
@@ -342,6 +390,10 @@ def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
             chunks.append([])
         chunks[-1] += group
     return chunks
+
+
+def _always_vetoes(row: int) -> bool:
+    return True
 
 
 def _nothing(answer: Verdicts | AccessDenied | None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfence
-from ringfence.client.batch import Verdicts
+from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.limiter import Limiter
 from ringfence.client.local import decide_by, engine_rules
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
@@ -751,6 +751,15 @@ class Elsewhere:
             verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
         verdicts.refusal = self.denial
         return verdicts
+
+    def join(self, key, cost):
+        return None
+
+    async def decide_one(self, key, cost, *, was_asked):
+        verdicts = await self.decide(Batch(Op.CHECK, [key], [cost]), None, None)
+        if verdicts.refusal is not None:
+            raise verdicts.refusal
+        return verdicts.row(0)
 
     async def refresh_rules(self):
         self.refreshed += 1
