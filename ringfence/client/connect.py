@@ -76,8 +76,12 @@ async def open_cluster(
     rules: RuleSet | None = None,
     route: bool = True,
     wait: float = 5.0,
+    patience: float | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Connect as `connect` does; for tools that want to see members and counters too."""
+    """Connect as `connect` does; for tools that want to see members and counters too.
+
+    `patience` is how long an owner may take over a check before its standby is asked as well.
+    """
     checked_seconds("wait", wait)
     if not isinstance(rules, RuleSet | None):
         raise ConfigError(f"rules {rules!r} is no RuleSet")
@@ -88,6 +92,7 @@ async def open_cluster(
         if url.timeout is None
         else LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout),
         route=route,
+        patience=patience,
     )
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
