@@ -95,7 +95,8 @@ class Router:
         attempts: Sequence[bool] = self._attempts
         refusal: AccessDenied | None = None
         asked: Routes | None = None
-        if len(batch) == 1 and within is None and routes is not None:
+        is_plain = within is None and self._patience is None
+        if is_plain and len(batch) == 1 and routes is not None:
             # The lone check, on the path of every request: no splitting, no gathering.
             waiter = _Waiter(batch, _FIRST)
             owner = routes.owner(batch.keys[0])

@@ -111,7 +111,7 @@ class Api:
             self.counters["bugs"] += 1
             response = Problem(500, "a bug in the gateway; its log has more").response()
         if exchange.method == "HEAD":
-            response = Response(response.status, b"", response.content_type, response.headers)
+            response = _without_body(response)
         return response
 
     async def _answer(self, exchange: Exchange) -> Response:
@@ -262,6 +262,14 @@ class Api:
     def _write(self, exchange: Exchange, value: object) -> Response:
         body, kind = write_body(value, exchange.header("accept"), exchange.header("content-type"))
         return Response(200, body, kind)
+
+
+def _without_body(response: Response) -> Response:
+    """What HEAD gets: the headers of the body that GET would."""
+    headers = list(response.headers)
+    if response.body:
+        headers.append(("Content-Type", response.content_type))
+    return Response(response.status, b"", response.content_type, headers)
 
 
 def _cost_of(asked: Look) -> int:

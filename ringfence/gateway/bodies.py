@@ -169,16 +169,15 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
     """Read a body as the first of `kinds` whose fields it has. Raises `Problem`."""
     kind = _media_type(content_type)
-    first = kinds[0]
+    if kind not in (*_MSGPACKS, JSON, ""):
+        raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
+    decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
     try:
-        if kind in _MSGPACKS:
-            raw = msgspec.msgpack.decode(body)
-        elif kind in (JSON, ""):
-            raw = msgspec.json.decode(body)
-        else:
-            raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
-        wanted = first if len(kinds) == 1 else _kind_of(raw, kinds)
-        return msgspec.convert(raw, wanted)
+        try:
+            return decode(body, type=kinds[0])
+        except msgspec.ValidationError:
+            raw = _whole(decode(body))
+            return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, f"the body cannot be read: {error}", cause="bad_body") from error
 
@@ -235,6 +234,17 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
         if isinstance(raw, dict) and telling in raw:
             return kind
     return kinds[0]
+
+
+def _whole(raw: Any) -> Any:
+    """Take 3.0 for 3, as JSON Schema does and some languages write it."""
+    if isinstance(raw, float) and raw.is_integer():
+        return int(raw)
+    if isinstance(raw, list):
+        return [_whole(each) for each in raw]
+    if isinstance(raw, dict):
+        return {name: _whole(each) for name, each in raw.items()}
+    return raw
 
 
 def _media_type(content_type: str | None) -> str:

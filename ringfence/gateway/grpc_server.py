@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
@@ -61,7 +62,7 @@ class GrpcServer:
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_AT_ONCE)
         handler = grpc.unary_unary_rpc_method_handler(
             self._should_rate_limit,
-            request_deserializer=RateLimitRequest.FromString,
+            # The message is read by ourselves: gRPC would call a broken one an unknown error.
             response_serializer=RateLimitResponse.SerializeToString,
         )
         generic = grpc.method_handlers_generic_handler(_SERVICE, {"ShouldRateLimit": handler})
@@ -104,18 +105,17 @@ class GrpcServer:
             [pair], Path(ca).read_bytes() if ca else None, require_client_auth=bool(ca)
         )
 
-    async def _should_rate_limit(
-        self, request: RateLimitRequest, context: _Context
-    ) -> RateLimitResponse:
+    async def _should_rate_limit(self, message: bytes, context: _Context) -> RateLimitResponse:
         if not self._tokens.is_open:
             await self._admit(context)
         self.counters["grpc"] += 1
         try:
+            request = RateLimitRequest.FromString(message)
             return await self._service.should_rate_limit(request)
-        except BadRequest as error:
-            self.counters["refused_bad_request"] += 1
-            code, why = grpc.StatusCode.INVALID_ARGUMENT, str(error)
-        except ConfigError as error:
+        except DecodeError as error:
+            self.counters["refused_bad_body"] += 1
+            code, why = grpc.StatusCode.INVALID_ARGUMENT, f"no RateLimitRequest: {error}"
+        except (BadRequest, ConfigError) as error:
             self.counters["refused_bad_request"] += 1
             code, why = grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except RingfenceError as error:
