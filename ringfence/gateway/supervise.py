@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -113,5 +112,7 @@ def _require_free(at: Address) -> None:
 
 def _stop_with_stdin() -> None:
     """Stop when whoever started us has gone, however it went."""
-    sys.stdin.buffer.read()
+    # Not by sys.stdin: a worker that is forked meanwhile would wait for its lock forever.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -15,8 +15,8 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ringfence.wire.hello import token_digest
-from tests.gateway.processes import Gateway, fetch, gateway, until
-from tests.node.test_serve import PATIENCE, ROOT, nodes, ringfence
+from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, until
+from tests.node.test_serve import PATIENCE, ROOT, nodes, ringfence, started
 
 JSON = {"Content-Type": "application/json"}
 SECRET = bytes(range(16))
@@ -37,9 +37,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     flags = ("--tokens", str(tokens), "--workers", "2")
     with (
         nodes(directory, "a", amount=3) as running,
-        gateway(directory, running["a"].url, *flags) as started,
+        gateway(directory, running["a"].url, *flags) as gate,
     ):
-        yield started
+        yield gate
 
 
 def check(client: str) -> bytes:
@@ -161,13 +161,13 @@ def test_slow_clients_are_given_up(tmp_path: Path) -> None:
     with nodes(tmp_path, "a") as running:
         config = tmp_path / "gateway.toml"
         config.write_text("header_timeout = 0.3\nbody_timeout = 0.3\n", "utf-8")
-        with gateway(tmp_path, running["a"].url, "--config", str(config)) as started:
-            slow_headers = raw(started, b"GET /healthz HTTP/1.1\r\nHost:")
-            slow_body = raw(started, POST + b"Content-Length: 10\r\n\r\n{")
+        with gateway(tmp_path, running["a"].url, "--config", str(config)) as gate:
+            slow_headers = raw(gate, b"GET /healthz HTTP/1.1\r\nHost:")
+            slow_body = raw(gate, POST + b"Content-Length: 10\r\n\r\n{")
 
             assert slow_headers == b"" or slow_headers.startswith(b"HTTP/1.1 408")
             assert slow_body.startswith(b"HTTP/1.1 408")
-            counters = json.loads(fetch(f"{started.url}/v1/counters").body)
+            counters = json.loads(fetch(f"{gate.url}/v1/counters").body)
             assert counters["refused_request_timeout"] == 1
 
 
@@ -211,17 +211,36 @@ def test_schemathesis_finds_nothing(shared: Gateway) -> None:
 def test_a_gateway_that_is_told_to_stop_ends_well_and_one_that_dies_is_replaced(
     tmp_path: Path,
 ) -> None:
-    with nodes(tmp_path, "a") as running, gateway(tmp_path, running["a"].url) as started:
-        children = Path(f"/proc/{started.process.pid}/task/{started.process.pid}/children")
+    with nodes(tmp_path, "a") as running, gateway(tmp_path, running["a"].url) as gate:
+        children = Path(f"/proc/{gate.process.pid}/task/{gate.process.pid}/children")
         [worker] = children.read_text("ascii").split()
         os.kill(int(worker), signal.SIGKILL)
         until(lambda: children.read_text("ascii").split() not in ([], [worker]))
-        started.wait_ready()
+        gate.wait_ready()
 
-        started.process.send_signal(signal.SIGTERM)
+        gate.process.send_signal(signal.SIGTERM)
 
-        assert started.process.wait(PATIENCE) == 0
-        assert "Traceback" not in started.log
+        assert gate.process.wait(PATIENCE) == 0
+        assert "Traceback" not in gate.log
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_node_starts_its_gateway_and_takes_it_along(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    http, grpc_port = free_tcp_ports(2)
+    config = tmp_path / "gateway.toml"
+    config.write_text(f'listen = "127.0.0.1:{http}"\ngrpc = "127.0.0.1:{grpc_port}"\n', "utf-8")
+    flags = {"a": ["--name", "a", "--gateway-config", str(config)]}
+    url = f"http://127.0.0.1:{http}/readyz"
+    with started(tmp_path, flags) as running:
+        until(lambda: is_up(url))
+
+        running["a"].signal(ending)
+
+        until(lambda: running["a"].process.poll() is not None)
+        until(lambda: not is_up(url))
+        assert running["a"].process.returncode == (0 if ending is signal.SIGTERM else -ending)
 
 
 @pytest.mark.parametrize(
