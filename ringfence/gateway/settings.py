@@ -208,8 +208,10 @@ def _validate_numbers(settings: GatewaySettings) -> None:
     for name, (least, most) in bounds.items():
         if not least <= getattr(settings, name) <= most:
             raise ConfigError(f"{name} {getattr(settings, name)}: give {least} to {most}")
-    if settings.patience > settings.deadline:
-        raise ConfigError("patience is longer than deadline, so no standby would be asked")
+    if settings.patience > 0.9 * settings.deadline:
+        raise ConfigError(
+            "patience is more than nine tenths of deadline, so a standby would be asked too late"
+        )
 
 
 def _address_of(name: str, text: str) -> Address:

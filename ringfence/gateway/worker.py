@@ -23,7 +23,7 @@ from ringfence.gateway.settings import GatewaySettings
 from ringfence.gateway.tokens import Tokens, load_tokens
 from ringfence.http.headers import LimitHeaders
 
-__all__ = ["Worker", "make_api", "make_rls"]
+__all__ = ["Worker", "make_api", "make_rls", "warm_up"]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -97,7 +97,7 @@ class Worker:
         url = parse_url(settings.cluster)
         async with AsyncExitStack() as stack:
             cluster = await stack.enter_async_context(
-                open_cluster(url, patience=settings.patience, wait=0.0)
+                open_cluster(url, patience=settings.patience, deadline=settings.deadline, wait=0.0)
             )
             limiter = Limiter(cluster)
             rls = make_rls(limiter, settings)
@@ -119,9 +119,7 @@ class Worker:
             if error := cluster.outage():
                 raise error
             await asyncio.sleep(_LOOK)
-        for number in range(_WARM_UP):
-            # The first check of an owner connects to it, and the first of all is slow.
-            await limiter.check_limit("1/second", "ringfence:warm-up", str(number), cost=0)
+        await warm_up(limiter)
         self._is_ready = not self._is_stopping
         logger.info("the gateway knows %d rules and serves", len(cluster.rules.rules()))
         if self._grpc is not None:
@@ -136,6 +134,12 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+
+async def warm_up(limiter: Limiter) -> None:
+    """Connect to every owner, which is every standby, too, so that no check waits for it."""
+    for number in range(_WARM_UP):
+        await limiter.check_limit("1/second", "ringfence:warm-up", str(number), cost=0)
 
 
 def make_api(limiter: Limiter, settings: GatewaySettings, tokens: Tokens | None = None) -> Api:

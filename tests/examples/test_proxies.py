@@ -56,8 +56,7 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxies]:
     directory = tmp_path_factory.mktemp("proxies")
     with nodes(directory, "a", amount=3) as running, ExitStack() as stack:
         gateways = [
-            stack.enter_context(gateway(directory, running["a"].url, ready=False))
-            for _ in range(2)
+            stack.enter_context(gateway(directory, running["a"].url, ready=False)) for _ in range(2)
         ]
         edge, upstream, caddy, haproxy, asking = free_tcp_ports(5)
         one, other = [each.port for each in gateways]

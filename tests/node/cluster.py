@@ -158,6 +158,7 @@ class World:
         rules: RuleSet | None = None,
         patience: float = 0.5,
         standby_after: float | None = None,
+        told_timeout: float | None = None,
         raise_on_outage: bool = False,
     ) -> AsyncIterator[Limiter]:
         """An embedded client that has joined; with `only` it asks its seed for everything."""
@@ -169,7 +170,7 @@ class World:
             [address_of(seed) for seed in seeds or NAMES],
             Hello(Role.CLIENT, "app", b"", number),
             ClusterSettings(
-                link=LinkSettings(answer_timeout=patience),
+                link=LinkSettings(answer_timeout=patience, told_timeout=told_timeout),
                 route=not only,
                 patience=standby_after,
             ),
