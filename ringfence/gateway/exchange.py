@@ -5,13 +5,14 @@ Decides how a body is bounded in size and time and how an error reads; what is a
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Protocol
 
 from ringfence.http.bodies import PROBLEM_JSON
 
-__all__ = ["JSON", "Exchange", "Problem", "Response", "bounded_body"]
+__all__ = ["JSON", "Body", "Exchange", "Problem", "Response", "bounded_body"]
 
 JSON = "application/json"
 
@@ -67,22 +68,32 @@ class Exchange:
     """Raises `Problem` when it is too large or takes too long."""
 
 
-async def bounded_body(
-    chunks: AsyncIterable[bytes], length: str | None, most: int, within: float
-) -> bytes:
+class Body(Protocol):
+    """A body that the server has not read yet."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Piece by piece; once only."""
+
+    async def __call__(self) -> bytes:
+        """All of it at once."""
+
+
+async def bounded_body(body: Body, length: str | None, most: int, within: float) -> bytes:
     """Read a body of at most `most` bytes in at most `within` seconds. Raises `Problem`."""
     too_large = Problem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")
     if length is not None and (not length.isdecimal() or int(length) > most):
         raise too_large
-    body = b""
+    read = b""
     try:
         async with asyncio.timeout(within):
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > most:
+            if length is not None:
+                return await body()  # The server holds the client to what it said.
+            async for chunk in body:
+                read += chunk
+                if len(read) > most:
                     raise too_large
     except TimeoutError:
         raise Problem(
             408, f"the body was not complete after {within:g} s", [("Connection", "close")]
         ) from None
-    return body
+    return read

@@ -5,11 +5,10 @@ gives up slow clients. Decides nothing but how its requests become exchanges.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Exchange, Response, bounded_body
+from ringfence.gateway.exchange import Body, Exchange, Response, bounded_body
 
 __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
@@ -47,11 +46,8 @@ class HttpScope(Protocol):
         """Names in lower case."""
 
 
-class HttpProtocol(Protocol):
+class HttpProtocol(Body, Protocol):
     """How a request's body is read and its response sent."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body, piece by piece; once only."""
 
     async def client_disconnect(self) -> None:
         """Wait until the client has gone."""
