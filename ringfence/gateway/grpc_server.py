@@ -60,7 +60,8 @@ class GrpcServer:
         """Listen; returns the port. Raises `ConfigError` when the port cannot be had."""
         options = [*_OPTIONS, ("grpc.max_receive_message_length", self._settings.max_body)]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_AT_ONCE)
-        handler: grpc.RpcMethodHandler[bytes, RateLimitResponse] = grpc.unary_unary_rpc_method_handler(
+        handler: grpc.RpcMethodHandler[bytes, RateLimitResponse]
+        handler = grpc.unary_unary_rpc_method_handler(
             self._should_rate_limit,
             # The message is read by ourselves: gRPC would call a broken one an unknown error.
             response_serializer=RateLimitResponse.SerializeToString,
