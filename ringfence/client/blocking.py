@@ -8,12 +8,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
@@ -31,6 +32,8 @@ from ringfence.rules import RuleSet
 __all__ = ["BlockingLimiter", "connect", "local"]
 
 logger = logging.getLogger("ringfence.client")
+
+T = TypeVar("T")
 
 
 class BlockingLimiter:
@@ -155,6 +158,21 @@ class BlockingLimiter:
         """See `Limiter.reset_limit`."""
         portal, limiter = self._open()
         return portal.call(limiter.reset_limit, limit, *key)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call would find the connection made, in this process."""
+        background = self._background
+        return background is not None and background.is_alive
+
+    def start(self, call: Callable[[Limiter], Awaitable[T]]) -> "Future[T]":
+        """Begin a call of the async limiter and let its result come: for foreign event loops.
+
+        It blocks only while connecting, where `is_open` is false. To cancel the future cancels the
+        call.
+        """
+        portal, limiter = self._open()
+        return portal.start_task_soon(call, limiter)
 
     def _open(self) -> "tuple[BlockingPortal, Limiter]":
         background = self._background

@@ -7,13 +7,14 @@ them, so that one client meets the same keys and the same answers at every face.
 from ringfence.http.addresses import ClientAddress
 from ringfence.http.bodies import Body, Refused, Template, prefers_html, refused_body
 from ringfence.http.headers import HeaderStyle, LimitHeaders, Reset
-from ringfence.http.keys import KeyFunction, Keys, Request
+from ringfence.http.keys import KeyFunction, Keys, KeySpec, Request
 
 __all__ = [
     "Body",
     "ClientAddress",
     "HeaderStyle",
     "KeyFunction",
+    "KeySpec",
     "Keys",
     "LimitHeaders",
     "Refused",

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import islice
 
 from ringfence.errors import ConfigError
 from ringfence.rules import group_address
@@ -24,6 +25,8 @@ _UNIX = "unix"
 _HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
 _REMEMBERED = 4096
 _LONGEST_ADDRESS = 64
+_LONGEST_CHAIN = 64
+"""Proxies in a row that are believed at most: more are somebody's attempt to keep us busy."""
 
 _Header = Callable[[str], str | None]
 
@@ -112,7 +115,7 @@ class ClientAddress:
         client = peer
         if not (self._trusts_unix if not peer else self._is_ours(peer)):
             return client
-        for entry in self._claims(header):
+        for entry in islice(self._claims(header), _LONGEST_CHAIN):
             if entry is None:
                 break  # What a proxy of ours could not name is counted as that proxy.
             client = entry

@@ -13,7 +13,7 @@ from math import ceil
 from ringfence.client.decision import Decision, Status
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules import OnFailure, Rule
+from ringfence.rules import OnFailure, Rule, format_limit
 from ringfence.wire import Source
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
 OUTAGE_HEADER = "Ringfence-Outage"
 """Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
 
+# Once: to look a member up in its class takes longer than to compare it.
+_OWNER, _POLICY, _LOCAL = Source.OWNER, Source.POLICY, Source.LOCAL
 _LARGEST = 10**15 - 1
 """Of an integer in a structured field (RFC 9651, section 3.3.1)."""
 _REMEMBERED = 1024
@@ -97,11 +99,12 @@ class LimitHeaders:
         wait = None if decision.allowed else retry_after_seconds(decision)
         if wait is not None:
             fields.append(("Retry-After", str(wait)))
-        if self.style is HeaderStyle.NONE:
+        if not (self._tells_ietf or self._tells_x):
             return fields
-        outage = outage_of(decision)
-        if outage is not None:
-            fields.append((OUTAGE_HEADER, outage))
+        if decision.source is not _OWNER or len(decision.statuses) > 1:
+            outage = outage_of(decision)
+            if outage is not None:
+                fields.append((OUTAGE_HEADER, outage))
         told = told_status(decision)
         if told is not None and told.rule is not None:
             # A denial shows the wait in both, since `Retry-After` must not end before `t` does.
@@ -128,8 +131,10 @@ class LimitHeaders:
                 )
             )
         fields.append(("RateLimit-Policy", policy))
-        remaining = min(told.remaining or 0, _LARGEST)
-        fields.append(("RateLimit", f"{name};r={remaining};t={min(window, _LARGEST)}"))
+        remaining = told.remaining or 0
+        if remaining > _LARGEST or window > _LARGEST:
+            remaining, window = min(remaining, _LARGEST), min(window, _LARGEST)
+        fields.append(("RateLimit", f"{name};r={remaining};t={window}"))
 
     def _add_x(
         self, fields: list[tuple[str, str]], told: Status, wait: int | None, window: int
@@ -155,7 +160,12 @@ class LimitHeaders:
 
 
 def policy_name(rule: Rule) -> str:
-    """What clients are told a limit is called: its `name`, else where it stands among the rules."""
+    """What clients are told a limit is called: its `name`, else where it stands among the rules.
+
+    A limit that stands in no rule is called what it is: `100/minute`.
+    """
+    if not rule.domain and not rule.name and rule.limit is not None:
+        return format_limit(rule.limit)
     levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
     return rule.name or ".".join(levels)
 
@@ -171,10 +181,11 @@ def outage_of(decision: Decision) -> str | None:
     """Tell what was done for want of a node: `allow`, `deny` or `local`; None when one decided."""
     found = None
     for status in decision.statuses:
-        if status.source is Source.POLICY:
+        source = status.source
+        if source is _POLICY:
             return "allow" if decision.allowed else "deny"
-        if status.source is Source.LOCAL and status.rule is not None:
-            found = found or ("local" if status.rule.on_failure is OnFailure.LOCAL else None)
+        if source is _LOCAL and status.rule and status.rule.on_failure is OnFailure.LOCAL:
+            found = "local"
     return found
 
 
@@ -203,11 +214,12 @@ def violated_policies(decision: Decision) -> list[str]:
 
 def _tells(status: Status) -> bool:
     """Whether a client may go by it: a shadow rule never denies, an outage counts nothing."""
+    rule = status.rule
     return (
-        status.limit is not None
-        and status.rule is not None
-        and not status.rule.shadow
-        and status.source is not Source.POLICY
+        rule is not None
+        and status.limit is not None
+        and not rule.shadow
+        and status.source is not _POLICY
     )
 
 

@@ -71,13 +71,24 @@ _Entries: TypeAlias = tuple[tuple[str, KeyFunction], ...]
 class Keys:
     """Reads descriptors from requests. Raises `ConfigError` for names that mean nothing."""
 
-    def __init__(self, spec: KeySpec, addresses: ClientAddress) -> None:
+    def __init__(
+        self, spec: KeySpec, addresses: ClientAddress, *, user: KeyFunction | None = None
+    ) -> None:
+        """`user` names the user where the request's own word is not the one to take."""
         self._addresses = addresses
+        self._user: KeyFunction = user or (lambda request: request.user)
+        self._asks_user = False
+        self._is_told_user = user is not None
         parts: Iterable[str | KeyFunction | Mapping[str, str | KeyFunction]]
         parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
         self._descriptors = tuple([self._read(part) for part in parts])
         if not self._descriptors or not all(self._descriptors):
             raise ConfigError(f"key {spec!r} names nothing; write for instance 'ip'")
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether a request's own `user` is read: some frameworks have to fetch it first."""
+        return self._asks_user and not self._is_told_user
 
     def descriptors(self, request: Request) -> list[dict[str, str]]:
         """The descriptors that a request has all parts of; perhaps none."""
@@ -130,7 +141,7 @@ class Keys:
             return lambda request: request.header(header)
         known: dict[str, KeyFunction] = {
             "ip": self._ip,
-            "user": lambda request: request.user,
+            "user": self._user,
             "user_or_ip": self._user_or_ip,
             "route": lambda request: request.path if request.route is None else request.route,
             "path": lambda request: request.path,
@@ -138,6 +149,7 @@ class Keys:
             "host": lambda request: request.header("host"),
         }
         if name in known:
+            self._asks_user = self._asks_user or name in ("user", "user_or_ip")
             return known[name]
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else "write your own as a function"
@@ -150,5 +162,5 @@ class Keys:
 
     def _user_or_ip(self, request: Request) -> str:
         # Told apart, or a user called 203.0.113.7 would spend that client's budget.
-        user = request.user
+        user = self._user(request)
         return f"ip:{self._ip(request)}" if user is None else f"user:{user}"

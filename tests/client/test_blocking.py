@@ -83,6 +83,16 @@ def test_the_first_call_starts_what_entering_would():
     assert threads() == 0
 
 
+def test_a_foreign_event_loop_begins_calls_without_waiting_for_them():
+    limiter = local(RULES)
+    assert not limiter.is_open
+    with limiter:
+        assert limiter.is_open
+        calls = [limiter.start(lambda inner: inner.check("d", {"user": "a"})) for _ in range(6)]
+        assert [call.result(timeout=10).allowed for call in calls].count(True) == 5
+    assert not limiter.is_open
+
+
 def test_closing_twice_or_before_the_first_call_is_harmless():
     limiter = local(RULES)
     limiter.close()

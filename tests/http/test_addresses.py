@@ -107,6 +107,12 @@ def test_when_all_of_the_chain_is_ours_its_first_entry_is_the_client() -> None:
     assert told == "10.9.9.9"
 
 
+def test_a_chain_without_end_is_not_followed_to_its_end() -> None:
+    endless = ", ".join([CLIENT, *["10.0.0.8"] * 9000])
+
+    assert ClientAddress(["10.0.0.0/8"]).of(PROXY, sent(x_forwarded_for=endless)) == "10.0.0.8"
+
+
 def test_a_proxy_seen_as_ipv4_in_ipv6_is_the_same_proxy() -> None:
     told = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", sent(x_forwarded_for=CLIENT))
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence import ConfigError, Source
+from ringfence import ConfigError, Source, parse_limit
 from ringfence.client.decision import NO_RULE, UNDECIDED, unlimited
 from ringfence.http import LimitHeaders
+from ringfence.rules import adhoc_rule
 from tests.http.decisions import allowed, answer, denied, rule
 
 MINUTE = rule("minute")
@@ -119,6 +120,12 @@ def test_a_limit_on_what_runs_at_once_has_its_unit_and_no_window() -> None:
     fields = dict(LimitHeaders().of(answer(allowed(rule("jobs", "5 concurrent"), 3))))
 
     assert fields["RateLimit-Policy"] == '"jobs";q=5;qu="concurrent-requests"'
+
+
+def test_a_limit_outside_of_rules_is_called_what_it_is() -> None:
+    fields = dict(LimitHeaders().of(answer(allowed(adhoc_rule(parse_limit("5/s burst 9"))))))
+
+    assert fields["RateLimit-Policy"] == '"5/second burst 9";q=5;w=1'
 
 
 @pytest.mark.parametrize("status", [NO_RULE, unlimited(MINUTE)])

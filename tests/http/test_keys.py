@@ -87,6 +87,21 @@ def test_for_limits_outside_of_rules_a_key_is_its_names_and_values() -> None:
     ]
 
 
+def test_a_function_may_name_the_user_in_the_requests_place() -> None:
+    keys = Keys("user", ClientAddress(), user=lambda request: request.header("x-user"))
+
+    assert keys.descriptors(Asked(user="ada", headers={"x-user": "bob"})) == [{"user": "bob"}]
+    assert not keys.needs_user
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [("ip", False), ("ip+route", False), ("user", True), ({"who": "user_or_ip"}, True)],
+)
+def test_keys_tell_whether_they_need_the_user(spec: KeySpec, needed: bool) -> None:
+    assert Keys(spec, ClientAddress()).needs_user is needed
+
+
 @pytest.mark.parametrize("spec", ["", "=ip", "header:", "ip+", [], {}, [[]], "usr", ["ip", 7]])
 def test_a_key_that_means_nothing_is_refused(spec: KeySpec) -> None:
     with pytest.raises(ConfigError, match="key"):
