@@ -9,7 +9,7 @@ from importlib import import_module
 
 from benchmarks.figure import Figure
 
-NAMES = ("limiter", "ring", "wire", "cluster", "restarts", "membership", "faces")
+NAMES = ("limiter", "ring", "wire", "cluster", "restarts", "membership", "faces", "gateway")
 
 
 def main(arguments: list[str]) -> int:
