@@ -49,10 +49,11 @@ def run(rounds: int) -> Iterator[Figure]:
         words += ["--grpc", f"127.0.0.1:{gateway[1]}", "--log-level", "error"]
         with (
             running_cluster(rules, ["a"]) as nodes,
-            _worker("benchmarks.bare", *map(str, bare)) as bare_worker,
-            _worker("node.entry", *words, "--cluster", nodes.url) as worker,
+            _program("benchmarks.bare", *map(str, bare)) as bare_main,
+            _program("node.entry", *words, "--cluster", nodes.url) as main,
         ):
-            _wait_up(gateway[0], gateway[1], bare[0], bare[1])
+            _wait_up(*gateway, *bare)
+            bare_worker, worker = _worker_of(bare_main), _worker_of(main)
             samples: dict[str, tuple[int, _Sample]] = {
                 "http_bare": (bare_worker, lambda: _over_http(bare[0], "bench")),
                 "http_local": (worker, lambda: _over_http(gateway[0], "nobody")),
@@ -118,18 +119,19 @@ async def _over_grpc(port: int, domain: str) -> None:
 
 
 @contextmanager
-def _worker(module: str, *words: str) -> Iterator[int]:
-    """Run a server of granian's; gives the process id of its one worker."""
+def _program(module: str, *words: str) -> Iterator[int]:
+    """Run a server of granian's; gives the process id of its main process."""
     with subprocess.Popen([sys.executable, "-m", module, *words]) as process:
         try:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-            give_up = time.monotonic() + _PATIENCE
-            while not (found := children.read_text("ascii").split()):
-                assert time.monotonic() < give_up, "it did not start"
-                time.sleep(0.05)
-            yield int(found[0])
+            yield process.pid
         finally:
             process.terminate()
+
+
+def _worker_of(pid: int) -> int:
+    """The one worker of a server that is up."""
+    [worker] = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    return int(worker)
 
 
 def _wait_up(*ports: int) -> None:

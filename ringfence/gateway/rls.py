@@ -16,7 +16,7 @@ from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitRespon
 from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from ringfence.client.decision import Decision, Status, decide
+from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.rls_metadata import describe
 from ringfence.http.headers import LimitHeaders
@@ -73,17 +73,23 @@ class RateLimitService:
         """
         asked = self._read(request)
         gives_back = negative or [_is_negative(each) for each in request.descriptors]
-        decision = await self._decide(request, asked, gives_back)
-        return self._answer(request, decision)
+        if True in gives_back:
+            decision = await self._mixed(request, asked, gives_back)
+        else:
+            decision = await self._check(request.domain, asked, request.hits_addend or 1)
+        statuses = decision.statuses
+        if self._settings.quota and _passes_as_quota(statuses):
+            # Told of what passes: the others deny nobody.
+            decision = decide([each for each in statuses if each.allowed])
+        return self._answer(request, decision, statuses)
 
     # -- deciding ------------------------------------------------------------------------------
 
-    async def _decide(
+    async def _mixed(
         self, request: RateLimitRequest, asked: list[Descriptor], gives_back: Sequence[bool]
     ) -> Decision:
+        """Check some descriptors and give back to the others."""
         cost = request.hits_addend or 1
-        if True not in gives_back:
-            return await self._check(request.domain, asked, cost)
         statuses: list[Status | None] = [None] * len(asked)
         plain = [place for place, gives in enumerate(gives_back) if not gives]
         if plain:
@@ -101,13 +107,13 @@ class RateLimitService:
     async def _refund(self, domain: str, descriptor: Descriptor, cost: int) -> Status:
         """Give back, never past empty; what is left denies nobody."""
         if not descriptor.entries:
-            return decide([]).statuses[0]
+            return NO_RULE
         decision = await self._limiter.refund(domain, descriptor, cost)
         return decision.statuses[0]
 
     async def _check(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
         if not any([each.entries for each in asked]):
-            return decide([decide([]).statuses[0]] * len(asked))  # Nothing to count by.
+            return decide([NO_RULE] * len(asked))  # Nothing to count by.
         within = self._settings.deadline
         if not self._settings.quota:
             return await self._limiter.check(domain, asked, cost, timeout=within)
@@ -116,15 +122,10 @@ class RateLimitService:
         met = [place for place, match in enumerate(matches) if match is not None]
         alone = [_with_cost(asked[place], cost) for place in met]
         decisions = await self._limiter.check_many(domain, alone, timeout=within) if met else []
-        statuses = [decide([]).statuses[0]] * len(asked)
+        statuses = [NO_RULE] * len(asked)
         for place, each in zip(met, decisions, strict=True):
             statuses[place] = each.statuses[0]
-        limited = [each for each in statuses if each.limit is not None]
-        if limited and not any([each.allowed for each in limited]):
-            return decide(statuses)
-        told = decide([each for each in statuses if each.allowed])
-        told.statuses = tuple(statuses)
-        return told
+        return decide(statuses)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -156,16 +157,18 @@ class RateLimitService:
 
     # -- answering -----------------------------------------------------------------------------
 
-    def _answer(self, request: RateLimitRequest, decision: Decision) -> RateLimitResponse:
+    def _answer(
+        self, request: RateLimitRequest, decision: Decision, statuses: Sequence[Status]
+    ) -> RateLimitResponse:
         passes = decision.allowed or self._settings.shadow
         response = RateLimitResponse(overall_code=_OK if passes else _OVER_LIMIT)
-        for status, asked in zip(decision.statuses, request.descriptors, strict=True):
+        for status, asked in zip(statuses, request.descriptors, strict=True):
             _tell(response.statuses.add(), status, asked)
         for name, value in self._headers.of(decision):
             if not (passes and name == "Retry-After"):
                 response.response_headers_to_add.add(key=name.lower(), value=value)
         if self._settings.dynamic_metadata:
-            response.dynamic_metadata.update(describe(request, decision))
+            response.dynamic_metadata.update(describe(request, statuses))
         return response
 
 
@@ -189,6 +192,12 @@ def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
         out.limit_remaining = min(status.remaining or 0, _U32)
     # Envoy cuts fractions off, and nothing resets in 0 seconds.
     out.duration_until_reset.seconds = ceil(status.reset_after)
+
+
+def _passes_as_quota(statuses: Sequence[Status]) -> bool:
+    """Whether any limit that was met has room left; without one, nothing denies."""
+    limited = [each for each in statuses if each.limit is not None]
+    return not limited or any([each.allowed for each in limited])
 
 
 def _is_negative(asked: RateLimitDescriptor) -> bool:

@@ -3,22 +3,22 @@
 Envoy's filters and access logs read it. Its shape is that of `envoyproxy/ratelimit`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
 
-from ringfence.client.decision import Decision
+from ringfence.client.decision import Status
 
 __all__ = ["describe"]
 
 
-def describe(request: RateLimitRequest, decision: Decision) -> dict[str, Any]:
+def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
     """Tell a request and what its rules carry; of two rules that name a thing, the first one."""
     told: dict[str, Any] = {}
-    for status in decision.statuses:
+    for status in statuses:
         if status.rule is not None and status.allowed:
             _merge(told, status.rule.metadata)
     told["domain"] = request.domain
