@@ -33,6 +33,7 @@ class _ReaderGone(Exception):
 _MODULES = {
     "check": "checking",
     "demo": "demonstrating",
+    "gateway": "gatewaying",
     "keys": "keys",
     "leave": "leaving",
     "members": "members",

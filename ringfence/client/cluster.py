@@ -71,6 +71,9 @@ class ClusterSettings:
     route: bool = True
     """Ask the owner of each key; False asks the first seed that answers, which forwards: for
     one-shot tools."""
+    patience: float | None = None
+    """Seconds after which an owner that has not answered is not waited for alone: its standby is
+    asked as well. None to ask it only when the owner is given up."""
 
 
 _Told = TypeVar("_Told", Members, Rules)
@@ -97,7 +100,7 @@ class Cluster:
         self._rules = RuleSet() if rules is None else rules
         self._fixed_rules = self._knows_rules = rules is not None
         policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
-        self._router = Router(policy.decide)
+        self._router = Router(policy.decide, patience=settings.patience)
         self._links: dict[Address, Link] = {}
         self._rows: tuple[MemberRow, ...] = ()
         self._view = 0

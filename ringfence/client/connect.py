@@ -76,18 +76,23 @@ async def open_cluster(
     rules: RuleSet | None = None,
     route: bool = True,
     wait: float = 5.0,
+    patience: float | None = None,
+    deadline: float | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Connect as `connect` does; for tools that want to see members and counters too."""
+    """Connect as `connect` does; for tools that want to see members and counters too.
+
+    `patience` is how long an owner may take over a check before its standby is asked as well,
+    which is told that it has what is left then until `deadline`.
+    """
     checked_seconds("wait", wait)
     if not isinstance(rules, RuleSet | None):
         raise ConfigError(f"rules {rules!r} is no RuleSet")
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=LinkSettings()
-        if url.timeout is None
-        else LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout),
+        link=_links_of(url, patience, deadline),
         route=route,
+        patience=patience,
     )
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
@@ -154,6 +159,13 @@ def client_hello(url: ClusterUrl) -> Hello:
         token.secret if token else b"",
         secrets.randbits(64),
     )
+
+
+def _links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -> LinkSettings:
+    told = None if patience is None or deadline is None else deadline - patience
+    if url.timeout is None:
+        return LinkSettings(told_timeout=told)
+    return LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout, told_timeout=told)
 
 
 def _log_bug(error: BaseException) -> None:

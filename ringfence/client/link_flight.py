@@ -166,7 +166,8 @@ class Flight:
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
         seq = self._take_seq()
-        left = together[-1].asked_at + self._settings.slow_timeout - now
+        patience = self._settings.told_timeout or self._settings.slow_timeout
+        left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
             payload = encode(request_of(together, seq, self._view(), deadline_ms))

@@ -80,10 +80,17 @@ Fallback = Callable[[Batch, int], tuple[Outcome, Source]]
 class Router:
     """Sends each key of a batch to the member that decides it, and gathers the verdicts."""
 
-    def __init__(self, fallback: Fallback, *, retries: bool = False) -> None:
+    def __init__(
+        self, fallback: Fallback, *, retries: bool = False, patience: float | None = None
+    ) -> None:
         """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
-        learn of it before their callers do."""
+        learn of it before their callers do.
+
+        An owner that takes longer than `patience` (seconds) over a check is not given up, but its
+        standby is asked as well; what the later one of the two charged is given back.
+        """
         self._fallback = fallback
+        self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
         """None until the members are known: then everything falls back."""
@@ -119,7 +126,7 @@ class Router:
         must decide.
         """
         routes = self.routes
-        if routes is None:
+        if routes is None or self._patience is not None:
             return None
         if routes is not self._joined_by:
             self._targets = routes.target_by_shard()
@@ -215,17 +222,24 @@ class Router:
             asked = routes
             parts = _split(routes, batch, gathering.missing, stand_in=stand_in)
             gathering.is_split = gathering.is_split or len(parts) > 1
-            gathering.waiters = []
+            waiters = []
             for indexes, target in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
                 waiter = _Waiter(part, indexes)
+                waiters.append(waiter)
                 gathering.waiters.append(waiter)
                 target.ask(part, hops=hops, stand_in=stand_in, done=waiter.resolve)
-            for waiter in gathering.waiters:
-                await waiter.wait()
-            gathering.take()
+            if self._patience is None or stand_in or batch.op is not Op.CHECK:
+                await _wait_all(waiters)
+            else:
+                with anyio.move_on_after(self._patience):
+                    await _wait_all(waiters)
+            self._take(gathering)
             if not gathering.missing or gathering.verdicts.refusal is not None:
                 return
+        if self._patience is not None:
+            await _wait_all(gathering.waiters)  # An owner that was slow is better than nobody.
+            self._take(gathering)
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
         await anyio.lowlevel.checkpoint()
@@ -233,15 +247,21 @@ class Router:
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""
         batch, verdicts = gathering.batch, gathering.verdicts
-        gathering.take()
+        self._take(gathering)
         for index in gathering.missing:
             verdicts.put(index, *self._fallback(batch, index))
         if batch.op is not Op.CHECK:
             return
         if batch.groups and (gathering.is_split or gathering.missing):
             self._settle(gathering, vetoes)
-        if gathering.missing:
-            self._take_back_when_late(gathering)
+        self._take_back_when_late(gathering)
+
+    def _take(self, gathering: "_Gathering") -> None:
+        """Take what has been answered by now; what was charged twice is given back once."""
+        for waiter, verdicts, rows in gathering.take():
+            if waiter.part.op is Op.CHECK:
+                twice = [row for row in rows if verdicts.outcomes.codes[row] <= _LAST_CHARGED]
+                self.refund(waiter.part, twice, verdicts, gathering.asked_at)
 
     def _settle(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Give back what a group was charged in one place when it was denied in another."""
@@ -267,7 +287,7 @@ class Router:
         batch = gathering.batch
         if batch.op is not Op.CHECK:
             return
-        gathering.take()
+        self._take(gathering)
         verdicts = gathering.verdicts
         charged = [i for i in range(len(batch)) if verdicts.outcomes.codes[i] <= _LAST_CHARGED]
         self.refund(batch, charged, verdicts, gathering.asked_at)
@@ -299,7 +319,16 @@ class Router:
 class _Waiter:
     """One outstanding ask."""
 
-    __slots__ = ("_answered", "indexes", "is_done", "on_late", "part", "refusal", "verdicts")
+    __slots__ = (
+        "_answered",
+        "indexes",
+        "is_done",
+        "is_taken",
+        "on_late",
+        "part",
+        "refusal",
+        "verdicts",
+    )
 
     def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
         self.part = part
@@ -308,6 +337,7 @@ class _Waiter:
         self.verdicts: Verdicts | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
+        self.is_taken = False
         self.on_late: Callable[[Verdicts], None] | None = None
         """Told of verdicts that nobody waits for any more."""
         self._answered = Signal()
@@ -334,28 +364,50 @@ class _Gathering:
         self.batch = batch
         self.asked_at = asked_at
         self.waiters = waiters
-        """One for each member that was asked last."""
+        """One for each question to a member."""
         self.verdicts = empty_verdicts(len(batch))
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
 
-    def take(self) -> None:
-        """Fill in what has been answered by now."""
+    def take(self) -> "list[tuple[_Waiter, Verdicts, list[int]]]":
+        """Fill in what has been answered by now.
+
+        Returns the rows of each answer that another one had filled in before.
+        """
         if len(self.waiters) == 1 and len(self.waiters[0].indexes) == len(self.batch.keys):
-            verdicts = self.waiters[0].verdicts
-            if verdicts is not None:  # By far the most frequent case: one member decided all.
-                self.verdicts, self.missing = verdicts, ()
-                return
-        answered: set[int] = set()
+            only = self.waiters[0]
+            if only.verdicts is not None and not only.is_taken:
+                # By far the most frequent case: one member decided all.
+                only.is_taken = True
+                self.verdicts, self.missing = only.verdicts, ()
+                return []
+        surplus = []
         for waiter in self.waiters:
             if waiter.refusal is not None:
                 self.verdicts.refusal = waiter.refusal
-            if waiter.verdicts is not None:
-                self.verdicts.spread(waiter.indexes, waiter.verdicts)
-                answered.update(waiter.indexes)
-        if answered:
-            self.missing = [index for index in self.missing if index not in answered]
+            verdicts = waiter.verdicts
+            if verdicts is None or waiter.is_taken:
+                continue
+            waiter.is_taken = True
+            missing = set(self.missing)
+            rows = [row for row, index in enumerate(waiter.indexes) if index in missing]
+            if len(rows) == len(waiter.indexes):
+                self.verdicts.spread(waiter.indexes, verdicts)
+            else:
+                every = range(len(waiter.indexes))
+                surplus.append((waiter, verdicts, [row for row in every if row not in rows]))
+                for row in rows:
+                    outcome, source = verdicts.outcomes.row(row), Source(verdicts.sources[row])
+                    self.verdicts.put(waiter.indexes[row], outcome, source)
+            missing.difference_update(waiter.indexes)
+            self.missing = [index for index in self.missing if index in missing]
+        return surplus
+
+
+async def _wait_all(waiters: Sequence[_Waiter]) -> None:
+    for waiter in waiters:
+        await waiter.wait()
 
 
 def _split(

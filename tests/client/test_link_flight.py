@@ -279,3 +279,15 @@ def test_a_member_that_falls_silent_is_given_up_although_it_answered_others_befo
     assert sky.flight.give_up_late(PATIENCE, heard_at=0.5 * PATIENCE) == []
     assert len(sky.flight.give_up_late(1.6 * PATIENCE, heard_at=0.5 * PATIENCE)) == 1
     assert asked == [None]
+
+
+def test_members_are_told_how_little_time_callers_have():
+    hasty, usual = Sky(told_timeout=0.011), Sky()
+
+    told = []
+    for sky in (hasty, usual):
+        sky.ask("a")
+        [request] = sky.depart(now=0.001)
+        told.append(request.deadline_ms)
+
+    assert told == [10, 999]
