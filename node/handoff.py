@@ -179,7 +179,9 @@ class Handoff:
         """Ask those whose shards we took over whether they are back."""
         by_owner: dict[NodeId, list[int]] = {}
         for shard, owner in self._holdings.taken():
-            if self._is_ours(shard):
+            if owner == self._me and self._is_ours(shard):
+                self._holdings.settle(shard)
+            elif self._is_ours(shard):
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -215,7 +217,15 @@ class Handoff:
         adopted: list[int] = []
         for group, shard, counts, tallies in _each(reply):
             if group.hold is Hold.HELD:
-                self._holdings.adopt(shard, group, sender, counts, tallies, self._clock())
+                self._holdings.adopt(
+                    shard,
+                    group,
+                    sender,
+                    counts,
+                    tallies,
+                    self._clock(),
+                    is_ours=self._is_ours(shard),
+                )
                 adopted.append(shard)
             else:
                 self._holdings.settle(shard)
@@ -343,7 +353,10 @@ class _Search:
             match group.hold:
                 case Hold.HELD:
                     del self._left[shard]
-                    self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
+                    is_ours = self._handoff._is_ours(shard)
+                    self._handoff._holdings.adopt(
+                        shard, group, name, counts, tallies, now, is_ours=is_ours
+                    )
                     self._handoff.found(shard)
                     adopted.append(shard)
                 case Hold.COPY:

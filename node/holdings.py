@@ -303,10 +303,13 @@ class Holdings:
         counts: Snapshot,
         tallies: Sequence[Sequence[int]],
         now: int,
+        *,
+        is_ours: bool,
     ) -> None:
         """Count a shard from now on that `sender` has given away, or join it with what is here.
 
-        `about` is the group it came in. The same gift again changes nothing.
+        `about` is the group it came in; `is_ours` tells whether it should be here. The same gift
+        again changes nothing.
         """
         gift = sender, about.gift
         if self._adopted.get(shard) == gift:
@@ -320,7 +323,8 @@ class Holdings:
         if not self.held[shard]:
             self._restore(counts, now)
             self._hold(shard)
-            if about.taken_from and about.taken_from != self._me:
+            if about.taken_from and (about.taken_from != self._me or not is_ours):
+                # Whoever we gave it to counts on from there: to him only the tally is news.
                 taken = self._taken[shard] = _Taken(NodeId(about.taken_from))
                 self._add_tallies(taken.tally, counts, tallies, now)
         elif here is not None and here.is_base_whole and about.taken_from == self._me:
@@ -339,9 +343,11 @@ class Holdings:
             self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
             self._counters.add("splits_healed")
         else:
-            # Two that counted from nothing, without knowing of each other.
+            # Two that counted from nothing, without knowing of each other. What other data centers
+            # have told of the keys both have heard, so only what was admitted here adds up.
             scratch = Engine(max_keys=max(1, len(counts.keys)))
-            scratch.restore(counts, now)
+            own = Snapshot(counts.keys, counts.states, counts.limits, counts.which, [])
+            scratch.restore(own, now)
             self._charge({key: [0, scratch.used(key, now)] for key in counts.keys}, now)
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)

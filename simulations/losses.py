@@ -101,17 +101,23 @@ def _gone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> set[str]
 
 
 def _disturbed_since(fault: Fault, others: Iterable[Fault]) -> float | None:
-    """When the disturbances began that last until shortly before it; None when there are none."""
+    """When the disturbances began that last until shortly before it; None when there are none.
+
+    Two of them may have taken the standby and then kept the owner from telling the next one: then
+    nothing may be copied.
+    """
     begin, end = fault.at, fault.at + (_LEAVING if fault.verb == "leave" else 0.0)
-    is_disturbed = False
+    disturbed = 0
     for other in sorted(others, key=lambda other: other.at, reverse=True):
         if other.verb in _HARMLESS:
             continue
         until = other.at if VERBS[other.verb].end is None else other.until
         if other.at <= end and (until is None or until + _NEW_COPY >= begin):
-            is_disturbed = True
+            disturbed += 1
             begin = min(begin, other.at)
-    return begin if is_disturbed else None
+    if disturbed > 1:
+        return float("-inf")
+    return begin if disturbed else None
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
