@@ -23,8 +23,7 @@ ANSWERS = (
         (
             Edit(
                 "node.deciding:Deciding.decide_now",
-                "is_here = all([held[shard_of(key)] for key in batch.keys]) and not"
-                " self._is_elsewhere(batch)",
+                "is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)",
                 "is_here = not self._is_elsewhere(batch)",
             ),
         ),

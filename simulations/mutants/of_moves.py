@@ -8,7 +8,13 @@ MOVES = (
     Mutant(
         "dirty-key-lost",
         "a key that was charged alone is not marked for the standby",
-        (Edit("node.holdings:Holdings.decided", "self.dirty[keys[0]] = None", "pass"),),
+        (
+            Edit(
+                "node.holdings:Holdings.decided",
+                "if max(codes) > _LAST_CHARGED:",
+                "if len(keys) == 1:\n    keys = []\nelif max(codes) > _LAST_CHARGED:",
+            ),
+        ),
         ("crash", "crash-for-good"),
     ),
     Mutant(
