@@ -9,7 +9,10 @@ from importlib import import_module
 
 from benchmarks.figure import Figure
 
-NAMES = ("limiter", "memory", "growth", "ring", "wire", "cluster", "restarts", "membership")
+NAMES = (
+    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss"),
+    *("restarts", "membership", "faces", "gateway"),
+)
 
 
 def main(arguments: list[str]) -> int:

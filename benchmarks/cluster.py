@@ -1,6 +1,7 @@
 """A check over real QUIC to a node process, beside a bare echo on the same library in the same run.
 
-Lone checks and lone echoes alternate, so that what the machine does to one it does to the other.
+Checks and echoes alternate, so that what the machine does to one it does to the other. Every
+decision is looked at: only those that allow count.
 """
 
 import tempfile
@@ -17,9 +18,11 @@ from benchmarks.figure import Figure
 from node.demo.cluster import running_cluster
 from ringfence.client import Limiter, connect
 
+__all__ = ["RULES", "connected", "paced", "run", "share"]
+
 T = TypeVar("T")
 
-_RULES = """\
+RULES = """\
 domain: bench
 descriptors:
   - key: user
@@ -28,32 +31,44 @@ descriptors:
 _LONE = 1000
 _SECONDS = 1.0
 _BATCH = 256
+_PACE = 0.0005
+"""Seconds between two looks at how many checks should have come by now."""
 _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latency of lone checks against the echo, and throughput of one client."""
+    """Yield latency, lone and under load, and throughput of one client, each beside the echo's."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
-        rules.write_text(_RULES, "utf-8")
+        rules.write_text(RULES, "utf-8")
         with running_cluster(rules, ["a"]) as nodes, RawEcho() as echo:
             yield from _latency(nodes.url, echo, rounds)
+            most = 0.0
             for tasks in (64, 1024):
-                per_s = [trio.run(_connected, nodes.url, _tasks(tasks)) for _ in range(rounds)]
-                yield _figure(f"cluster.check_per_s_{tasks}", per_s, "1/s")
-            many = [trio.run(_connected, nodes.url, _batches) for _ in range(rounds)]
+                ours: list[float] = []
+                bare: list[float] = []
+                for _ in range(rounds):
+                    ours.append(trio.run(connected, nodes.url, _tasks(tasks)))
+                    bare.append(echo.crowd(tasks, _SECONDS))
+                ratios = [one / other for one, other in zip(ours, bare, strict=True)]
+                yield _figure(f"cluster.check_per_s_{tasks}", ours, "1/s")
+                yield _figure(f"cluster.echo_per_s_{tasks}", bare, "1/s")
+                yield _figure(f"cluster.check_vs_echo_{tasks}", ratios, "ratio")
+                most = median(ours)
+            many = [trio.run(connected, nodes.url, _batches) for _ in range(rounds)]
             yield _figure("cluster.check_many_per_s", many, "1/s")
+            yield from _loaded(nodes.url, most / 5, rounds)
 
 
 def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
     ours: list[list[float]] = []
     bare: list[list[float]] = []
     for _ in range(rounds):
-        ours.append(trio.run(_connected, url, _lone))
+        ours.append(trio.run(connected, url, _lone))
         bare.append(echo.lone(_LONE))
-    for share, name in ((0.5, "p50"), (0.99, "p99")):
-        checks = [_share(samples, share) * 1e6 for samples in ours]
-        echoes = [_share(samples, share) * 1e6 for samples in bare]
+    for part, name in ((0.5, "p50"), (0.99, "p99")):
+        checks = [share(samples, part) * 1e6 for samples in ours]
+        echoes = [share(samples, part) * 1e6 for samples in bare]
         ratios = [one / other for one, other in zip(checks, echoes, strict=True)]
         yield _figure(f"cluster.lone_{name}_us", checks, "us")
         yield _figure(f"cluster.echo_{name}_us", echoes, "us")
@@ -61,7 +76,19 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
         yield _figure(ratio, ratios, "ratio")
 
 
-async def _connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
+def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
+    """Latency when checks come at a steady pace, a fifth of what 1024 tasks can do."""
+    samples = [trio.run(connected, url, paced(per_s)) for _ in range(rounds)]
+    middle = [share(each, 0.5) * 1e6 for each in samples]
+    slow = [share(each, 0.99) * 1e6 for each in samples]
+    yield _figure("cluster.loaded_p50_us", middle, "us")
+    yield _figure("cluster.loaded_p99_us", slow, "us")
+    ratios = [one / other for one, other in zip(slow, middle, strict=True)]
+    yield _figure("cluster.loaded_p99_vs_p50", ratios, "ratio")
+
+
+async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
+    """Run a measurement with a client of its own."""
     async with connect(url, raise_on_outage=True) as limiter:
         return await measure(limiter)
 
@@ -80,10 +107,34 @@ def _tasks(count: int) -> Callable[[Limiter], Awaitable[float]]:
 
     async def measure(limiter: Limiter) -> float:
         async def work(place: int) -> int:
-            await limiter.check("bench", _KEYS[place % len(_KEYS)])
-            return 1
+            decision = await limiter.check("bench", _KEYS[place % len(_KEYS)])
+            return int(decision.allowed)
 
         return await _rate(work, count)
+
+    return measure
+
+
+def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
+    """Latencies of checks that come at their own pace, however long others take."""
+
+    async def measure(limiter: Limiter) -> list[float]:
+        samples: list[float] = []
+
+        async def check(place: int) -> None:
+            begun = perf_counter()
+            await limiter.check("bench", _KEYS[place % len(_KEYS)])
+            samples.append(perf_counter() - begun)
+
+        made = 0
+        begun = perf_counter()
+        async with trio.open_nursery() as nursery:
+            while (passed := perf_counter() - begun) < _SECONDS:
+                while made < passed * per_s:
+                    nursery.start_soon(check, made)
+                    made += 1
+                await trio.sleep(_PACE)
+        return samples[len(samples) // 10 :]  # Without the first, which connect and warm up.
 
     return measure
 
@@ -93,7 +144,8 @@ async def _batches(limiter: Limiter) -> float:
 
     async def work(place: int) -> int:
         start = place * _BATCH % (len(_KEYS) - _BATCH)
-        return len(await limiter.check_many("bench", _KEYS[start : start + _BATCH]))
+        decisions = await limiter.check_many("bench", _KEYS[start : start + _BATCH])
+        return sum([decision.allowed for decision in decisions])
 
     return await _rate(work, 4)
 
@@ -116,9 +168,10 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
     return done / (perf_counter() - begun)
 
 
-def _share(samples: list[float], share: float) -> float:
+def share(samples: list[float], part: float) -> float:
+    """Find the sample that `part` of all samples are not above."""
     ordered = sorted(samples)
-    return ordered[int(share * (len(ordered) - 1))]
+    return ordered[int(part * (len(ordered) - 1))]
 
 
 def _figure(name: str, samples: list[float], unit: str) -> Figure:

@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import time
+from collections import deque
 from datetime import UTC, datetime
 from math import inf
 from multiprocessing.connection import Connection as PipeEnd
@@ -27,6 +28,8 @@ from ringfence.transport.authority import self_signed
 __all__ = ["RawEcho"]
 
 _ALPN = ["echo"]
+_KEY = 20
+"""Bytes of a key."""
 
 
 class RawEcho:
@@ -58,6 +61,14 @@ class RawEcho:
     def lone(self, n: int) -> list[float]:
         """Time `n` round trips, one after the other, on one warm connection; in seconds."""
         return trio.run(_measure, self._port, os.urandom(self._size), n)
+
+    def crowd(self, tasks: int, seconds: float) -> float:
+        """Keys per second that `tasks` have echoed, each one key after the other.
+
+        What all tasks that were ready had to say leaves together: the least that a client which
+        batches can do.
+        """
+        return trio.run(_measure_crowd, self._port, tasks, seconds)
 
 
 class _Peer:
@@ -99,6 +110,73 @@ async def _measure(port: int, payload: bytes, n: int) -> list[float]:
         quic.close()
         peer.flush()
         return samples[warm_up:]
+
+
+async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
+    configuration = QuicConfiguration(alpn_protocols=_ALPN, verify_mode=ssl.CERT_NONE)
+    quic = QuicConnection(configuration=configuration)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind(("127.0.0.1", 0))
+        peer = _Peer(sock, quic)
+        quic.connect(("127.0.0.1", port), trio.current_time())
+        peer.flush()
+        while not await _advance(peer, HandshakeCompleted):
+            pass
+        crowd = _Crowd(peer)
+        begun = time.perf_counter()
+        async with trio.open_nursery() as service:
+            service.start_soon(crowd.read)
+            service.start_soon(crowd.send)
+            async with trio.open_nursery() as callers:
+                for _ in range(tasks):
+                    callers.start_soon(crowd.ask, begun + seconds)
+            spent = time.perf_counter() - begun
+            service.cancel_scope.cancel()
+        quic.close()
+        peer.flush()
+    return crowd.done / spent
+
+
+class _Crowd:
+    """Tasks that each wait for the echo of a key."""
+
+    def __init__(self, peer: _Peer) -> None:
+        self.done = 0
+        self._peer = peer
+        self._keys: list[bytes] = []
+        self._waiting: deque[trio.lowlevel.Task] = deque()
+        self._asked = trio.Event()
+
+    async def ask(self, until: float) -> None:
+        key = os.urandom(_KEY)
+        while time.perf_counter() < until:
+            self._keys.append(key)
+            self._waiting.append(trio.lowlevel.current_task())
+            self._asked.set()
+            await trio.lowlevel.wait_task_rescheduled(_never_abort)
+            self.done += 1
+
+    async def send(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            keys, self._keys = self._keys, []
+            if keys:
+                self._peer.quic.send_stream_data(0, b"".join(keys))
+                self._peer.flush()
+
+    async def read(self) -> None:
+        left = 0
+        while True:
+            left += await _advance(self._peer, StreamDataReceived)
+            while left >= _KEY:
+                left -= _KEY
+                trio.lowlevel.reschedule(self._waiting.popleft())
+
+
+def _never_abort(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
 
 
 async def _round_trip(peer: _Peer, payload: bytes) -> float:

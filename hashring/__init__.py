@@ -16,12 +16,13 @@ from hashring.errors import (
 from hashring.member import Member, NodeId
 from hashring.moves import Move, moved
 from hashring.ring import Ring
-from hashring.shards import SHARDS, shard_of
+from hashring.shards import SHARDS, shard_of, shards_of
 from hashring.view import View
 
 __all__ = [
     "SHARDS",
     "shard_of",
+    "shards_of",
     "NodeId",
     "Member",
     "Ring",

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import trio
 
-from hashring import NodeId, Ring, shard_of
+from hashring import NodeId, Ring, shard_of, shards_of
 from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.measures import Measures
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
@@ -55,6 +56,10 @@ class NodeRoutes(Routes):
         owner = self.me if self.is_here(shard) else Routes.owner(self, key)
         return (self.holder_of(shard) or owner) if owner == self.me else owner
 
+    def owners(self, keys: Sequence[bytes]) -> list[NodeId | None]:
+        """Name the member that decides each key."""
+        return [self.owner(key) for key in keys]
+
 
 class Deciding:
     """Decides frames for one node."""
@@ -80,6 +85,8 @@ class Deciding:
         """Ids of rules that another data center decides."""
         self.waiting = 0
         """Checks that wait for somebody else."""
+        self.measures: Measures | None = None
+        """Told of every decision, when an operator looks."""
         self._me = me
         self._engine = engine
         self._holdings = holdings
@@ -100,8 +107,7 @@ class Deciding:
 
     def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide at once what is held here; None when something must be waited for."""
-        held = self._holdings.held
-        is_here = all([held[shard_of(key)] for key in batch.keys]) and not self._is_elsewhere(batch)
+        is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)
         if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
             return self._decide(batch, is_stand_in=request.stand_in)
         if self.waiting + len(batch) > _MOST_WAITING:
@@ -129,9 +135,12 @@ class Deciding:
         finally:
             self.waiting -= len(batch)
 
+    def join(self, key: bytes, cost: int) -> None:
+        """Nodes ask in batches."""
+
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
-        if not all([self._holdings.held[shard_of(key)] for key in batch.keys]):
+        if not self._has_all(batch.keys):
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, stand_in, done)
             return
@@ -170,6 +179,8 @@ class Deciding:
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)
         )
         self._counters.decided(batch.op, verdicts, stand_in=stands_in)
+        if self.measures is not None:
+            self.measures.decided(batch, verdicts, stand_in=stands_in)
         self._admitted(batch, verdicts)
         return verdicts
 
@@ -264,9 +275,12 @@ class Deciding:
         is_late = not found
         return found[0] if found else None
 
+    def _has_all(self, keys: Sequence[bytes]) -> bool:
+        return False not in map(self._holdings.held.__getitem__, shards_of(keys))
+
     def _missing(self, batch: Batch) -> list[int]:
         held = self._holdings.held
-        shards = dict.fromkeys([shard_of(key) for key in batch.keys])
+        shards = dict.fromkeys(shards_of(batch.keys))
         return [shard for shard in shards if not held[shard]]
 
     def _may_decide(self, batch: Batch) -> bool:
@@ -289,6 +303,8 @@ class Deciding:
         )
         undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
         self._counters.add("undecided", undecided)
+        if undecided and self.measures is not None:
+            self.measures.undecided(batch, verdicts)
         return verdicts
 
     def _vetoes(self, batch: Batch, index: int) -> bool:

@@ -179,7 +179,9 @@ class Handoff:
         """Ask those whose shards we took over whether they are back."""
         by_owner: dict[NodeId, list[int]] = {}
         for shard, owner in self._holdings.taken():
-            if self._is_ours(shard):
+            if owner == self._me and self._is_ours(shard):
+                self._holdings.settle(shard)
+            elif self._is_ours(shard):
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -215,7 +217,15 @@ class Handoff:
         adopted: list[int] = []
         for group, shard, counts, tallies in _each(reply):
             if group.hold is Hold.HELD:
-                self._holdings.adopt(shard, group, sender, counts, tallies, self._clock())
+                self._holdings.adopt(
+                    shard,
+                    group,
+                    sender,
+                    counts,
+                    tallies,
+                    self._clock(),
+                    is_ours=self._is_ours(shard),
+                )
                 adopted.append(shard)
             else:
                 self._holdings.settle(shard)
@@ -279,16 +289,17 @@ class Handoff:
 
     def _offer_what_is_not(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
+        for shard, taker in self._holdings.gifts():  # What was given is perhaps lost on the way.
+            by_owner.setdefault(taker, []).append(shard)
         owners = self._ring.owner_by_shard
-        if not owners or owners.count(self._me) == SHARDS:
-            return
-        for shard, is_held in enumerate(self._holdings.held):
-            if is_held and owners[shard] != self._me:
-                by_owner.setdefault(owners[shard], []).append(shard)
+        if owners and owners.count(self._me) < SHARDS:
+            for shard, is_held in enumerate(self._holdings.held):
+                if is_held and owners[shard] != self._me:
+                    by_owner.setdefault(owners[shard], []).append(shard)
         for owner, shards in by_owner.items():
             link = self._link_to(owner)
             if link is not None:
-                link.call(lambda seq, shards=shards: Offer(seq, shards), _nothing)  # type: ignore[misc]
+                link.call(lambda seq, shards=shards: Offer(seq, sorted(shards)), _nothing)  # type: ignore[misc]
 
 
 class _Search:
@@ -342,7 +353,10 @@ class _Search:
             match group.hold:
                 case Hold.HELD:
                     del self._left[shard]
-                    self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
+                    is_ours = self._handoff._is_ours(shard)
+                    self._handoff._holdings.adopt(
+                        shard, group, name, counts, tallies, now, is_ours=is_ours
+                    )
                     self._handoff.found(shard)
                     adopted.append(shard)
                 case Hold.COPY:
@@ -372,7 +386,7 @@ class _Search:
         copies = list(handoff._holdings.copies.of(shard))
         if shard in self._copies:
             copies.append((now, self._copies[shard]))
-        if silent is None and not copies:
+        if silent is None and not copies and not handoff._holdings.has_gift(shard):
             handoff._holdings.begin(shard)
         else:
             owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)

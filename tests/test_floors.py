@@ -19,6 +19,7 @@ FLOORS = {
     "ringfence.wire": 3,
     "ringfence.transport": 3,
     "ringfence.client": 4,
+    "ringfence.http": 4,
     "ringfence": 4,  # what applications import: the client and its front doors
     "ringfence.integrations": 4.5,
     "ringfence.gateway": 4.5,
@@ -28,6 +29,7 @@ FLOORS = {
 BESIDE = {
     ("ringfence.transport", "ringfence.wire"),  # a transport carries the frames of the wire
     ("ringfence", "ringfence.client"),
+    ("ringfence.http", "ringfence.client"),  # headers and bodies tell of a `Decision`
 }
 """Who may import whom on one floor."""
 STRANGERS_TO_ERRORS = {"hashring", "gossip"}
@@ -158,6 +160,7 @@ def test_cores_touch_no_clock_no_socket_no_shared_chance_and_no_environment(fold
 
 def test_importing_ringfence_loads_neither_the_node_nor_what_only_nodes_need() -> None:
     heavy = ["node", "gossip", "simulations", "yaml", "click", "rich", "msgspec"]
+    heavy += ["hypercorn", "prometheus_client"]
     program = f"import sys, ringfence; print(*(sys.modules.keys() & set({heavy})))"
 
     loaded = subprocess.run(

@@ -40,6 +40,17 @@ __all__ = ["node"]
 )
 @click.option("--rules", help="Rule file or directory.")
 @click.option("--keys", help="Directory that `ringfence keys new` wrote.")
+@click.option("--gateway", is_flag=True, help="Start `ringfence gateway` beside the node.")
+@click.option(
+    "--gateway-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its settings file; see docs/gateway.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Operator's port (TCP): metrics, health, the live page; none when absent.",
+)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -58,6 +69,9 @@ def node(
     cluster: str | None,
     rules: str | None,
     keys: str | None,
+    gateway: bool,
+    gateway_config: Path | None,
+    http: str | None,
     log_level: str,
 ) -> None:
     """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
@@ -78,6 +92,15 @@ def node(
         "cluster": cluster,
         "rules": rules,
         "keys": keys,
+        "http": http,
     }
+    settings = load_settings(config, flags=flags)
     with log_to_stderr(log_level):
-        trio.run(serve, load_settings(config, flags=flags))
+        if not (gateway or gateway_config):
+            trio.run(serve, settings)
+            return
+        from node.beside import serve_with_gateway
+        from node.cli.gatewaying import require_gateway
+
+        require_gateway()
+        trio.run(serve_with_gateway, settings, gateway_config)

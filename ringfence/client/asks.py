@@ -8,9 +8,12 @@ from collections import deque
 from dataclasses import dataclass
 
 from ringfence.client.batch import Batch, Done
-from ringfence.wire import MAX_KEYS, MAX_MESSAGE, Request
+from ringfence.wire import MAX_MESSAGE, Request
 
-__all__ = ["Ask", "request_of", "take_together"]
+__all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
+
+MOST_ROWS = 512
+"""Asks are joined up to here, so that a member decides one frame while the next is being made."""
 
 _MOST_BYTES = MAX_MESSAGE // 2
 """Asks are joined up to here; how large they get encoded is guessed from above."""
@@ -39,7 +42,7 @@ def take_together(waiting: deque[Ask]) -> list[Ask]:
         batch = waiting[0].batch
         rows += len(batch)
         size += _size(batch)
-        if rows > MAX_KEYS or size > _MOST_BYTES:
+        if rows > MOST_ROWS or size > _MOST_BYTES:
             break
         together.append(waiting.popleft())
     return together

@@ -12,7 +12,28 @@ from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
-__all__ = ["Batch", "Done", "Target", "Verdicts", "empty_verdicts"]
+__all__ = [
+    "CODE",
+    "SOURCE",
+    "Answered",
+    "Batch",
+    "Done",
+    "GiveBack",
+    "Row",
+    "Target",
+    "Verdicts",
+    "Waiting",
+    "age_ns_of",
+    "empty_verdicts",
+]
+
+_LATER_NS = 50_000_000
+"""By so much longer than the check, at most, a refund is taken to be on its way."""
+Row: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""One row of `Verdicts`: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
+source."""
+CODE, SOURCE = 0, 7
+"""Where a row has its code and its source."""
 
 
 @dataclass(slots=True)
@@ -91,6 +112,27 @@ class Verdicts:
             self.sources[start:stop],
         )
 
+    def rows(self) -> list[Row]:
+        """Turn the columns into rows."""
+        all_ = self.outcomes
+        return list(
+            zip(
+                all_.codes,
+                all_.limits,
+                all_.remaining,
+                all_.retry_after_ns,
+                all_.reset_after_ns,
+                all_.delay_ns,
+                all_.leases,
+                self.sources,
+                strict=True,
+            )
+        )
+
+    def row(self, index: int) -> Row:
+        """Take one row out of the columns."""
+        return self.slice(index, index + 1).rows()[0]
+
     def put(self, index: int, outcome: Outcome, source: Source) -> None:
         """Set one row."""
         columns = self.outcomes
@@ -120,6 +162,17 @@ class Verdicts:
                 column[index] = other[place]
 
 
+def age_ns_of(asked_at: float, now: float) -> int:
+    """How long ago a check that was asked for at `asked_at` can have been charged, in ns, when a
+    refund that leaves `now` arrives.
+
+    It counts from the owner's clock at its arrival, so a refund that is a little slower than the
+    check was must not seem to be about something later.
+    """
+    passed_ns = max(0, round((now - asked_at) * 1e9))
+    return passed_ns + min(passed_ns, _LATER_NS)
+
+
 def empty_verdicts(count: int) -> Verdicts:
     """Make room for `count` rows, each to be filled."""
     return Verdicts(
@@ -141,8 +194,25 @@ Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
 had in time. Called once."""
 
 
+Answered: TypeAlias = Row | AccessDenied | None
+"""What a lone check is told: its row, that we may not ask, or that nobody could be had in time."""
+
+GiveBack: TypeAlias = Callable[[Batch, Sequence[int], Verdicts, float], None]
+"""Gives back what rows of a batch were charged by a check that began at an instant."""
+
+
+class Waiting(Protocol):
+    """Where a lone check that has joined others waits."""
+
+    async def wait(self, give_back: GiveBack) -> Answered:
+        """Wait for the answer to the check that joined last."""
+
+
 class Target(Protocol):
     """Whoever decides a batch."""
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a lone check leave with others; None when it must be asked for as a batch."""
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Decide `batch` and call `done`, at once or later, exactly once."""

@@ -5,7 +5,7 @@ version, so a client that is behind learns of it with its next check and fetches
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
@@ -71,6 +71,9 @@ class ClusterSettings:
     route: bool = True
     """Ask the owner of each key; False asks the first seed that answers, which forwards: for
     one-shot tools."""
+    patience: float | None = None
+    """Seconds after which an owner that has not answered is not waited for alone: its standby is
+    asked as well. None to ask it only when the owner is given up."""
 
 
 _Told = TypeVar("_Told", Members, Rules)
@@ -97,7 +100,7 @@ class Cluster:
         self._rules = RuleSet() if rules is None else rules
         self._fixed_rules = self._knows_rules = rules is not None
         policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
-        self._router = Router(policy.decide)
+        self._router = Router(policy.decide, patience=settings.patience)
         self._links: dict[Address, Link] = {}
         self._rows: tuple[MemberRow, ...] = ()
         self._view = 0
@@ -143,6 +146,14 @@ class Cluster:
     ) -> Verdicts:
         """Decide every row: owner, standby, or the rule's `on_failure`."""
         return await self._router.decide(batch, vetoes, within=within)
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """See `Decider`."""
+        return self._router.join(key, cost)
+
+    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
+        """Decide a lone check: owner, standby, or the rule's `on_failure`."""
+        return self._router.decide_one(key, cost, was_asked=was_asked)
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float

@@ -27,7 +27,7 @@ from ringfence.transport.udp_anyio import AnyioUdp
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
-__all__ = ["client_hello", "connect", "local", "open_cluster"]
+__all__ = ["client_hello", "connect", "local", "open_cluster", "rules_of"]
 
 logger = logging.getLogger("ringfence.client")
 
@@ -76,18 +76,23 @@ async def open_cluster(
     rules: RuleSet | None = None,
     route: bool = True,
     wait: float = 5.0,
+    patience: float | None = None,
+    deadline: float | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Connect as `connect` does; for tools that want to see members and counters too."""
+    """Connect as `connect` does; for tools that want to see members and counters too.
+
+    `patience` is how long an owner may take over a check before its standby is asked as well,
+    which is told that it has what is left then until `deadline`.
+    """
     checked_seconds("wait", wait)
     if not isinstance(rules, RuleSet | None):
         raise ConfigError(f"rules {rules!r} is no RuleSet")
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=LinkSettings()
-        if url.timeout is None
-        else LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout),
+        link=_links_of(url, patience, deadline),
         route=route,
+        patience=patience,
     )
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
@@ -138,7 +143,7 @@ async def local(
     `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
     mapping, or a `RuleSet`. `clock` lets a test move time by hand.
     """
-    limiter = Limiter(LocalDecider(_rules_of(rules), clock or SystemClock(), max_keys))
+    limiter = Limiter(LocalDecider(rules_of(rules), clock or SystemClock(), max_keys))
     try:
         yield limiter
     finally:
@@ -156,11 +161,19 @@ def client_hello(url: ClusterUrl) -> Hello:
     )
 
 
+def _links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -> LinkSettings:
+    told = None if patience is None or deadline is None else deadline - patience
+    if url.timeout is None:
+        return LinkSettings(told_timeout=told)
+    return LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout, told_timeout=told)
+
+
 def _log_bug(error: BaseException) -> None:
     logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
 
 
-def _rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
+def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
+    """Read rules, whichever way they are given. Raises `ConfigError`."""
     if isinstance(rules, RuleSet):
         return rules
     if isinstance(rules, Mapping):

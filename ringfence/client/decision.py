@@ -1,9 +1,9 @@
 """The answer an application gets: a `Decision` per request, a `Status` per counter behind it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import Source
@@ -16,6 +16,8 @@ __all__ = [
     "decide",
     "is_denied",
     "status_of",
+    "status_of_row",
+    "too_late",
     "unlimited",
 ]
 
@@ -24,14 +26,15 @@ _DENIED = Code.DENIED.value
 _NEVER = Code.NEVER.value
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _SOURCES = tuple(Source)
+_NO_ROW: Row = (0, 0, 0, 0, 0, 0, 0, 0)
+"""In a decision that does not come of a single row."""
 
 
 @dataclass(slots=True, repr=False)
 class Status:
     """What one counter said. Durations in seconds.
 
-    Not frozen, nor is `Decision`: one of each is made per check, and freezing them costs more than
-    all the rest of it. Nobody changes one.
+    Not frozen, since freezing costs more than all the rest of it. Nobody changes one.
     """
 
     allowed: bool
@@ -61,30 +64,40 @@ class Status:
         return f"Status({_in_words(self)})"
 
 
-@dataclass(slots=True, repr=False)
-class Decision:
-    """The answer to one request; true when allowed. Durations in seconds.
-
-    With several counters the numbers are those of the counter that refused (the one to wait for
-    longest), else of the one with the least remaining.
-    """
+@dataclass(slots=True)
+class Told:
+    """What a `Decision` says; its fields are explained there. Not frozen, as `Status` is not."""
 
     allowed: bool
     limit: int | None
     remaining: int | None
     retry_after: float | None
-    """0 when allowed; when denied, the same request passes after it; None when it never would."""
     reset_after: float
     delay: float
-    """Queue mode: how long to wait for one's turn; `acquire` waits it for you."""
     source: Source
     rule: Rule | None
     over_soft: bool
     over_shadow: bool
     statuses: tuple[Status, ...]
-    """One per descriptor, in order."""
     leases: Batch | None = None
-    """What `release` gives back; None when no concurrency limit was met."""
+
+
+class Decision:
+    """The answer to one request; true when allowed. Durations in seconds.
+
+    With several counters the numbers are those of the counter that refused (the one to wait for
+    longest), else of the one with the least remaining.
+
+    One is made per check, so it keeps the row it came in, and reads a number when it is asked for.
+    """
+
+    __slots__ = ("_row", "_rule", "_told")
+
+    def __init__(self, rule: Rule | None, row: Row, told: "Told | None" = None) -> None:
+        """Of one counter, a `row` by its `rule`; of several, what they tell together."""
+        self._rule = rule
+        self._row = row
+        self._told = told
 
     def __repr__(self) -> str:
         return f"Decision({_in_words(self)})"
@@ -92,10 +105,88 @@ class Decision:
     def __bool__(self) -> bool:
         return self.allowed
 
+    def __eq__(self, other: object) -> bool:
+        return self._all == other._all if isinstance(other, Decision) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # Rules have metadata, which cannot be hashed.
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the request passes."""
+        if self._told is not None:
+            return self._told.allowed
+        code = self._row[CODE]
+        if code != _DENIED and code != _NEVER:  # noqa: PLR1714 - half the time of a tuple
+            return True
+        return self._rule is not None and self._rule.shadow
+
+    @property
+    def limit(self) -> int | None:
+        """Units per period; None when nothing limits."""
+        return self._all.limit
+
+    @property
+    def remaining(self) -> int | None:
+        """Largest cost that would pass right now; None when unknown or unlimited."""
+        return self._all.remaining
+
+    @property
+    def retry_after(self) -> float | None:
+        """0 when allowed; when denied, the same request passes after it; None if it never would."""
+        return self._all.retry_after
+
+    @property
+    def reset_after(self) -> float:
+        """After this long without checks the counter is as new."""
+        return self._all.reset_after
+
+    @property
+    def delay(self) -> float:
+        """Queue mode: how long to wait for one's turn; `acquire` waits it for you."""
+        return self._all.delay
+
+    @property
+    def source(self) -> Source:
+        """Who decided."""
+        return _SOURCES[self._row[SOURCE]] if self._told is None else self._told.source
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule that was met; None when none applies."""
+        return self._rule if self._told is None else self._told.rule
+
+    @property
+    def over_soft(self) -> bool:
+        """Admitted over the limit, inside its soft margin."""
+        return self._all.over_soft
+
+    @property
+    def over_shadow(self) -> bool:
+        """A shadow rule would have denied this."""
+        return self._all.over_shadow
+
+    @property
+    def statuses(self) -> tuple[Status, ...]:
+        """One per descriptor, in order."""
+        return self._all.statuses
+
+    @property
+    def leases(self) -> Batch | None:
+        """What `release` gives back; None when no concurrency limit was met."""
+        return self._all.leases
+
     @property
     def is_permanent(self) -> bool:
         """Denied, and no wait would help: the cost is larger than the limit could ever admit."""
         return not self.allowed and self.retry_after is None
+
+    @property
+    def _all(self) -> "Told":
+        told = self._told
+        if told is None:
+            assert self._rule is not None
+            told = self._told = _tell([status_of_row(self._rule, self._row)], None)
+        return told
 
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
@@ -110,23 +201,27 @@ def unlimited(rule: Rule) -> Status:
 
 def status_of(rule: Rule, verdicts: Verdicts, index: int) -> Status:
     """Read one row of the columns as the application sees it."""
-    columns = verdicts.outcomes
-    code = columns.codes[index]
+    return status_of_row(rule, verdicts.row(index))
+
+
+def status_of_row(rule: Rule, row: Row) -> Status:
+    """Read one row as the application sees it."""
+    code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
     is_denied = code == _DENIED or code == _NEVER  # noqa: PLR1714 - half the time of a tuple
     is_shadowed = is_denied and rule.shadow
     is_known = code != _UNKNOWN
     retry_after: float | None = 0.0
     if is_denied and not is_shadowed:
-        retry_after = None if code == _NEVER else columns.retry_after_ns[index] / 1e9
+        retry_after = None if code == _NEVER else retry_after_ns / 1e9
     return Status(
         not is_denied or is_shadowed,
         rule,
-        columns.limits[index] if is_known else None,
-        columns.remaining[index] if is_known else None,
+        limit if is_known else None,
+        remaining if is_known else None,
         retry_after,
-        columns.reset_after_ns[index] / 1e9,
-        columns.delay_ns[index] / 1e9,
-        _SOURCES[verdicts.sources[index]],
+        reset_after_ns / 1e9,
+        delay_ns / 1e9,
+        _SOURCES[source],
         code == _OVER_SOFT,
         is_shadowed,
         not is_known,
@@ -135,6 +230,16 @@ def status_of(rule: Rule, verdicts: Verdicts, index: int) -> Status:
 
 def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
     """Make one answer of the statuses of a request; of none, that no rule applies."""
+    return Decision(None, _NO_ROW, _tell(statuses, leases))
+
+
+def too_late(decision: Decision) -> Decision:
+    """A turn that comes too late for the caller, as a denial that says when it would have been."""
+    told = replace(decision._all, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
+    return Decision(None, _NO_ROW, told)
+
+
+def _tell(statuses: Sequence[Status], leases: Batch | None) -> Told:
     if len(statuses) == 1:
         told = statuses[0]
         allowed, delay = told.allowed, told.delay
@@ -145,7 +250,7 @@ def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
         delay = max([status.delay for status in statuses], default=0.0)
         over_soft = any([status.over_soft for status in statuses])
         over_shadow = any([status.over_shadow for status in statuses])
-    return Decision(
+    return Told(
         allowed,
         told.limit,
         told.remaining,

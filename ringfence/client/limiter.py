@@ -4,14 +4,14 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts, Waiting
 from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
 from ringfence.client.descriptors import (
     Descriptors,
@@ -21,9 +21,11 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
+from ringfence.client.matches import Matches
+from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
-from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.wire import Op, Source
@@ -31,8 +33,8 @@ from ringfence.wire import Op, Source
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
-_UNDO_WITHIN = 1.0
-"""Seconds that a cancelled call may take to give back what it holds."""
+_UNKNOWN = Code.UNKNOWN_RULE.value
+_POLICY = Source.POLICY.value
 
 
 class Decider(Protocol):
@@ -50,6 +52,18 @@ class Decider(Protocol):
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a check by its rule's own limit leave with others, and say where to wait for it.
+
+        None when it cannot; then, and when the wait brings no row, `decide_one` decides.
+        """
+
+    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
+        """Decide a lone check that could not join, or `was_asked` in vain.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
 
     async def refresh_rules(self) -> None:
         """Fetch the rules again: a member did not know a rule that was asked for."""
@@ -73,11 +87,19 @@ class Limiter:
     check spends nothing.
     """
 
-    def __init__(self, decider: Decider, *, raise_on_outage: bool = False) -> None:
+    def __init__(
+        self,
+        decider: Decider,
+        *,
+        raise_on_outage: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
         self._decider = decider
+        self._patience = patience or Patience()
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
+        self._matches = Matches()
         self._is_closed = False
 
     def close(self) -> None:
@@ -101,8 +123,24 @@ class Limiter:
 
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
-        requests = [described(descriptors)]
-        return (await self._ask(Op.CHECK, domain, requests, [checked_cost(cost)], timeout))[0]
+        cost = checked_cost(cost)
+        if timeout is None:
+            self._require_open()
+            found = self._matches.find(self._decider.rules, domain, descriptors)
+            if found is not None:
+                rule, key = found
+                waiting = self._decider.join(key, cost)
+                row = None if waiting is None else await waiting.wait(self._decider.refund)
+                if isinstance(row, AccessDenied):
+                    raise row
+                if row is None:
+                    asked = waiting is not None
+                    row = await self._decider.decide_one(key, cost, was_asked=asked)
+                decision = Decision(rule, row)
+                if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
+                    return decision
+                return await self._settle(domain, described(descriptors), cost, decision)
+        return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
 
     async def check_many(
         self,
@@ -120,13 +158,14 @@ class Limiter:
                 f"{len(requests)} requests but {len(column)} costs; "
                 "give one cost for all, or one per request"
             )
-        return await self._ask(
-            Op.CHECK,
-            domain,
-            [described(descriptors) for descriptors in requests],
-            [checked_cost(cost) for cost in column],
-            timeout,
-        )
+        costs = [checked_cost(cost) for cost in column]
+        if timeout is None:
+            self._require_open()
+            found = self._matches.find_all(self._decider.rules, domain, requests)
+            if found:
+                return await self._ask_plain(domain, requests, found, costs)
+        described_all = [described(descriptors) for descriptors in requests]
+        return await self._ask(Op.CHECK, domain, described_all, costs, timeout)
 
     async def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """Tell what a check of cost 1 would meet, without spending anything."""
@@ -153,21 +192,11 @@ class Limiter:
         A queueing limit tells each caller its turn; other limits are asked again when the denial
         said that this cost would pass.
         """
-        give_up = anyio.current_time() + checked_seconds("max_wait", max_wait)
-        while True:
-            decision = await self.check(domain, descriptors, cost)
-            left = give_up - anyio.current_time()
-            if decision.allowed:
-                if decision.delay == 0.0:
-                    return decision
-                if decision.delay > left:
-                    await self._undo(domain, descriptors, cost, decision)
-                    return _too_late(decision)
-                await self._wait_for_turn(domain, descriptors, cost, decision)
-                return decision
-            if decision.retry_after is None or decision.retry_after > left:
-                return decision
-            await anyio.sleep(decision.retry_after)
+        return await self._patience.take_turn(
+            partial(self.check, domain, descriptors, cost),
+            partial(self._undo, domain, descriptors, cost),
+            checked_seconds("max_wait", max_wait),
+        )
 
     async def release(self, decision: Decision) -> None:
         """Return the places that `decision` holds under a concurrency limit, if any."""
@@ -193,7 +222,7 @@ class Limiter:
         try:
             yield decision
         finally:
-            with anyio.move_on_after(_UNDO_WITHIN, shield=True):
+            with anyio.move_on_after(UNDO_WITHIN, shield=True):
                 await self.release(decision)
 
     def require_place(self, domain: str, descriptors: Descriptors) -> None:
@@ -217,6 +246,16 @@ class Limiter:
         Counters are shared by all who name the same key and kind of limit; cost 0 peeks.
         """
         return await self._ask_limit(Op.CHECK, limit, key, cost, timeout)
+
+    async def acquire_limit(
+        self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
+    ) -> Decision:
+        """Wait for one's turn under an ad-hoc limit, as `acquire` does under the rules."""
+        return await self._patience.take_turn(
+            partial(self.check_limit, limit, *key, cost=cost),
+            partial(self._undo_limit, limit, key, cost),
+            checked_seconds("max_wait", max_wait),
+        )
 
     async def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """Give `cost` back to the counter of an ad-hoc limit."""
@@ -258,20 +297,59 @@ class Limiter:
         matches = [self._match(domain, request) for request in requests]
         decisions, has_unknown = await self._decide(op, matches, costs, within)
         if has_unknown:
-            unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
-            # The owner has other rules than we do: newer ones, or its file is not there yet.
-            await self._decider.refresh_rules()
-            again = [
-                _again(self._match(domain, requests[place]), decisions[place], op)
-                for place in unknown
-            ]
-            fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
-            for place, decision in zip(unknown, fresh, strict=True):
-                if op is Op.REFUND:
-                    decisions[place] = _joined(decisions[place], decision)
-                else:
-                    decisions[place] = decision
+            await self._ask_unknown(op, domain, requests, costs, within, decisions)
         return decisions
+
+    async def _ask_plain(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        found: list[tuple[Rule, bytes]],
+        costs: list[int],
+    ) -> list[Decision]:
+        """Check requests that each meet one counter: no groups, no questions of who vetoes."""
+        batch = Batch(Op.CHECK, [key for _, key in found], costs)
+        asked_at = anyio.current_time()
+        verdicts = await self._decider.decide(batch, _never_vetoes, None)
+        self._require_decided(batch, verdicts, asked_at)
+        decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
+        if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
+            every = [described(descriptors) for descriptors in requests]
+            await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
+        return decisions
+
+    async def _settle(
+        self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
+    ) -> Decision:
+        """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
+        if self._raise_on_outage and decision.source is Source.POLICY:
+            raise self._outage(1)
+        decisions = [decision]
+        await self._ask_unknown(Op.CHECK, domain, [request], [cost], None, decisions)
+        return decisions[0]
+
+    async def _ask_unknown(
+        self,
+        op: Op,
+        domain: str,
+        requests: Sequence[tuple[Descriptor, ...]],
+        costs: Sequence[int],
+        within: float | None,
+        decisions: list[Decision],
+    ) -> None:
+        """Ask once more where an owner did not know the rule, and put in what it says then."""
+        unknown = [place for place, each in enumerate(decisions) if _is_unknown(each)]
+        # The owner has other rules than we do: newer ones, or its file is not there yet.
+        await self._decider.refresh_rules()
+        again = [
+            _again(self._match(domain, requests[place]), decisions[place], op) for place in unknown
+        ]
+        fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
+        for place, decision in zip(unknown, fresh, strict=True):
+            if op is Op.REFUND:
+                decisions[place] = _joined(decisions[place], decision)
+            else:
+                decisions[place] = decision
 
     def _match(self, domain: str, request: tuple[Descriptor, ...]) -> tuple[Match | None, ...]:
         try:
@@ -311,18 +389,7 @@ class Limiter:
             return question.read(Verdicts(Outcomes(), [])), False
         asked_at = anyio.current_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
-        refusal: RingfenceError | None = verdicts.refusal
-        if refusal is not None or (self._raise_on_outage and Source.POLICY in verdicts.sources):
-            if op is Op.CHECK:
-                every = charged(verdicts, range(len(batch)))
-                self._decider.refund(batch, every, verdicts, asked_at)
-            raise (
-                refusal
-                or self._decider.outage()
-                or PeerUnavailable(
-                    f"no member of the cluster decided {len(batch)} check(s) in time"
-                )
-            )
+        self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)
         if op is Op.CHECK and len(batch) > 1:
             undue = question.undue(decisions, verdicts)
@@ -330,18 +397,20 @@ class Limiter:
                 self._decider.refund(batch, undue, verdicts, asked_at)
         return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
 
-    async def _wait_for_turn(
-        self, domain: str, descriptors: Descriptors, cost: int, decision: Decision
-    ) -> None:
-        try:
-            await anyio.sleep(decision.delay)
-        except BaseException:
-            with (
-                anyio.move_on_after(_UNDO_WITHIN, shield=True),
-                suppress(RingfenceError),  # What ended the wait is what the caller must learn.
-            ):
-                await self._undo(domain, descriptors, cost, decision)
-            raise
+    def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
+        """Raise, after giving all back, when we may not ask or must not do without a member."""
+        refusal: RingfenceError | None = verdicts.refusal
+        if refusal is None and not (self._raise_on_outage and Source.POLICY in verdicts.sources):
+            return
+        if batch.op is Op.CHECK:
+            every = charged(verdicts, range(len(batch)))
+            self._decider.refund(batch, every, verdicts, asked_at)
+        raise refusal or self._outage(len(batch))
+
+    def _outage(self, checks: int) -> RingfenceError:
+        return self._decider.outage() or PeerUnavailable(
+            f"no member of the cluster decided {checks} check(s) in time"
+        )
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -360,6 +429,14 @@ class Limiter:
             for match, status in zip(matches, decision.statuses, strict=True)
         ]
         await self._decide(Op.REFUND, [spent], [cost], None)
+
+    async def _undo_limit(
+        self, limit: str | Limit, key: tuple[str, ...], cost: int, decision: Decision
+    ) -> None:
+        if decision.leases is not None:
+            await self.release(decision)
+        else:
+            await self.refund_limit(limit, *key, cost=cost)
 
 
 def _is_unknown(decision: Decision) -> bool:
@@ -394,11 +471,6 @@ def _holds(match: Match | None) -> bool:
     """Whether what was charged is a place to be released, instead of units to be refunded."""
     limit = match.rule.limit if match is not None else None
     return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
-
-
-def _too_late(decision: Decision) -> Decision:
-    """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
 
 
 def _never_vetoes(index: int) -> bool:

@@ -1,8 +1,8 @@
 """One member as seen from here: a connection that is made when needed, batches, and heals itself.
 
-Callers hand in batches; all that wait for this member leave together in one frame. The first batch
-leaves at once when nothing is in flight; later ones leave when the tasks that are ready now have
-had their say, so that nobody waits for a timer. A frame that was not answered when the connection
+Callers hand in batches; all that wait for this member leave together in one frame. A lone one
+leaves at once when nothing is in flight; others leave when the tasks that are ready now have had
+their say, so that nobody waits for a timer. A frame that was not answered when the connection
 broke is sent again under its number, and the member answers it without counting twice. A member
 that stays silent is given up quickly and tried again in the background.
 
@@ -17,6 +17,7 @@ from typing import Protocol
 
 from ringfence.client.asks import Ask
 from ringfence.client.batch import Batch, Done
+from ringfence.client.crowd import Crowd
 from ringfence.client.link_errors import CertificateExpired, error_of
 from ringfence.client.link_flight import REPLIES, Flight, Reply
 from ringfence.client.link_settings import LinkSettings
@@ -115,6 +116,21 @@ class Link:
         flight.add(Ask(batch, hops, stand_in, done, self._transport.now()))
         self._leave()
 
+    def join(self, key: bytes, cost: int) -> Crowd | None:
+        """Let a lone check leave with others; None when it cannot: `ask` says why."""
+        crowd = self._flight.crowd
+        if crowd is None or len(crowd.keys) >= crowd.room:
+            if self._lost or self._state is _State.CLOSED:
+                return None
+            crowd = self._flight.open_crowd(self._transport.now())
+            if crowd is None:
+                return None
+            crowd.join(key, cost)
+            self._leave()
+        else:
+            crowd.join(key, cost)
+        return crowd
+
     def call(
         self,
         make: Callable[[int], Message],
@@ -170,7 +186,7 @@ class Link:
         if self._state is _State.IDLE:
             self._connect()
         if self._state is _State.READY:
-            if not self._flight.frames:
+            if not self._flight.frames and not self._flight.is_busy:
                 self._send_waiting()
                 self._transport.flush()
             else:

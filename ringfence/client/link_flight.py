@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ringfence.client.asks import Ask, request_of, take_together
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
+from ringfence.client.batch import Batch, Verdicts, age_ns_of
+from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
@@ -78,6 +79,10 @@ class Flight:
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
         self._next_seq = 1
+        self.crowd: Crowd | None = None
+        """Where lone checks join, as long as there is room; it waits in the outbox."""
+        self.is_busy = False
+        """Whether what left last was more than one check, so that others will follow soon."""
 
     @property
     def has_asks_waiting(self) -> bool:
@@ -98,6 +103,23 @@ class Flight:
         self._waiting_keys += len(ask.batch)
         self._outbox.append(ask)
 
+    def open_crowd(self, now: float) -> Crowd | None:
+        """Let lone checks join each other from now on; None when no more may wait."""
+        self._close_crowd()
+        room = min(MOST_ROWS, self._settings.max_waiting - self._waiting_keys)
+        if room < 1:
+            return None
+        self._waiting_keys += room  # As if all of it were taken, until it closes.
+        self.crowd = crowd = new_crowd(now, room)
+        self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, now))
+        return crowd
+
+    def _close_crowd(self) -> None:
+        """Nobody may join any more."""
+        if self.crowd is not None:
+            self._waiting_keys -= self.crowd.room - len(self.crowd.keys)
+            self.crowd = None
+
     def add_call(
         self,
         make: Callable[[int], Message],
@@ -114,6 +136,10 @@ class Flight:
         """Send what waits, as far as there is room for more frames."""
         while self._calls:
             self._send_call(self._calls.popleft(), send)
+        if self._outbox:
+            crowd = self.crowd
+            self.is_busy = len(self._outbox) > 1 or (crowd is not None and len(crowd.keys) > 1)
+            self._close_crowd()
         while self._outbox and len(self.frames) < self._settings.max_frames:
             self._send_asks(take_together(self._outbox), now, send)
 
@@ -140,7 +166,8 @@ class Flight:
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
         seq = self._take_seq()
-        left = together[-1].asked_at + self._settings.slow_timeout - now
+        patience = self._settings.told_timeout or self._settings.slow_timeout
+        left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
             payload = encode(request_of(together, seq, self._view(), deadline_ms))
@@ -208,7 +235,7 @@ class Flight:
                 taken = ask.batch.take(charged)
                 refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
                 refund.which = taken.which
-                refund.ages_ns = [max(0, round((now - ask.asked_at) * 1e9))] * len(charged)
+                refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
                 refund.leases = [answer.outcomes.leases[start + row] for row in charged]
                 refunds.append((refund, ask.hops))
             start += len(ask.batch)
@@ -293,6 +320,7 @@ class Flight:
             frame.on_reply(None)
 
     def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+        self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
             ask.done(None)

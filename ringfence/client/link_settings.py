@@ -16,6 +16,9 @@ class LinkSettings:
     """A frame is given up after so long in any case. Until then a member that answers others is
     waited for: it is busy, and asking another one as well would only add to the work, and have
     the check counted twice until it is taken back."""
+    told_timeout: float | None = None
+    """What members are told of our patience with a check when callers have less than
+    `slow_timeout`: a standby gives the owner a part of it before it decides."""
     backoff_least: float = 0.05
     backoff_most: float = 2.0
     """Pause between attempts to reach a lost member, doubling from least to most, jittered."""

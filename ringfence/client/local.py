@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Row, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.engines import new_engine
 from ringfence.client.turns import Turns
@@ -40,6 +40,14 @@ class LocalDecider:
         """Decide every row now."""
         await self._turns.take()
         return self.decide_now(batch)
+
+    def join(self, key: bytes, cost: int) -> None:
+        """There is nobody to be asked together."""
+
+    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
+        """Decide a lone check now."""
+        await self._turns.take()
+        return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     def decide_now(self, batch: Batch) -> Verdicts:
         """Decide every row, without a task to wait in."""

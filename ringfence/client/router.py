@@ -13,8 +13,16 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import NodeId, Ring, shard_of
-from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
+from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
+from ringfence.client.batch import (
+    Batch,
+    Row,
+    Target,
+    Verdicts,
+    Waiting,
+    age_ns_of,
+    empty_verdicts,
+)
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -22,7 +30,6 @@ from ringfence.wire import MAX_KEYS, Op, Source
 
 __all__ = ["Fallback", "Router", "Routes"]
 
-_FIRST = range(1)
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
 _COUNTED = (Source.OWNER, Source.STANDBY)
@@ -43,6 +50,20 @@ class Routes:
         owners = self._ring_of(key).owner_by_shard
         return owners[shard_of(key)] if owners else None
 
+    def owners(self, keys: Sequence[bytes]) -> list[NodeId | None]:
+        """Name the member that decides each key, as `owner` does."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [self.owner(key) for key in keys]
+        return [owners[shard] for shard in shards_of(keys)]
+
+    def target_by_shard(self) -> list[Target | None]:
+        """Who decides the keys of each shard; None where nobody does, or not by the shard alone."""
+        owners = self.ring.owner_by_shard
+        if self.elsewhere or not owners:
+            return [None] * SHARDS
+        return [self.targets.get(owner) for owner in owners]
+
     def standby(self, key: bytes) -> NodeId | None:
         """Name the member that decides a key when its owner cannot be had."""
         ring = self._ring_of(key)
@@ -59,13 +80,23 @@ Fallback = Callable[[Batch, int], tuple[Outcome, Source]]
 class Router:
     """Sends each key of a batch to the member that decides it, and gathers the verdicts."""
 
-    def __init__(self, fallback: Fallback, *, retries: bool = False) -> None:
+    def __init__(
+        self, fallback: Fallback, *, retries: bool = False, patience: float | None = None
+    ) -> None:
         """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
-        learn of it before their callers do."""
+        learn of it before their callers do.
+
+        An owner that takes longer than `patience` (seconds) over a check is not given up, but its
+        standby is asked as well; what the later one of the two charged is given back.
+        """
         self._fallback = fallback
+        self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
         """None until the members are known: then everything falls back."""
+        self._joined_by: Routes | None = None
+        """The routes that `_targets` were last worked out of."""
+        self._targets: list[Target | None] = []
 
     async def decide(
         self,
@@ -83,32 +114,49 @@ class Router:
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
         """
+        gathering = _Gathering(batch, anyio.current_time(), [])
+        await self._decide(gathering, self._attempts, hops, None, within)
+        self._complete(gathering, vetoes)
+        return gathering.verdicts
+
+    def join(self, key: bytes, cost: int) -> Waiting | None:
+        """Let a lone check leave with others for the member that decides it: the path of most.
+
+        None when none can be asked like this; then, and when the wait brings no row, `decide_one`
+        must decide.
+        """
         routes = self.routes
-        asked_at = anyio.current_time()
+        if routes is None or self._patience is not None:
+            return None
+        if routes is not self._joined_by:
+            self._targets = routes.target_by_shard()
+            self._joined_by = routes
+        target = self._targets[shard_of(key)]
+        return None if target is None else target.join(key, cost)
+
+    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
+        """Have a lone check decided that could not `join`, or whose owner did not answer.
+
+        Raises `AccessDenied` when a member says that we may not ask.
+        """
+        gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), anyio.current_time(), [])
         attempts: Sequence[bool] = self._attempts
-        refusal: AccessDenied | None = None
-        asked: Routes | None = None
-        if len(batch) == 1 and within is None and routes is not None:
-            # The lone check, on the path of every request: no splitting, no gathering.
-            waiter = _Waiter(batch, _FIRST)
-            owner = routes.owner(batch.keys[0])
-            target = None if owner is None else routes.targets.get(owner)
-            if target is None:
-                waiter.resolve(None)
-            else:
-                target.ask(batch, hops=hops, stand_in=False, done=waiter.resolve)
-            try:
-                verdicts = await waiter.wait()
-            except BaseException:
-                self._abandon(_Gathering(batch, asked_at, [waiter]))
-                raise
-            if verdicts is not None:
-                return verdicts
-            attempts = attempts[1:] if waiter.refusal is None else ()
-            asked = routes
-            refusal = waiter.refusal
-        gathering = _Gathering(batch, asked_at, [])
-        gathering.verdicts.refusal = refusal
+        if was_asked:
+            attempts = attempts[1:]
+        await self._decide(gathering, attempts, 0, self._joined_by if was_asked else None, None)
+        self._complete(gathering, _always_vetoes)
+        if gathering.verdicts.refusal is not None:
+            raise gathering.verdicts.refusal
+        return gathering.verdicts.row(0)
+
+    async def _decide(
+        self,
+        gathering: "_Gathering",
+        attempts: Sequence[bool],
+        hops: int,
+        asked: Routes | None,
+        within: float | None,
+    ) -> None:
         try:
             if within is None:
                 await self._gather(gathering, attempts, hops, asked)
@@ -118,8 +166,6 @@ class Router:
         except BaseException:
             self._abandon(gathering)
             raise
-        self._complete(gathering, vetoes)
-        return gathering.verdicts
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
@@ -129,7 +175,7 @@ class Router:
         `asked_at` is the instant of the check on the clock of `anyio.current_time`: the owner gives
         nothing back to a window that began after it.
         """
-        age_ns = max(0, round((anyio.current_time() - asked_at) * 1e9))
+        age_ns = age_ns_of(asked_at, anyio.current_time())
         for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
             charged = [i for i in rows if batch.costs[i] and verdicts.sources[i] == source]
             if not charged:
@@ -176,17 +222,24 @@ class Router:
             asked = routes
             parts = _split(routes, batch, gathering.missing, stand_in=stand_in)
             gathering.is_split = gathering.is_split or len(parts) > 1
-            gathering.waiters = []
+            waiters = []
             for indexes, target in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
                 waiter = _Waiter(part, indexes)
+                waiters.append(waiter)
                 gathering.waiters.append(waiter)
                 target.ask(part, hops=hops, stand_in=stand_in, done=waiter.resolve)
-            for waiter in gathering.waiters:
-                await waiter.wait()
-            gathering.take()
+            if self._patience is None or stand_in or batch.op is not Op.CHECK:
+                await _wait_all(waiters)
+            else:
+                with anyio.move_on_after(self._patience):
+                    await _wait_all(waiters)
+            self._take(gathering)
             if not gathering.missing or gathering.verdicts.refusal is not None:
                 return
+        if self._patience is not None:
+            await _wait_all(gathering.waiters)  # An owner that was slow is better than nobody.
+            self._take(gathering)
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
         await anyio.lowlevel.checkpoint()
@@ -194,15 +247,21 @@ class Router:
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""
         batch, verdicts = gathering.batch, gathering.verdicts
-        gathering.take()
+        self._take(gathering)
         for index in gathering.missing:
             verdicts.put(index, *self._fallback(batch, index))
         if batch.op is not Op.CHECK:
             return
         if batch.groups and (gathering.is_split or gathering.missing):
             self._settle(gathering, vetoes)
-        if gathering.missing:
-            self._take_back_when_late(gathering)
+        self._take_back_when_late(gathering)
+
+    def _take(self, gathering: "_Gathering") -> None:
+        """Take what has been answered by now; what was charged twice is given back once."""
+        for waiter, verdicts, rows in gathering.take():
+            if waiter.part.op is Op.CHECK:
+                twice = [row for row in rows if verdicts.outcomes.codes[row] <= _LAST_CHARGED]
+                self.refund(waiter.part, twice, verdicts, gathering.asked_at)
 
     def _settle(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Give back what a group was charged in one place when it was denied in another."""
@@ -228,7 +287,7 @@ class Router:
         batch = gathering.batch
         if batch.op is not Op.CHECK:
             return
-        gathering.take()
+        self._take(gathering)
         verdicts = gathering.verdicts
         charged = [i for i in range(len(batch)) if verdicts.outcomes.codes[i] <= _LAST_CHARGED]
         self.refund(batch, charged, verdicts, gathering.asked_at)
@@ -260,7 +319,16 @@ class Router:
 class _Waiter:
     """One outstanding ask."""
 
-    __slots__ = ("_answered", "indexes", "is_done", "on_late", "part", "refusal", "verdicts")
+    __slots__ = (
+        "_answered",
+        "indexes",
+        "is_done",
+        "is_taken",
+        "on_late",
+        "part",
+        "refusal",
+        "verdicts",
+    )
 
     def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
         self.part = part
@@ -269,6 +337,7 @@ class _Waiter:
         self.verdicts: Verdicts | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
+        self.is_taken = False
         self.on_late: Callable[[Verdicts], None] | None = None
         """Told of verdicts that nobody waits for any more."""
         self._answered = Signal()
@@ -295,33 +364,64 @@ class _Gathering:
         self.batch = batch
         self.asked_at = asked_at
         self.waiters = waiters
-        """One for each member that was asked last."""
+        """One for each question to a member."""
         self.verdicts = empty_verdicts(len(batch))
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
 
-    def take(self) -> None:
-        """Fill in what has been answered by now."""
-        answered: set[int] = set()
+    def take(self) -> "list[tuple[_Waiter, Verdicts, list[int]]]":
+        """Fill in what has been answered by now.
+
+        Returns the rows of each answer that another one had filled in before.
+        """
+        if len(self.waiters) == 1 and len(self.waiters[0].indexes) == len(self.batch.keys):
+            only = self.waiters[0]
+            if only.verdicts is not None and not only.is_taken:
+                # By far the most frequent case: one member decided all.
+                only.is_taken = True
+                self.verdicts, self.missing = only.verdicts, ()
+                return []
+        surplus = []
         for waiter in self.waiters:
             if waiter.refusal is not None:
                 self.verdicts.refusal = waiter.refusal
-            if waiter.verdicts is not None:
-                self.verdicts.spread(waiter.indexes, waiter.verdicts)
-                answered.update(waiter.indexes)
-        if answered:
-            self.missing = [index for index in self.missing if index not in answered]
+            verdicts = waiter.verdicts
+            if verdicts is None or waiter.is_taken:
+                continue
+            waiter.is_taken = True
+            missing = set(self.missing)
+            rows = [row for row, index in enumerate(waiter.indexes) if index in missing]
+            if len(rows) == len(waiter.indexes):
+                self.verdicts.spread(waiter.indexes, verdicts)
+            else:
+                every = range(len(waiter.indexes))
+                surplus.append((waiter, verdicts, [row for row in every if row not in rows]))
+                for row in rows:
+                    outcome, source = verdicts.outcomes.row(row), Source(verdicts.sources[row])
+                    self.verdicts.put(waiter.indexes[row], outcome, source)
+            missing.difference_update(waiter.indexes)
+            self.missing = [index for index in self.missing if index in missing]
+        return surplus
+
+
+async def _wait_all(waiters: Sequence[_Waiter]) -> None:
+    for waiter in waiters:
+        await waiter.wait()
 
 
 def _split(
     routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
 ) -> list[tuple[Sequence[int], Target]]:
     """Cut rows by the member that decides, each part as large as a frame may be."""
-    member_of = routes.standby if stand_in else routes.owner
+    keys = batch.keys if len(indexes) == len(batch.keys) else [batch.keys[i] for i in indexes]
+    members = [routes.standby(key) for key in keys] if stand_in else routes.owners(keys)
+    first = members[0] if members else None
+    if first is not None and len(keys) <= MAX_KEYS and members.count(first) == len(keys):
+        target = routes.targets.get(first)
+        return [] if target is None else [(indexes, target)]
     by_member: dict[NodeId, list[int]] = {}
-    for index in indexes:
-        member = member_of(batch.keys[index])
+    for index, member in zip(indexes, members, strict=True):
         if member is not None and member in routes.targets:
             by_member.setdefault(member, []).append(index)
     return [
@@ -342,6 +442,10 @@ def _chunks(batch: Batch, rows: list[int]) -> list[list[int]]:
             chunks.append([])
         chunks[-1] += group
     return chunks
+
+
+def _always_vetoes(row: int) -> bool:
+    return True
 
 
 def _nothing(answer: Verdicts | AccessDenied | None) -> None:

@@ -8,6 +8,7 @@ the last entry arrives. How rules become plain data and come back is `plain`'s, 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import InvalidLimit
@@ -17,7 +18,9 @@ from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.plain import Plain, domains_from_plain, to_plain
 from ringfence.rules.tree import Domain, Row, place, with_steps
 
-__all__ = ["RuleSet"]
+__all__ = ["RuleSet", "counted_places"]
+
+Entries: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class RuleSet:
@@ -98,6 +101,15 @@ class RuleSet:
             return (_meet(root, descriptors[0]),)
         found = tuple([_meet(root, descriptor) for descriptor in descriptors])
         return _without_replaced(found) if self._replacing else found
+
+    def counter(self, domain: str, entries: Entries) -> tuple[Rule, bytes] | None:
+        """Find the rule and key that `match` finds for a descriptor without limit or cost of its
+        own, but not what metrics call them."""
+        root = self._roots.get(domain)
+        spot = None if root is None else _arrive(root, entries)
+        if spot is None or spot.rule is None:
+            return None
+        return spot.rule, spot.key_of(entries)
 
     def as_carried(self) -> "RuleSet":
         """The same rules with their limits travelling along, for owners that do not have them."""
@@ -198,11 +210,18 @@ class _Spot:
         held.append((Glob(value), _Spot()))
         return held[-1][1]
 
+    def key_of(self, entries: Entries) -> bytes:
+        """The key of the counter that these entries mean here, where a rule is."""
+        key = self.head
+        for index in self.counted:
+            key += with_length(entries[index][1])
+        return key if len(key) <= MAX_KEY else bounded(key)
+
     def settle(self, rule: Rule) -> None:
         """Make this the place of `rule`."""
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
-        self.counted = tuple(_counted(rule))
+        self.counted = tuple(counted_places(rule))
         self.parts = tuple(_metric_parts(rule))
         if not any(isinstance(part, int) for part in self.parts):
             self.metric = "".join(str(part) for part in self.parts)
@@ -222,27 +241,31 @@ def _meet(root: _Root, descriptor: Descriptor) -> Match | None:
     entries = descriptor.entries
     if descriptor.limit is not None:
         return _override(root.domain, descriptor)
-    spot: _Spot = root
-    for entry in entries:
-        child = spot.exact.get(entry) or spot.next(entry)
-        if child is None:
-            return None
-        spot = child
+    spot = _arrive(root, entries)
+    if spot is None:
+        return None
     if spot.whole is not None and descriptor.cost is None:
         return spot.whole
     if spot.rule is None:
         return None
-    key = spot.head
-    for index in spot.counted:
-        key += with_length(entries[index][1])
-    if len(key) > MAX_KEY:
-        key = bounded(key)
+    key = spot.key_of(entries)
     metric = spot.metric
     if metric is None:
         metric = "".join(
             [each if isinstance(each, str) else entries[each][1] for each in spot.parts]
         )
     return Match(spot.rule, key, metric, descriptor.cost)
+
+
+def _arrive(root: _Root, entries: Entries) -> _Spot | None:
+    """Walk down the tree; None when there is no way for one of the entries."""
+    spot: _Spot = root
+    for entry in entries:
+        child = spot.exact.get(entry) or spot.next(entry)
+        if child is None:
+            return None
+        spot = child
+    return spot
 
 
 def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
@@ -275,7 +298,8 @@ def _without_replaced(found: tuple[Match | None, ...]) -> tuple[Match | None, ..
     )
 
 
-def _counted(rule: Rule) -> Iterator[int]:
+def counted_places(rule: Rule) -> Iterator[int]:
+    """Tell which entries' values are part of a key, in its order."""
     for index, (_, value) in enumerate(rule.path):
         if value is None or (is_pattern(value) and _detail(rule, index) != "share"):
             yield index

@@ -58,9 +58,12 @@ class Endpoint:
         self._accept = accept
         client = client or ClientTls()
         self._server_name = client.server_name
-        self._client = client_configuration(client, settings)
+        every = (settings, settings.within_host())
+        self._client = [client_configuration(client, each) for each in every]
         self._server = (
-            None if server is None or accept is None else server_configuration(server, settings)
+            None
+            if server is None or accept is None
+            else [server_configuration(server, each) for each in every]
         )
         # Derived from the node's key, so that it is the same one after a restart.
         secret = entropy(32) if server is None else server.key_pem
@@ -327,7 +330,7 @@ class Endpoint:
         self._half_open[pipe] = None
         window = self._settings.stranger_window
         quic = Quic(
-            self._server,
+            self._server[is_loopback(addr)],
             window=window,
             original_cid=original,
             retry_cid=retry,
@@ -358,7 +361,7 @@ class Endpoint:
         path, *later = pipe.candidates
         pipe.candidates = later
         pipe.attempt_ends = now + max(0.0, pipe.connect_ends - now) / (1 + len(later))
-        quic = Quic(self._client, window=self._settings.window)
+        quic = Quic(self._client[is_loopback(path)], window=self._settings.window)
         quic.connect(path, now)
         pipe.start(quic, path)
 
@@ -398,6 +401,11 @@ class Endpoint:
         """Rebuild the heap without what nearer deadlines have left in it."""
         self._timers = [t for t in self._timers if t[0] == t[2].planned and t[2] in self._pipes]
         heapify(self._timers)
+
+
+def is_loopback(addr: Address) -> bool:
+    """Whether a numeric address is this very host's own, so that no network is in between."""
+    return addr[0].startswith("127.") or addr[0] == "::1"
 
 
 def numeric(host: str) -> str | None:

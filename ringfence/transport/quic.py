@@ -1,8 +1,8 @@
 """aioquic's connection, with the few things we need that its public interface lacks.
 
-Everything that touches aioquic's private names is here, and each has a test, so that a release
-which moves them is noticed there. Decides flow-control windows, how much may wait out of order and
-when acknowledgements leave; all other QUIC behaviour is aioquic's.
+Everything that touches aioquic's private names is here and in the `swift` modules, and each has a
+test, so that a release which moves them is noticed there. Decides flow-control windows, how much
+may wait out of order and when acknowledgements leave; all other QUIC behaviour is aioquic's.
 """
 
 import hmac
@@ -28,6 +28,7 @@ from aioquic.quic.stream import QuicStream
 from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
+from ringfence.transport.swift import Swift
 
 __all__ = ["STREAM", "Datagrams", "Quic", "reset_token"]
 
@@ -82,6 +83,8 @@ class Quic(QuicConnection):
         """Whether the peer ended it; with neither, silence did."""
         self._data_sent_at = -inf
         self._sent_at = -inf
+        self._swift: Swift | None = None
+        """The short way of most packets, from the handshake's end on."""
 
     def close(
         self, error_code: int = 0, frame_type: int | None = None, reason_phrase: str = ""
@@ -129,7 +132,18 @@ class Quic(QuicConnection):
         an answer before its question aioquic would learn a negative round trip, and its timer for
         losses would be due for ever.
         """
-        super().receive_datagram(data, addr, max(now, self._sent_at))
+        now = max(now, self._sent_at)
+        if self._swift is not None:
+            if self._swift.receive(data, addr, now):
+                return
+        else:
+            self._swift = Swift.of(self, STREAM)
+        super().receive_datagram(data, addr, now)
+
+    def get_timer(self) -> float | None:
+        """As in aioquic."""
+        at = None if self._swift is None else self._swift.timer()
+        return super().get_timer() if at is None else at
 
     def handle_timer(self, now: float) -> None:
         """As in aioquic, a microsecond later than it is.
@@ -179,7 +193,8 @@ class Quic(QuicConnection):
         if has_data:
             self._data_sent_at = now
         self._sent_at = now
-        return self.datagrams_to_send(now)
+        datagrams = None if self._swift is None else self._swift.build(now, self.window)
+        return self.datagrams_to_send(now) if datagrams is None else datagrams
 
     def _set_reset_tokens(self) -> None:
         if self._reset_key:

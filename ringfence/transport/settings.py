@@ -1,6 +1,6 @@
 """How patient a QUIC endpoint is and how much it may hold. Decides no behaviour of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["Settings"]
 
@@ -30,7 +30,9 @@ class Settings:
     """The same for a connection that came in, until we send on it for the first time. Strangers can
     finish a handshake, so this times `max_connections` is what they can make us hold."""
     max_datagram: int = 1200
-    """Largest UDP payload we send; 1200 passes wherever QUIC does."""
+    """Largest UDP payload we send to other hosts; 1200 passes wherever QUIC does."""
+    loopback_datagram: int = 16000
+    """The same within this host, where paths take 64 KiB; aioquic writes no longer packets."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keepalive < self.idle_timeout:
@@ -43,8 +45,12 @@ class Settings:
             raise ValueError("max_half_open must be at least 1")
         if not 4096 <= self.stranger_window <= self.window:
             raise ValueError("need 4096 <= stranger_window <= window")
-        if not 1200 <= self.max_datagram <= 16000:
-            raise ValueError("max_datagram must lie between 1200 and 16000")
+        if not 1200 <= self.max_datagram <= self.loopback_datagram <= 16000:
+            raise ValueError("need 1200 <= max_datagram <= loopback_datagram <= 16000")
+
+    def within_host(self) -> "Settings":
+        """The settings for connections on the loopback."""
+        return replace(self, max_datagram=self.loopback_datagram)
 
     @classmethod
     def lan(cls) -> "Settings":

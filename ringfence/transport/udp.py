@@ -39,7 +39,7 @@ __all__ = ["AddressInfo", "Udp"]
 _BATCH = 64
 """Datagrams read before other tasks get their turn."""
 
-_LARGEST = 4096
+_LARGEST = 16384
 """More than any peer sends in one datagram; of a larger one the rest is lost, so it is junk."""
 
 _NAME_HOLDS = 30.0
@@ -120,7 +120,7 @@ class Udp(ABC):
 
     @abstractmethod
     def _wait_no_longer_than(self, deadline: float) -> None:
-        """Let the task that reads the socket wake by `deadline`."""
+        """Let the task that does what is due wake by `deadline`."""
 
     def connect(self, address: Address, handler: Handler) -> Connection:
         """Begin a connection; a name is resolved meanwhile, and its addresses tried in turn."""
@@ -198,8 +198,13 @@ class Udp(ABC):
         self._wait_no_longer_than(when)
         return timer
 
-    def _turn(self) -> None:
-        """Take what came, do what is due, send what follows from it."""
+    def _read(self) -> None:
+        """Take what came, send what follows from it."""
+        self._drain()
+        self.flush()
+
+    def _tick(self) -> None:
+        """Do what is due, send what follows from it; what came meanwhile goes first."""
         self._drain()
         now = self.now()
         self._endpoint.tick(now)

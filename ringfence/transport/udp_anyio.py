@@ -1,7 +1,7 @@
 """QUIC over a UDP socket under anyio: what a client runs, in trio and in asyncio applications.
 
-Decides who waits for what: one task reads, one makes the calls of `call_soon`, and a task for each
-host name is resolved. All the rest is in `udp`.
+Decides who waits for what: one task reads, one watches the clock, one makes the calls of
+`call_soon`, and a task for each host name is resolved. All the rest is in `udp`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class AnyioUdp(Udp):
     _tasks: TaskGroup | None = None
     _asked: anyio.Event | None = None
     """What `call_soon` sets; a new one for each round of calls."""
-    _reading: anyio.CancelScope | None = None
+    _sleeping: anyio.CancelScope | None = None
     _clock: Callable[[], float] = staticmethod(anyio.current_time)
 
     async def run(self, *, task_status: TaskStatus[Address] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -41,13 +41,12 @@ class AnyioUdp(Udp):
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._flush_when_asked)
+                tasks.start_soon(self._watch_clock)
                 task_status.started(self.address)
                 while True:
-                    deadline = self._next_deadline()
-                    with anyio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                        self._reading = scope
-                        await anyio.wait_readable(sock)
-                    self._turn()
+                    # Without a deadline of its own: each would cost as much as a packet.
+                    await anyio.wait_readable(sock)
+                    self._read()
         finally:
             self._tasks = None
             self._close()
@@ -75,13 +74,22 @@ class AnyioUdp(Udp):
                 await anyio.lowlevel.checkpoint()
             self._run_soon()
 
+    async def _watch_clock(self) -> None:
+        """Do what is due. Sleeps until what was the first deadline once: it is mostly put off."""
+        while True:
+            deadline = self._next_deadline()
+            with anyio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
+                self._sleeping = scope
+                await anyio.sleep_forever()
+            self._tick()
+
     def _wake_flusher(self) -> None:
         if self._asked is not None:
             self._asked.set()
 
     def _wait_no_longer_than(self, deadline: float) -> None:
-        if self._reading is not None and deadline < self._reading.deadline:
-            self._reading.deadline = deadline
+        if self._sleeping is not None and deadline < self._sleeping.deadline:
+            self._sleeping.deadline = deadline
 
     def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._tasks is not None

@@ -1,7 +1,7 @@
 """QUIC over a UDP socket under trio: what a node runs.
 
-Decides who waits for what: one task reads, one makes the calls of `call_soon`, and a task for each
-host name is resolved. All the rest is in `udp`.
+Decides who waits for what: one task reads, one watches the clock, one makes the calls of
+`call_soon`, and a task for each host name is resolved. All the rest is in `udp`.
 """
 
 import socket
@@ -23,7 +23,7 @@ class TrioUdp(Udp):
     """A `Transport` for trio; nothing happens before `run`."""
 
     _nursery: trio.Nursery | None = None
-    _reading: trio.CancelScope | None = None
+    _sleeping: trio.CancelScope | None = None
     _asked: Waker | None = None
 
     async def run(
@@ -39,13 +39,12 @@ class TrioUdp(Udp):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._flush_when_asked)
+                nursery.start_soon(self._watch_clock)
                 task_status.started(self.address)
                 while True:
-                    deadline = self._next_deadline()
-                    with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                        self._reading = scope
-                        await wait_readable(sock)
-                    self._turn()
+                    # Without a deadline of its own: each would cost as much as a packet.
+                    await wait_readable(sock)
+                    self._read()
         finally:
             self._nursery = None
             self._close()
@@ -72,13 +71,22 @@ class TrioUdp(Udp):
             await waker.wait()
             self._run_soon()
 
+    async def _watch_clock(self) -> None:
+        """Do what is due. Sleeps until what was the first deadline once: it is mostly put off."""
+        while True:
+            deadline = self._next_deadline()
+            with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
+                self._sleeping = scope
+                await trio.sleep_forever()
+            self._tick()
+
     def _wake_flusher(self) -> None:
         if self._asked is not None:
             self._asked.wake()
 
     def _wait_no_longer_than(self, deadline: float) -> None:
-        if self._reading is not None and deadline < self._reading.deadline:
-            self._reading.deadline = deadline
+        if self._sleeping is not None and deadline < self._sleeping.deadline:
+            self._sleeping.deadline = deadline
 
     def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._nursery is not None

@@ -28,6 +28,7 @@ ANSWER = 5
 REQUEST_FIELDS = 14
 ANSWER_FIELDS = 13
 
+_ONLY_BYTES = {bytes}
 _OPS = tuple(Op)
 _LAST_OP = len(Op) - 1
 _LAST_CODE = len(Code) - 1
@@ -138,9 +139,11 @@ def _read_keys(wire: object) -> list[bytes]:
 def _check_keys(keys: list[bytes]) -> None:
     if not 1 <= len(keys) <= MAX_KEYS:
         raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
-    for key in keys:
-        if type(key) is not bytes or not MIN_KEY <= len(key) <= MAX_KEY:
-            raise bad_field("Request.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
+    if set(map(type, keys)) == _ONLY_BYTES:
+        sizes = set(map(len, keys))
+        if min(sizes) >= MIN_KEY and max(sizes) <= MAX_KEY:
+            return
+    raise bad_field("Request.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
 
 
 def _read_limits(wire: object, count: int) -> list[Limit]:

@@ -244,8 +244,8 @@ def test_what_was_charged_after_it_was_given_up_is_given_back_once():
     first, second = sky.flight.too_late(late, 2.25)
 
     assert [batch.op for batch, _ in (first, second)] == [Op.REFUND] * 2
-    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_250_000_000])
-    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_000_000_000])
+    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_300_000_000])
+    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_050_000_000])
     assert sky.flight.too_late(late, 2.25) == []
 
 
@@ -279,3 +279,15 @@ def test_a_member_that_falls_silent_is_given_up_although_it_answered_others_befo
     assert sky.flight.give_up_late(PATIENCE, heard_at=0.5 * PATIENCE) == []
     assert len(sky.flight.give_up_late(1.6 * PATIENCE, heard_at=0.5 * PATIENCE)) == 1
     assert asked == [None]
+
+
+def test_members_are_told_how_little_time_callers_have():
+    hasty, usual = Sky(told_timeout=0.011), Sky()
+
+    told = []
+    for sky in (hasty, usual):
+        sky.ask("a")
+        [request] = sky.depart(now=0.001)
+        told.append(request.deadline_ms)
+
+    assert told == [10, 999]

@@ -157,6 +157,8 @@ class World:
         only: bool = False,
         rules: RuleSet | None = None,
         patience: float = 0.5,
+        standby_after: float | None = None,
+        told_timeout: float | None = None,
         raise_on_outage: bool = False,
     ) -> AsyncIterator[Limiter]:
         """An embedded client that has joined; with `only` it asks its seed for everything."""
@@ -167,7 +169,11 @@ class World:
             transport,
             [address_of(seed) for seed in seeds or NAMES],
             Hello(Role.CLIENT, "app", b"", number),
-            ClusterSettings(link=LinkSettings(answer_timeout=patience), route=not only),
+            ClusterSettings(
+                link=LinkSettings(answer_timeout=patience, told_timeout=told_timeout),
+                route=not only,
+                patience=standby_after,
+            ),
             self.clock,
             Random(number),
             None if rules is None else rules.as_carried(),

@@ -470,7 +470,7 @@ def test_without_verification_any_certificate_will_do(wire: Wire) -> None:
 def test_another_protocol_is_refused_in_words(wire: Wire) -> None:
     wire.node()
     app = wire.app()
-    app._client.alpn_protocols = ["h3"]
+    app._client[False].alpn_protocols = ["h3"]
     _, log = wire.connect(app)
 
     wire.run(1)

@@ -1,0 +1,1 @@
+"""A Django project whose limits are the cluster's."""

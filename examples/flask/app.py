@@ -1,0 +1,44 @@
+"""A Flask service whose limits are the cluster's. See README.md."""
+
+from flask import Flask, abort, request
+
+from ringfence.integrations.flask import RateLimits
+
+app = Flask(__name__)
+# The address of the cluster is in the environment: RINGFENCE_URL.
+limits = RateLimits(app, domain="web", keys="client=ip")
+
+
+@app.get("/")
+def index() -> str:
+    """Limited by the rules of the domain `web`, as everything here."""
+    return "hello"
+
+
+@app.get("/report")
+@limits.limit("5/minute")
+def report() -> str:
+    """Limited by itself, too."""
+    return "report"
+
+
+@app.post("/login")
+@limits.limit("3/minute", deduct_when=lambda response: response.status == 401)
+def login() -> str:
+    """Only failures count."""
+    if request.args.get("password") != "open sesame":
+        abort(401)
+    return "welcome"
+
+
+@app.get("/static-page")
+@limits.exempt
+def static_page() -> str:
+    """Not limited at all."""
+    return "a page"
+
+
+@app.get("/healthz")
+def healthz() -> str:
+    """Exempt, as health checks are."""
+    return "ok"

@@ -1,0 +1,100 @@
+"""A node with a gateway beside it: a process of its own, which lives as long as the node does.
+
+It shares no loop with the limiter. It ends when its standard input does, so that a node that is
+killed takes it along and another one finds the ports free.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import quote
+
+import trio
+
+from node.access import KeyDir
+from node.serve import serve
+from node.settings import NodeSettings
+from ringfence.client.url import ENVIRONMENT
+from ringfence.errors import ConfigError
+
+__all__ = ["cluster_url", "serve_with_gateway"]
+
+logger = logging.getLogger("ringfence.node")
+
+_TOKENS = ("gateway", "app")
+"""Whose token the gateway shows: its own, or that of any application."""
+_PAUSE = 1.0
+_PATIENCE = 15.0
+"""How long a gateway may finish what it has under way."""
+
+
+async def serve_with_gateway(settings: NodeSettings, config: Path | None) -> None:
+    """Run a node, and a gateway from when it has joined until it has left.
+
+    `config` is the gateway's settings file. Raises `ConfigError` for settings that are wrong.
+    """
+    from ringfence.gateway import load_gateway_settings
+
+    environment = {**os.environ, ENVIRONMENT: cluster_url(settings)}
+    load_gateway_settings(config, environment)
+    words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
+    words += ["--config", str(config)] if config is not None else []
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status: trio.TaskStatus[object]) -> None:
+            await serve(settings, task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        await nursery.start(run)
+        await _keep_running(words, environment)
+
+
+def cluster_url(settings: NodeSettings) -> str:
+    """How a client on this host reaches the node. Raises `ConfigError` when it has no token."""
+    host, port = settings.listen_at
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    place = f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+    datacenter = f"datacenter={quote(settings.datacenter)}"
+    if not settings.keys:
+        return f"ringfence://{place}?{datacenter}"
+    keys = KeyDir(Path(settings.keys))
+    files = [keys.token(name) for name in _TOKENS]
+    token = next((file for file in files if file.is_file()), None)
+    if token is None:
+        raise ConfigError(
+            f"--gateway needs a token: neither {files[0]} nor {files[1]} is there; make one with "
+            "`ringfence keys new --token gateway:check,reset`"
+        )
+    text = token.read_text("ascii").strip()
+    return f"ringfence://{text}@{place}?{datacenter}&ca={quote(str(keys.ca))}"
+
+
+async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
+    """Start the gateway, and again whenever it ends."""
+    while True:
+        process = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, env=dict(environment)
+        )
+        try:
+            status = await process.wait()
+            logger.error("the gateway has ended with status %d and is started again", status)
+        finally:
+            with trio.move_on_after(_PATIENCE, shield=True):
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
+            if process.returncode is None:
+                process.kill()
+        await trio.sleep(_PAUSE)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False

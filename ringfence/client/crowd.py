@@ -1,0 +1,149 @@
+"""Lone checks that leave together: one batch that grows until it departs, and a task for each row.
+
+Decides how a row finds the task that waits for it, with as few objects as possible: this is the
+path of every `check`. When the batch departs is the link's affair.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+
+from outcome import Value
+from trio.lowlevel import (
+    Abort,
+    RaiseCancelT,
+    Task,
+    current_task,
+    in_trio_run,
+    reschedule,
+    wait_task_rescheduled,
+)
+
+from ringfence.client.batch import Answered, Batch, GiveBack, Verdicts
+from ringfence.errors import AccessDenied
+from ringfence.limiter import Code
+from ringfence.wire import Op
+
+__all__ = ["Crowd", "new_crowd"]
+
+_LAST_CHARGED = Code.OVER_SOFT.value
+
+
+class Crowd(ABC):
+    """Checks of one member by tasks that each wait for one row; `batch` grows by `join` alone."""
+
+    __slots__ = ("_gone", "_verdicts", "asked_at", "batch", "costs", "is_answered", "keys", "room")
+
+    def __init__(self, asked_at: float, room: int) -> None:
+        self.asked_at = asked_at
+        """When the first of them asked."""
+        self.room = room
+        """How many may join; whoever lets them join heeds it."""
+        self.keys: list[bytes] = []
+        self.costs: list[int] = []
+        self.batch = Batch(Op.CHECK, self.keys, self.costs)
+        self.is_answered = False
+        self._verdicts: Verdicts | None = None
+        self._gone: list[tuple[int, GiveBack]] = []
+        """Rows that nobody waits for any more."""
+
+    def join(self, key: bytes, cost: int) -> None:
+        """Add a row; whoever does calls `wait` at once, before anybody else joins."""
+        self.keys.append(key)
+        self.costs.append(cost)
+
+    @abstractmethod
+    async def wait(self, give_back: GiveBack) -> Answered:
+        """Wait for the answer to the row that was added last.
+
+        When the wait is cancelled, what the row was charged, or will be, is given back.
+        """
+
+    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+        """Tell everybody; called once."""
+        self.is_answered = True
+        if isinstance(answer, Verdicts):
+            self._verdicts = answer
+            self._wake(answer.rows())
+        else:
+            self._wake([answer] * len(self.keys))
+        for at, give_back in self._gone:
+            self._give_back(at, give_back)
+
+    @abstractmethod
+    def _wake(self, answers: Sequence[Answered]) -> None:
+        """Let the tasks that wait go on, each with its answer."""
+
+    def _leave(self, at: int, give_back: GiveBack) -> None:
+        """Nobody waits for this row any more."""
+        if self.is_answered:
+            self._give_back(at, give_back)
+        else:
+            self._gone.append((at, give_back))
+
+    def _give_back(self, at: int, give_back: GiveBack) -> None:
+        verdicts = self._verdicts
+        if verdicts is not None and verdicts.outcomes.codes[at] <= _LAST_CHARGED:
+            give_back(self.batch, [at], verdicts, self.asked_at)
+
+    def _answer_at_once(self) -> Answered:
+        """What the row that was added last is told when the batch was answered as it joined."""
+        return None if self._verdicts is None else self._verdicts.row(len(self.keys) - 1)
+
+
+def new_crowd(asked_at: float, room: int) -> Crowd:
+    """Make one for the event loop that runs."""
+    return _TrioCrowd(asked_at, room) if in_trio_run() else _AsyncioCrowd(asked_at, room)
+
+
+class _TrioCrowd(Crowd):
+    __slots__ = ("_tasks",)
+
+    def __init__(self, asked_at: float, room: int) -> None:
+        super().__init__(asked_at, room)
+        self._tasks: list[Task | None] = []
+
+    async def wait(self, give_back: GiveBack) -> Answered:
+        if self.is_answered:
+            return self._answer_at_once()
+        abort = partial(self._stand_up, len(self._tasks), give_back)
+        self._tasks.append(current_task())
+        answer: Answered = await wait_task_rescheduled(abort)
+        return answer
+
+    def _wake(self, answers: Sequence[Answered]) -> None:
+        for task, answer in zip(self._tasks, answers, strict=False):
+            if task is not None:
+                reschedule(task, Value(answer))
+
+    def _stand_up(self, at: int, give_back: GiveBack, _: RaiseCancelT) -> Abort:
+        """The task that waits at a row is cancelled."""
+        self._tasks[at] = None
+        self._leave(at, give_back)
+        return Abort.SUCCEEDED
+
+
+class _AsyncioCrowd(Crowd):
+    __slots__ = ("_futures",)
+
+    def __init__(self, asked_at: float, room: int) -> None:
+        super().__init__(asked_at, room)
+        self._futures: list[asyncio.Future[Answered]] = []
+
+    async def wait(self, give_back: GiveBack) -> Answered:
+        if self.is_answered:
+            return self._answer_at_once()
+        at = len(self._futures)
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            return await future
+        except BaseException:
+            self._leave(at, give_back)
+            raise
+
+    def _wake(self, answers: Sequence[Answered]) -> None:
+        for future, answer in zip(self._futures, answers, strict=False):
+            if not future.done():  # The task may have been cancelled meanwhile.
+                future.set_result(answer)

@@ -1,0 +1,216 @@
+"""Envoy's rate limit service over a limiter: one message in, one message out, no gRPC.
+
+Decides what each descriptor costs, what overrides mean and what is told of every counter. The
+messages are those of the package `xds-protos`. Where it differs from `envoyproxy/ratelimit`: a
+request is all or nothing, and what is denied is not charged.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ringfence.client.decision import NO_RULE, Decision, Status, decide
+from ringfence.client.limiter import Limiter
+from ringfence.gateway.rls_metadata import describe
+from ringfence.http.headers import LimitHeaders
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import Descriptor
+from ringfence.rules.periods import UNIT_NS, unit_of
+
+__all__ = ["BadRequest", "RateLimitService", "RlsSettings"]
+
+_OK = RateLimitResponse.OK
+_OVER_LIMIT = RateLimitResponse.OVER_LIMIT
+_UNITS: dict[str, Any] = {
+    name.lower(): number for name, number in RateLimitResponse.RateLimit.Unit.items() if number
+}
+_U32 = 2**32 - 1
+_NEGATIVE_HITS_FIELD = 4
+"""`RateLimitDescriptor.is_negative_hits`, which the package's messages do not have yet."""
+_MOST_DESCRIPTORS = 128
+_MOST_ENTRIES = 64
+
+
+class BadRequest(ValueError):
+    """The request makes no sense; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RlsSettings:
+    """How the service answers."""
+
+    deadline: float | None = None
+    """Seconds until the rules' `on_failure` decides; None for as long as the members take."""
+    shadow: bool = False
+    """Overall OK whatever the statuses say."""
+    quota: bool = False
+    """Every rule is taken for one in quota mode."""
+    dynamic_metadata: bool = False
+    override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
+
+
+class RateLimitService:
+    """Answers `ShouldRateLimit`."""
+
+    def __init__(self, limiter: Limiter, headers: LimitHeaders, settings: RlsSettings) -> None:
+        self._limiter = limiter
+        self._headers = headers
+        self._settings = settings
+
+    async def should_rate_limit(
+        self, request: RateLimitRequest, negative: Sequence[bool] = ()
+    ) -> RateLimitResponse:
+        """Decide one request; raises `BadRequest`, and what the limiter raises.
+
+        `negative` tells of each descriptor whether it gives back, where the message cannot.
+        """
+        asked = self._read(request)
+        gives_back = negative or [_is_negative(each) for each in request.descriptors]
+        if True in gives_back:
+            decision = await self._mixed(request, asked, gives_back)
+        else:
+            decision = await self._check(request.domain, asked, request.hits_addend or 1)
+        statuses = decision.statuses
+        if self._settings.quota and _passes_as_quota(statuses):
+            # Told of what passes: the others deny nobody.
+            decision = decide([each for each in statuses if each.allowed])
+        return self._answer(request, decision, statuses)
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    async def _mixed(
+        self, request: RateLimitRequest, asked: list[Descriptor], gives_back: Sequence[bool]
+    ) -> Decision:
+        """Check some descriptors and give back to the others."""
+        cost = request.hits_addend or 1
+        statuses: list[Status | None] = [None] * len(asked)
+        plain = [place for place, gives in enumerate(gives_back) if not gives]
+        if plain:
+            found = await self._check(request.domain, [asked[place] for place in plain], cost)
+            for place, status in zip(plain, found.statuses, strict=True):
+                statuses[place] = status
+        for place, gives in enumerate(gives_back):
+            if gives:
+                each = asked[place]
+                given = cost if each.cost is None else each.cost
+                alone = Descriptor(each.entries, each.limit)
+                statuses[place] = await self._refund(request.domain, alone, given)
+        return decide([status for status in statuses if status is not None])
+
+    async def _refund(self, domain: str, descriptor: Descriptor, cost: int) -> Status:
+        """Give back, never past empty; what is left denies nobody."""
+        if not descriptor.entries:
+            return NO_RULE
+        decision = await self._limiter.refund(domain, descriptor, cost)
+        return decision.statuses[0]
+
+    async def _check(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
+        if not any([each.entries for each in asked]):
+            return decide([NO_RULE] * len(asked))  # Nothing to count by.
+        within = self._settings.deadline
+        if not self._settings.quota:
+            return await self._limiter.check(domain, asked, cost, timeout=within)
+        # Each alone, so that none takes the others down; what another replaces is left out.
+        matches = self._limiter.rules.match(domain, asked)
+        met = [place for place, match in enumerate(matches) if match is not None]
+        alone = [_with_cost(asked[place], cost) for place in met]
+        decisions = await self._limiter.check_many(domain, alone, timeout=within) if met else []
+        statuses = [NO_RULE] * len(asked)
+        for place, each in zip(met, decisions, strict=True):
+            statuses[place] = each.statuses[0]
+        return decide(statuses)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read(self, request: RateLimitRequest) -> list[Descriptor]:
+        if not request.domain:
+            raise BadRequest("rate limit domain must not be empty")
+        if not request.descriptors:
+            raise BadRequest("rate limit descriptor list must not be empty")
+        if len(request.descriptors) > _MOST_DESCRIPTORS:
+            raise BadRequest(f"more than {_MOST_DESCRIPTORS} descriptors")
+        return [self._descriptor(each) for each in request.descriptors]
+
+    def _descriptor(self, asked: RateLimitDescriptor) -> Descriptor:
+        if len(asked.entries) > _MOST_ENTRIES:
+            raise BadRequest(f"a descriptor has more than {_MOST_ENTRIES} entries")
+        return Descriptor(
+            tuple([(entry.key, entry.value) for entry in asked.entries]),
+            self._override(asked) if asked.HasField("limit") else None,
+            asked.hits_addend.value if asked.HasField("hits_addend") else None,
+        )
+
+    def _override(self, asked: RateLimitDescriptor) -> Limit:
+        if not asked.limit.unit:
+            raise BadRequest("the limit of a descriptor has no unit")
+        if asked.limit.unit not in RateLimitUnit.values():
+            raise BadRequest(f"the limit of a descriptor has the unknown unit {asked.limit.unit}")
+        unit = RateLimitUnit.Name(asked.limit.unit).lower()
+        return _limit(asked.limit.requests_per_unit, unit, self._settings.override_algorithm)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def _answer(
+        self, request: RateLimitRequest, decision: Decision, statuses: Sequence[Status]
+    ) -> RateLimitResponse:
+        passes = decision.allowed or self._settings.shadow
+        response = RateLimitResponse(overall_code=_OK if passes else _OVER_LIMIT)
+        for status, asked in zip(statuses, request.descriptors, strict=True):
+            _tell(response.statuses.add(), status, asked)
+        for name, value in self._headers.of(decision):
+            if not (passes and name == "Retry-After"):
+                response.response_headers_to_add.add(key=name.lower(), value=value)
+        if self._settings.dynamic_metadata:
+            response.dynamic_metadata.update(describe(request, statuses))
+        return response
+
+
+def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
+    """Write the status of one descriptor."""
+    out.code = _OK if status.allowed else _OVER_LIMIT
+    rule = status.rule
+    if rule is None:
+        return
+    if rule.limit is None:
+        out.limit_remaining = _U32
+        return
+    limit = rule.limit
+    unit = rule.unit or unit_of(limit.period_ns)
+    if asked.HasField("limit"):
+        unit = RateLimitUnit.Name(asked.limit.unit).lower()
+    out.current_limit.requests_per_unit = min(limit.amount, _U32)
+    out.current_limit.unit = _UNITS.get(unit, 0)
+    out.current_limit.name = rule.name
+    if status.allowed and not status.over_shadow:
+        out.limit_remaining = min(status.remaining or 0, _U32)
+    # Envoy cuts fractions off, and nothing resets in 0 seconds.
+    out.duration_until_reset.seconds = ceil(status.reset_after)
+
+
+def _passes_as_quota(statuses: Sequence[Status]) -> bool:
+    """Whether any limit that was met has room left; without one, nothing denies."""
+    limited = [each for each in statuses if each.limit is not None]
+    return not limited or any([each.allowed for each in limited])
+
+
+def _is_negative(asked: RateLimitDescriptor) -> bool:
+    unknown: Iterable[Any] = UnknownFieldSet(asked)  # type: ignore[assignment]
+    return any(
+        [field.field_number == _NEGATIVE_HITS_FIELD and bool(field.data) for field in unknown]
+    )
+
+
+def _with_cost(asked: Descriptor, cost: int) -> Descriptor:
+    return asked if asked.cost is not None else Descriptor(asked.entries, asked.limit, cost)
+
+
+@lru_cache(1024)
+def _limit(amount: int, unit: str, algorithm: Algorithm) -> Limit:
+    return Limit(amount, UNIT_NS[unit], algorithm)

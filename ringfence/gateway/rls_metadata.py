@@ -1,0 +1,48 @@
+"""The dynamic metadata of an answer to Envoy: what was asked, and what the rules met carry.
+
+Envoy's filters and access logs read it. Its shape is that of `envoyproxy/ratelimit`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
+from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
+
+from ringfence.client.decision import Status
+
+__all__ = ["describe"]
+
+
+def describe(request: RateLimitRequest, statuses: Sequence[Status]) -> dict[str, Any]:
+    """Tell a request and what its rules carry; of two rules that name a thing, the first one."""
+    told: dict[str, Any] = {}
+    for status in statuses:
+        if status.rule is not None and status.allowed:
+            _merge(told, status.rule.metadata)
+    told["domain"] = request.domain
+    told["descriptors"] = [_descriptor(each) for each in request.descriptors]
+    if request.hits_addend:
+        told["hitsAddend"] = request.hits_addend
+    return told
+
+
+def _descriptor(asked: RateLimitDescriptor) -> dict[str, Any]:
+    told: dict[str, Any] = {"entries": [f"{each.key}={each.value}" for each in asked.entries]}
+    if asked.HasField("limit"):
+        unit = RateLimitUnit.Name(asked.limit.unit)
+        told["limit"] = {"requestsPerUnit": asked.limit.requests_per_unit, "unit": unit}
+    if asked.HasField("hits_addend"):
+        told["hitsAddend"] = asked.hits_addend.value
+    return told
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, object]) -> None:
+    for name, value in more.items():
+        if isinstance(value, Mapping):
+            inner = into.setdefault(name, {})
+            if isinstance(inner, dict):
+                _merge(inner, value)
+        else:
+            into.setdefault(name, value)

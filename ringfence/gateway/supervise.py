@@ -1,0 +1,118 @@
+"""The gateway as a program: its settings proved, its ports free, its workers running.
+
+Granian's main process starts the workers, starts another when one dies, and stops them at SIGTERM.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.errors import FatalError
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.log import LogLevels
+from granian.server import Server
+
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import parse_url
+from ringfence.errors import ConfigError
+from ringfence.gateway.settings import GatewaySettings
+from ringfence.gateway.tokens import load_tokens
+from ringfence.transport.interface import Address
+
+__all__ = ["run_gateway"]
+
+logger = logging.getLogger("ringfence.gateway")
+
+_LARGEST_HEADERS = 32_768
+_LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
+"""Granian's own lines go where ours go."""
+
+
+def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT; with `tied_to_stdin` also until standard input ends.
+
+    Raises `ConfigError` and `AccessDenied` for what no patience mends; a cluster that does not
+    answer yet is waited for by the workers.
+    """
+    load_tokens(Path(settings.tokens) if settings.tokens else None)
+    for at in (settings.listen_at, settings.grpc_at):
+        if at is not None:
+            _require_free(at)
+    asyncio.run(_try_cluster(settings))
+    if tied_to_stdin:
+        threading.Thread(target=_stop_with_stdin, daemon=True).start()
+    host, port = settings.listen_at
+    server = Server(
+        "ringfence.gateway",
+        address=host,
+        port=port,
+        interface=Interfaces.RSGI,
+        workers=settings.workers,
+        loop=Loops.uvloop,
+        http=HTTPModes.auto,
+        websockets=False,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(settings.header_timeout * 1000),
+            max_buffer_size=_LARGEST_HEADERS,
+        ),
+        http2_settings=HTTP2Settings(max_headers_size=_LARGEST_HEADERS, keep_alive_interval=20_000),
+        log_level=LogLevels.warning,
+        log_dictconfig=_LOGGING,
+        ssl_cert=Path(settings.tls_cert) if settings.tls_cert else None,
+        ssl_key=Path(settings.tls_key) if settings.tls_key else None,
+        ssl_ca=Path(settings.tls_client_ca) if settings.tls_client_ca else None,
+        ssl_client_verify=bool(settings.tls_client_ca),
+        respawn_failed_workers=True,
+        respawn_interval=0.5,
+        workers_kill_timeout=10,
+    )
+    logger.info("the gateway listens on %s, and for gRPC on %s", settings.listen, settings.grpc)
+    try:
+        server.serve(target_loader=partial(_make_worker, settings), wrap_loader=False)
+    except FatalError as error:
+        raise ConfigError(f"the gateway cannot serve HTTP on {settings.listen}: {error}") from error
+
+
+def _make_worker(settings: GatewaySettings) -> Any:
+    """Make the application, in the worker's own process: gRPC must not be loaded before a fork.
+
+    Granian takes any object with `__rsgi__`, though its hints speak of functions only.
+    """
+    from ringfence.gateway.worker import Worker
+
+    return Worker(settings)
+
+
+async def _try_cluster(settings: GatewaySettings) -> None:
+    """Find out what no patience mends while somebody still reads: address, certificates, token."""
+    async with open_cluster(parse_url(settings.cluster), wait=1.0) as cluster:
+        if not cluster.knows_rules:
+            logger.warning("no member of the cluster answers yet; the gateway goes on asking")
+
+
+def _require_free(at: Address) -> None:
+    """Refuse a port that somebody has: the workers share theirs, and would share it with them."""
+    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(at)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {at[0]}:{at[1]}: {error.strerror}; choose another port"
+            ) from error
+
+
+def _stop_with_stdin() -> None:
+    """Stop when whoever started us has gone, however it went."""
+    # Not by sys.stdin: a worker that is forked meanwhile would wait for its lock forever.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,100 @@
+"""Who may ask the gateway what: bearer tokens with scopes, in the file that nodes have, too.
+
+`Authorization: Bearer NAME.SECRET`, as in the `.token` files of `ringfence keys new`. Without a
+file everybody is let in with every scope; `settings` allows that on loopback only.
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from ringfence.client.url import parse_token
+from ringfence.errors import ConfigError
+from ringfence.wire import matches
+
+__all__ = ["Scope", "Tokens", "load_tokens"]
+
+
+class Scope(StrEnum):
+    """What a token lets its bearer do."""
+
+    CHECK = "check"
+    """Spend, give back, wait, ask; what proxies need."""
+    READ = "read"
+    """Look without spending, read counters."""
+    ADMIN = "admin"
+    """Forget counters."""
+
+
+_MEANINGS = {
+    "check": {Scope.CHECK, Scope.READ},
+    "read": {Scope.READ},
+    "admin": {Scope.ADMIN},
+    # What nodes call the same.
+    "observe": {Scope.READ},
+    "reset": {Scope.ADMIN},
+}
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    digest: str
+    scopes: list[str]
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: dict[str, _Record] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Decides what a bearer may do; comparisons take constant time."""
+
+    known: dict[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
+    """Per name, the digest of the secret and the scopes."""
+    is_open: bool = True
+    """No file was given: everybody may do everything."""
+
+    def scopes_of(self, authorization: str | None) -> frozenset[Scope] | None:
+        """Tell what the sender of this header may do; None when it proves nothing."""
+        if self.is_open:
+            return _EVERY_SCOPE
+        scheme, _, text = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        try:
+            token = parse_token(text.strip())
+        except ConfigError:
+            return None
+        digest, scopes = self.known.get(token.name, (bytes(32), frozenset()))
+        return scopes if matches(token.secret, digest) else None
+
+
+_EVERY_SCOPE = frozenset(Scope)
+
+
+def load_tokens(path: Path | None) -> Tokens:
+    """Read a file of tokens; raises `ConfigError` that names it and the mend."""
+    if path is None:
+        return Tokens()
+    mend = "`ringfence keys new DIR` writes DIR/tokens.toml"
+    try:
+        told = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
+        known = {name: _read(name, record) for name, record in told.tokens.items()}
+    except (OSError, ValueError) as error:  # msgspec's and TOML's errors are ValueErrors, too.
+        raise ConfigError(f"tokens: {path}: {error}; {mend}") from error
+    if not known:
+        raise ConfigError(f"tokens: {path} holds none, so nobody could ask; {mend}")
+    return Tokens(known, is_open=False)
+
+
+def _read(name: str, record: _Record) -> tuple[bytes, frozenset[Scope]]:
+    digest = bytes.fromhex(record.digest)
+    if len(digest) != 32:
+        raise ValueError(f"token {name!r}: a digest has 32 bytes, not {len(digest)}")
+    odd = [scope for scope in record.scopes if scope not in _MEANINGS]
+    if odd:
+        raise ValueError(f"token {name!r}: unknown scope {odd[0]!r}; known: {', '.join(_MEANINGS)}")
+    return digest, frozenset().union(*[_MEANINGS[scope] for scope in record.scopes])

@@ -1,0 +1,216 @@
+"""Which address a request came from, behind proxies that are trusted and headers that are not.
+
+Anybody can send `X-Forwarded-For: 1.2.3.4`; each proxy adds, at the right end, whom it saw. So the
+chain is read from the right, only as far as the proxies are ours, and whatever stands further left
+is the client's own claim and never looked at.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from itertools import islice
+
+from ringfence.errors import ConfigError
+from ringfence.rules import group_address
+
+__all__ = ["UNKNOWN", "ClientAddress"]
+
+logger = logging.getLogger("ringfence.http")
+
+UNKNOWN = "unknown"
+"""Stands for all clients of a server that is told no address at all."""
+
+_UNIX = "unix"
+_HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
+_REMEMBERED = 4096
+_LONGEST_ADDRESS = 64
+_LONGEST_CHAIN = 64
+"""Proxies in a row that are believed at most: more are somebody's attempt to keep us busy."""
+
+_Header = Callable[[str], str | None]
+
+
+class ClientAddress:
+    """Tells the client's address, grouped as limits count it: IPv6 by network.
+
+    `trusted` is what stands between the clients and this server: the number of proxies, each of
+    which every request passes, or better their addresses and networks (`["10.0.0.0/8", "::1"]`,
+    and `"unix"` for a proxy on a Unix socket). A number can be fooled by whoever reaches an inner
+    proxy directly; addresses cannot. `header` is the one header that those proxies write:
+    `x-forwarded-for`, `forwarded` (RFC 7239) or `x-real-ip`; no other is looked at.
+
+    Raises `ConfigError` for what cannot be read.
+    """
+
+    def __init__(
+        self,
+        trusted: int | str | Iterable[str] = 0,
+        *,
+        header: str = "x-forwarded-for",
+        ipv6_prefix: int = 64,
+    ) -> None:
+        self._header = header.lower()
+        if self._header not in _HEADERS:
+            raise ConfigError(
+                f"proxy header {header!r} is not known; choose one of {', '.join(_HEADERS)}"
+            )
+        if type(ipv6_prefix) is not int or not 1 <= ipv6_prefix <= 128:
+            raise ConfigError(
+                f"ipv6_prefix {ipv6_prefix!r} is not from 1 to 128; 64 is one subscriber"
+            )
+        self._hops = 0
+        self._trusts_unix = False
+        self._networks: tuple[tuple[int, int, int], ...] = ()
+        if isinstance(trusted, int):
+            if isinstance(trusted, bool) or not 0 <= trusted <= 32:
+                raise ConfigError(
+                    f"trusted_proxies {trusted!r}: give how many proxies there are, 0 to 32, "
+                    "or a list of their addresses"
+                )
+            self._hops = trusted
+        else:
+            self._read([trusted] if isinstance(trusted, str) else list(trusted))
+        self._believes_nobody = not (self._hops or self._networks or self._trusts_unix)
+        # Parsing an address takes longer than all the rest of a check's preparation.
+        self._group = lru_cache(_REMEMBERED)(lambda text: group_address(text, ipv6_prefix))
+        self._is_ours = lru_cache(_REMEMBERED)(self._is_proxy)
+        self._has_warned = False
+
+    def of(self, peer: str | None, header: _Header) -> str:
+        """Name the client of a request from `peer` (the other end of the connection).
+
+        `header` gives a request header by its name in lower case, its lines joined by commas.
+        """
+        client = peer if self._believes_nobody else self._behind(peer, header)
+        if not client:
+            self._warn()
+            return UNKNOWN
+        return self._group(client)
+
+    # -- reading the settings ------------------------------------------------------------------
+
+    def _read(self, trusted: list[str]) -> None:
+        networks = []
+        for text in trusted:
+            if text == _UNIX:
+                self._trusts_unix = True
+                continue
+            try:
+                network = ip_network(text, strict=False)
+            except ValueError as error:
+                raise ConfigError(
+                    f"trusted_proxies: {text!r} is no address or network; write 10.0.0.7, "
+                    "10.0.0.0/8, 2001:db8::/32 or unix"
+                ) from error
+            networks.append((network.version, int(network.network_address), int(network.netmask)))
+        self._networks = tuple(networks)
+
+    # -- walking the chain ---------------------------------------------------------------------
+
+    def _behind(self, peer: str | None, header: _Header) -> str | None:
+        """Walk from the peer towards the client while the last seen is a proxy of ours."""
+        if self._hops:
+            return self._after_hops(peer, header)
+        client = peer
+        if not (self._trusts_unix if not peer else self._is_ours(peer)):
+            return client
+        for entry in islice(self._claims(header), _LONGEST_CHAIN):
+            if entry is None:
+                break  # What a proxy of ours could not name is counted as that proxy.
+            client = entry
+            if not self._is_ours(entry):
+                break
+        return client
+
+    def _after_hops(self, peer: str | None, header: _Header) -> str | None:
+        client = peer
+        for passed, entry in enumerate(self._claims(header)):
+            if passed == self._hops or entry is None:
+                break
+            client = entry
+        return client
+
+    def _claims(self, header: _Header) -> Iterator[str | None]:
+        """The addresses that proxies wrote, last writer first; None for one that is no address."""
+        text = header(self._header)
+        if not text:
+            return
+        if self._header == "x-real-ip":
+            yield _address(text.rpartition(",")[2])  # One proxy writes it for the whole chain.
+        elif self._header == "forwarded":
+            for element in reversed(_split(text, ",")):
+                yield _forwarded_for(element)
+        else:
+            while text:
+                text, _, last = text.rpartition(",")
+                yield _address(last)
+
+    def _is_proxy(self, text: str) -> bool:
+        address = _parsed(text)
+        if address is None:
+            return False
+        number = int(address)
+        return any(
+            [
+                version == address.version and number & mask == network
+                for version, network, mask in self._networks
+            ]
+        )
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "the server tells no client address, so all clients are counted as one; behind a "
+                "proxy on a Unix socket, add 'unix' to trusted_proxies"
+            )
+
+
+def _forwarded_for(element: str) -> str | None:
+    """Read the `for` of one element: `for="[2001:db8::17]:4711";proto=https`."""
+    for pair in _split(element, ";"):
+        name, _, value = pair.partition("=")
+        if name.strip().lower() == "for":
+            return _address(value)
+    return None
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Cut at `mark` outside of quotes."""
+    if '"' not in text:
+        return text.split(mark)
+    parts, begin, is_quoted, skip = [], 0, False, False
+    for place, letter in enumerate(text):
+        if skip:
+            skip = False
+        elif letter == "\\" and is_quoted:
+            skip = True
+        elif letter == '"':
+            is_quoted = not is_quoted
+        elif letter == mark and not is_quoted:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [*parts, text[begin:]]
+
+
+def _address(text: str) -> str | None:
+    """Read an address as proxies write it: bare, quoted, in brackets, with a port."""
+    text = text.strip().strip('"')
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    return text if _parsed(text) is not None else None
+
+
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    if len(text) > _LONGEST_ADDRESS:
+        return None
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address

@@ -1,0 +1,241 @@
+"""The header fields that tell a client where it stands with its limits.
+
+`RateLimit-Policy` and `RateLimit` are the structured fields of draft-ietf-httpapi-ratelimit-headers
+(version 11); `X-RateLimit-*` is what services have long sent. With several limits they speak of the
+one that refused, else of the one with the least left. Limits in shadow mode are never told.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from math import ceil
+
+from ringfence.client.decision import Decision, Status
+from ringfence.errors import ConfigError
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
+from ringfence.rules import OnFailure, Rule, format_limit
+from ringfence.wire import Source
+
+__all__ = [
+    "OUTAGE_HEADER",
+    "HeaderStyle",
+    "LimitHeaders",
+    "Reset",
+    "outage_of",
+    "policy_name",
+    "retry_after_seconds",
+    "told_status",
+    "violated_policies",
+]
+
+OUTAGE_HEADER = "Ringfence-Outage"
+"""Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
+
+# Once: to look a member up in its class takes longer than to compare it.
+_OWNER, _POLICY, _LOCAL = Source.OWNER, Source.POLICY, Source.LOCAL
+_LARGEST = 10**15 - 1
+"""Of an integer in a structured field (RFC 9651, section 3.3.1)."""
+_REMEMBERED = 1024
+
+
+class HeaderStyle(StrEnum):
+    """Which header fields tell about limits."""
+
+    IETF = "ietf"
+    X = "x"
+    BOTH = "both"
+    NONE = "none"
+    """None, save `Retry-After`."""
+
+    @classmethod
+    def of(cls, name: str | None) -> "HeaderStyle":
+        """Read a style's name; None is `none`. Raises `ConfigError` for any other."""
+        try:
+            return cls("none" if name is None else name)
+        except ValueError as error:
+            raise ConfigError(
+                f"header style {name!r} is not known; choose one of {', '.join(cls)}"
+            ) from error
+
+
+class Reset(StrEnum):
+    """What `X-RateLimit-Reset` counts."""
+
+    SECONDS = "seconds"
+    """From now on, as Envoy says it: no clocks need to agree."""
+    EPOCH = "epoch"
+    """Seconds since the Unix epoch, as GitHub says it."""
+
+
+class LimitHeaders:
+    """Writes the header fields of decisions. Safe to share among threads."""
+
+    def __init__(
+        self,
+        style: str | None = HeaderStyle.IETF,
+        *,
+        reset: str = Reset.SECONDS,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`wall_clock` gives seconds since the Unix epoch.
+
+        Raises `ConfigError` for the name of no style.
+        """
+        self.style = HeaderStyle.of(style)
+        self._tells_ietf = self.style in (HeaderStyle.IETF, HeaderStyle.BOTH)
+        self._tells_x = self.style in (HeaderStyle.X, HeaderStyle.BOTH)
+        if reset not in list(Reset):
+            raise ConfigError(f"reset {reset!r} is not known; choose one of {', '.join(Reset)}")
+        self._in_epoch = reset == Reset.EPOCH
+        self._wall_clock = wall_clock
+        self._policies: dict[int, tuple[Rule, str, str]] = {}
+
+    def of(self, decision: Decision) -> list[tuple[str, str]]:
+        """Give the fields of the answer to a request, allowed or refused; names are canonical.
+
+        `Retry-After` is among them only when it was refused and a wait would help.
+        """
+        fields: list[tuple[str, str]] = []
+        wait = None if decision.allowed else retry_after_seconds(decision)
+        if wait is not None:
+            fields.append(("Retry-After", str(wait)))
+        if not (self._tells_ietf or self._tells_x):
+            return fields
+        if decision.source is not _OWNER or len(decision.statuses) > 1:
+            outage = outage_of(decision)
+            if outage is not None:
+                fields.append((OUTAGE_HEADER, outage))
+        told = told_status(decision)
+        if told is not None and told.rule is not None:
+            # A denial shows the wait in both, since `Retry-After` must not end before `t` does.
+            window = ceil(told.reset_after) if wait is None else wait
+            if self._tells_ietf:
+                self._add_ietf(fields, decision.statuses, told, told.rule, window)
+            if self._tells_x:
+                self._add_x(fields, told, wait, window)
+        return fields
+
+    def _add_ietf(
+        self,
+        fields: list[tuple[str, str]],
+        statuses: Sequence[Status],
+        told: Status,
+        rule: Rule,
+        window: int,
+    ) -> None:
+        name, policy = self._policy(rule)
+        if len(statuses) > 1:
+            policy = ", ".join(
+                dict.fromkeys(
+                    [self._policy(each.rule)[1] for each in statuses if each.rule and _tells(each)]
+                )
+            )
+        fields.append(("RateLimit-Policy", policy))
+        remaining = told.remaining or 0
+        if remaining > _LARGEST or window > _LARGEST:
+            remaining, window = min(remaining, _LARGEST), min(window, _LARGEST)
+        fields.append(("RateLimit", f"{name};r={remaining};t={window}"))
+
+    def _add_x(
+        self, fields: list[tuple[str, str]], told: Status, wait: int | None, window: int
+    ) -> None:
+        if self._in_epoch:
+            window += ceil(self._wall_clock())
+        fields.append(("X-RateLimit-Limit", str(told.limit)))
+        fields.append(("X-RateLimit-Remaining", str(told.remaining)))
+        fields.append(("X-RateLimit-Reset", str(window)))
+        if wait is not None:
+            fields.append(("X-RateLimit-Retry-After", str(wait)))
+
+    def _policy(self, rule: Rule) -> tuple[str, str]:
+        """The rule's name as a structured string, and its item in `RateLimit-Policy`."""
+        known = self._policies.get(rule.id)
+        if known is None or known[0] is not rule:
+            name = _structured(policy_name(rule))
+            known = (rule, name, name + ("" if rule.limit is None else _quota(rule.limit)))
+            if len(self._policies) >= _REMEMBERED:
+                self._policies.clear()
+            self._policies[rule.id] = known
+        return known[1], known[2]
+
+
+def policy_name(rule: Rule) -> str:
+    """What clients are told a limit is called: its `name`, else where it stands among the rules.
+
+    A limit that stands in no rule is called what it is: `100/minute`.
+    """
+    if not rule.domain and not rule.name and rule.limit is not None:
+        return format_limit(rule.limit)
+    levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
+    return rule.name or ".".join(levels)
+
+
+def retry_after_seconds(decision: Decision) -> int | None:
+    """Whole seconds to wait, rounded up, at least 1; None when allowed or when no wait helps."""
+    if decision.allowed or decision.retry_after is None:
+        return None
+    return max(1, ceil(decision.retry_after))
+
+
+def outage_of(decision: Decision) -> str | None:
+    """Tell what was done for want of a node: `allow`, `deny` or `local`; None when one decided."""
+    found = None
+    for status in decision.statuses:
+        source = status.source
+        if source is _POLICY:
+            return "allow" if decision.allowed else "deny"
+        if source is _LOCAL and status.rule and status.rule.on_failure is OnFailure.LOCAL:
+            found = "local"
+    return found
+
+
+def told_status(decision: Decision) -> Status | None:
+    """The counter that the fields speak of; None when none limits, or none was counted."""
+    statuses = decision.statuses
+    if len(statuses) == 1:
+        return statuses[0] if _tells(statuses[0]) else None
+    told = [status for status in statuses if _tells(status)]
+    refusing = [] if decision.allowed else [status for status in told if not status.allowed]
+    if refusing:
+        return max(refusing, key=_wait)
+    return min(told, key=lambda status: status.remaining or 0, default=None)
+
+
+def violated_policies(decision: Decision) -> list[str]:
+    """The names of the limits that refused."""
+    if decision.allowed:
+        return []
+    return list(
+        dict.fromkeys(
+            [policy_name(each.rule) for each in decision.statuses if each.rule and not each.allowed]
+        )
+    )
+
+
+def _tells(status: Status) -> bool:
+    """Whether a client may go by it: a shadow rule never denies, an outage counts nothing."""
+    rule = status.rule
+    return (
+        rule is not None
+        and status.limit is not None
+        and not rule.shadow
+        and status.source is not _POLICY
+    )
+
+
+def _wait(status: Status) -> float:
+    return float("inf") if status.retry_after is None else status.retry_after
+
+
+def _quota(limit: Limit) -> str:
+    """The parameters of a policy. A window is whole seconds, so an odd one is told longer."""
+    amount = f";q={min(limit.amount, _LARGEST)}"
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        return f'{amount};qu="concurrent-requests"'
+    return f"{amount};w={min(-(-limit.period_ns // NS_PER_SECOND), _LARGEST)}"
+
+
+def _structured(text: str) -> str:
+    """Write a string of a structured field; what is not printable ASCII shows as `?`."""
+    plain = "".join([letter if " " <= letter <= "~" else "?" for letter in text])
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,166 @@
+"""What of a request is counted, by names that fit into settings: `ip`, `user_or_ip+route`.
+
+One key names one descriptor: entries joined by `+`, each `NAME` or `ENTRY=NAME`, where NAME says
+what to read and ENTRY what the rules call it:
+
+    ip                      the client's address
+    user                    the authenticated user
+    user_or_ip              the user, else the address
+    route                   the route's pattern (`/users/{id}`), else the path
+    path, method, host      as they say
+    header:x-api-key        a request header
+
+A request that lacks a part (no user, no such header) does not meet the key at all, so that those
+without never share one budget.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Protocol, TypeAlias
+
+from ringfence.errors import ConfigError
+from ringfence.http.addresses import ClientAddress
+
+__all__ = ["KeyFunction", "KeySpec", "Keys", "Request"]
+
+
+class Request(Protocol):
+    """What key functions read. Each face of Ringfence wraps its own kind of request in one."""
+
+    @property
+    def method(self) -> str:
+        """`GET`, in capitals."""
+
+    @property
+    def path(self) -> str:
+        """As asked for, without the query."""
+
+    @property
+    def peer(self) -> str | None:
+        """Address of the connection's other end; None or empty over a Unix socket."""
+
+    @property
+    def route(self) -> str | None:
+        """The pattern that routes the request; None where the framework has not chosen one yet."""
+
+    @property
+    def user(self) -> str | None:
+        """Name of the authenticated user, None when nobody is."""
+
+    @property
+    def native(self) -> object:
+        """The framework's own request: ASGI's scope, WSGI's environ, Django's `HttpRequest`."""
+
+    def header(self, name: str) -> str | None:
+        """A request header by its name in lower case, lines joined by commas; None when absent."""
+
+
+KeyFunction: TypeAlias = Callable[[Request], str | None]
+"""Reads one value of a request; None when it has none."""
+KeySpec: TypeAlias = (
+    str
+    | KeyFunction
+    | Mapping[str, str | KeyFunction]
+    | Sequence[str | Mapping[str, str | KeyFunction]]
+)
+"""One key (text, a function, or entries by what the rules call them), or several in a list."""
+
+_Entries: TypeAlias = tuple[tuple[str, KeyFunction], ...]
+
+
+class Keys:
+    """Reads descriptors from requests. Raises `ConfigError` for names that mean nothing."""
+
+    def __init__(
+        self, spec: KeySpec, addresses: ClientAddress, *, user: KeyFunction | None = None
+    ) -> None:
+        """`user` names the user where the request's own word is not the one to take."""
+        self._addresses = addresses
+        self._user: KeyFunction = user or (lambda request: request.user)
+        self._asks_user = False
+        self._is_told_user = user is not None
+        parts: Iterable[str | KeyFunction | Mapping[str, str | KeyFunction]]
+        parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
+        self._descriptors = tuple([self._read(part) for part in parts])
+        if not self._descriptors or not all(self._descriptors):
+            raise ConfigError(f"key {spec!r} names nothing; write for instance 'ip'")
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether a request's own `user` is read: some frameworks have to fetch it first."""
+        return self._asks_user and not self._is_told_user
+
+    def descriptors(self, request: Request) -> list[dict[str, str]]:
+        """The descriptors that a request has all parts of; perhaps none."""
+        found = []
+        for entries in self._descriptors:
+            values = {}
+            for name, read in entries:
+                value = read(request)
+                if value is None:
+                    break
+                values[name] = value
+            else:
+                found.append(values)
+        return found
+
+    def parts(self, request: Request) -> list[tuple[str, ...]]:
+        """The same as plain names and values, for limits that stand in no rule."""
+        return [
+            tuple([text for entry in values.items() for text in entry])
+            for values in self.descriptors(request)
+        ]
+
+    # -- reading the settings ------------------------------------------------------------------
+
+    def _read(self, part: str | KeyFunction | Mapping[str, str | KeyFunction]) -> _Entries:
+        if isinstance(part, str):
+            return tuple([self._entry(text) for text in part.split("+")])
+        if isinstance(part, Mapping):
+            return tuple(
+                [
+                    (name, self._function(what) if isinstance(what, str) else what)
+                    for name, what in part.items()
+                ]
+            )
+        if callable(part):
+            return ((getattr(part, "__name__", "key"), part),)
+        raise ConfigError(f"key {part!r} is neither a name such as 'ip' nor a function")
+
+    def _entry(self, text: str) -> tuple[str, KeyFunction]:
+        entry, equals, what = text.partition("=")
+        what = (what if equals else entry).strip()
+        entry = entry.strip() if equals else what.removeprefix("header:")
+        if not entry:
+            raise ConfigError(f"key {text!r} has no name; write for instance client=ip")
+        return entry, self._function(what)
+
+    def _function(self, name: str) -> KeyFunction:
+        header = name.removeprefix("header:").strip().lower()
+        if name.startswith("header:") and header:
+            return lambda request: request.header(header)
+        known: dict[str, KeyFunction] = {
+            "ip": self._ip,
+            "user": self._user,
+            "user_or_ip": self._user_or_ip,
+            "route": lambda request: request.path if request.route is None else request.route,
+            "path": lambda request: request.path,
+            "method": lambda request: request.method,
+            "host": lambda request: request.header("host"),
+        }
+        if name in known:
+            self._asks_user = self._asks_user or name in ("user", "user_or_ip")
+            return known[name]
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "write your own as a function"
+        raise ConfigError(
+            f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
+        )
+
+    def _ip(self, request: Request) -> str:
+        return self._addresses.of(request.peer, request.header)
+
+    def _user_or_ip(self, request: Request) -> str:
+        # Told apart, or a user called 203.0.113.7 would spend that client's budget.
+        user = self._user(request)
+        return f"ip:{self._ip(request)}" if user is None else f"user:{user}"

@@ -1,0 +1,179 @@
+"""Performs a policy's effects with a limiter, awaiting or blocking, and survives its failures.
+
+A limiter already answers by its rules' `on_failure` when no node can be had. What is caught here is
+the rest: a refused token, a wrong certificate, a bug. None of it may take the application down.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, assert_never
+
+import anyio
+
+from ringfence.blocking import BlockingLimiter
+from ringfence.client import Limiter
+from ringfence.client.decision import Decision
+from ringfence.errors import AccessDenied, ConfigError
+from ringfence.integrations.effects import (
+    Check,
+    Effect,
+    LimiterFailed,
+    Pause,
+    Refund,
+    Release,
+    RuleAsk,
+    Steps,
+)
+from ringfence.integrations.visit import Refusal
+
+__all__ = [
+    "Perform",
+    "Troubles",
+    "drive",
+    "drive_blocking",
+    "performer",
+    "performer_from_loop",
+]
+
+logger = logging.getLogger("ringfence.integrations")
+
+Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
+"""Does what an effect says."""
+
+_REST = 1.0
+"""Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
+_TELL_AGAIN = 60.0
+"""Seconds between two lines in the log, however many requests are let through."""
+
+
+class Troubles:
+    """Remembers that a limiter fails. Shared by threads: what they race for does not matter."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rests_until: float | None = None
+        self._silent_until = float("-inf")
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the limiter is not to be asked now."""
+        return self._rests_until is not None and self._rests_until > self._clock()
+
+    def require_rested(self) -> None:
+        """Raise `LimiterFailed` while the limiter is not to be asked."""
+        if self.is_resting:
+            raise LimiterFailed
+
+    def note(self, error: Exception) -> LimiterFailed:
+        """Remember and log a failure; return what the policy is told."""
+        now = self._clock()
+        if isinstance(error, AccessDenied | ConfigError):
+            self._rests_until = now + _REST
+        if now >= self._silent_until:
+            self._silent_until = now + _TELL_AGAIN
+            logger.error("the limiter failed; requests are let through", exc_info=error)
+        return LimiterFailed(str(error))
+
+
+async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal | None:
+    """Run the steps to their end, awaiting each effect. On trio and on asyncio."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                troubles.require_rested()
+                answer = await perform(effect)
+            except LimiterFailed as failed:
+                effect = steps.throw(failed)
+            except Exception as error:  # noqa: BLE001 - its failure must not become the application's
+                effect = steps.throw(troubles.note(error))
+            else:
+                effect = steps.send(answer)
+    except StopIteration as end:
+        result: Refusal | None = end.value
+        return result
+
+
+def performer(limiter: Limiter) -> Perform:
+    """Perform effects in the limiter's own event loop."""
+
+    async def perform(effect: Effect) -> Decision | None:
+        if type(effect) is Check:  # Nearly always; a `match` takes as long as all else here.
+            ask = effect.ask
+            if isinstance(ask, RuleAsk):
+                return await limiter.check(
+                    ask.domain, ask.descriptors, effect.cost, timeout=ask.timeout
+                )
+            return await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+        return await _perform_rarely(limiter, effect)
+
+    return perform
+
+
+def performer_from_loop(limiter: BlockingLimiter) -> Perform:
+    """Perform effects from an asyncio loop that is not the limiter's own.
+
+    Only the effects run in the limiter's thread: what reads the request stays where it was.
+    """
+
+    async def perform(effect: Effect) -> Decision | None:
+        return await asyncio.wrap_future(limiter.start(lambda inner: performer(inner)(effect)))
+
+    return perform
+
+
+def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -> Refusal | None:
+    """Run the steps to their end, blocking at each effect."""
+    try:
+        effect = next(steps)
+        while True:
+            try:
+                troubles.require_rested()
+                answer = _perform_blocking(limiter, effect)
+            except LimiterFailed as failed:
+                effect = steps.throw(failed)
+            except Exception as error:  # noqa: BLE001 - as above
+                effect = steps.throw(troubles.note(error))
+            else:
+                effect = steps.send(answer)
+    except StopIteration as end:
+        result: Refusal | None = end.value
+        return result
+
+
+async def _perform_rarely(limiter: Limiter, effect: Effect) -> Decision | None:
+    match effect:
+        case Refund(ask, cost):
+            if isinstance(ask, RuleAsk):
+                return await limiter.refund(ask.domain, ask.descriptors, cost)
+            return await limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+        case Release(decision):
+            await limiter.release(decision)
+        case Pause(seconds):
+            await anyio.sleep(seconds)
+        case Check():
+            raise AssertionError("performed before")
+        case _:
+            assert_never(effect)
+    return None
+
+
+def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | None:
+    match effect:
+        case Check(ask, cost):
+            if isinstance(ask, RuleAsk):
+                return limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            return limiter.check_limit(ask.limit, *ask.key, cost=cost)
+        case Refund(ask, cost):
+            if isinstance(ask, RuleAsk):
+                return limiter.refund(ask.domain, ask.descriptors, cost)
+            return limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+        case Release(decision):
+            limiter.release(decision)
+        case Pause(seconds):
+            time.sleep(seconds)
+        case _:
+            assert_never(effect)
+    return None

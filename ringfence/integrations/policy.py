@@ -1,0 +1,243 @@
+"""What a face asks of its limiter for a request, and what it makes of the answers.
+
+Synchronous, without I/O: the methods are generators that yield what they want done (`Effect`) and
+are sent what came of it. `drive` performs the effects, awaiting or blocking, so that every face
+limits by this one text. A limiter that fails is told by `LimiterFailed`, and lets requests through.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from functools import lru_cache
+
+from ringfence.client.decision import Decision
+from ringfence.client.descriptors import checked_cost
+from ringfence.errors import ConfigError
+from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
+from ringfence.integrations.effects import (
+    Ask,
+    Check,
+    LimitAsk,
+    LimiterFailed,
+    Pause,
+    Refund,
+    Release,
+    RuleAsk,
+    Steps,
+)
+from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
+from ringfence.integrations.visit import Visit
+from ringfence.limiter import Limit
+from ringfence.rules import parse_limit
+
+__all__ = ["Policy", "Spent", "owners_of", "settle"]
+
+_REMEMBERED = 1024
+
+
+@dataclass(slots=True)
+class Spent:
+    """A check that was allowed."""
+
+    policy: "Policy | None"
+    """What settles it when the answer is known; None when it stands as it is."""
+    owner: object
+    ask: Ask
+    cost: int
+    decision: Decision
+
+
+class Policy:
+    """`Settings` made ready. Raises `ConfigError` for settings that make no sense."""
+
+    def __init__(self, settings: Settings, name: str = "") -> None:
+        """`name` is what a limit's budget belongs to unless the settings say it."""
+        self.settings = settings
+        self.is_enabled = settings.enabled
+        """The off switch; may be turned at any time."""
+        addresses = ClientAddress(
+            settings.trusted_proxies,
+            header=settings.proxy_header,
+            ipv6_prefix=settings.ipv6_prefix,
+        )
+        self._keys = Keys(settings.keys, addresses, user=settings.user)
+        self.headers = LimitHeaders(settings.headers, reset=settings.reset)
+        self._limits = _limits(settings.limit)
+        self._scope = name if settings.scope is None else settings.scope
+        self._exempt_methods = frozenset([method.upper() for method in settings.exempt_methods])
+        self._exempt_paths = frozenset(settings.exempt_paths)
+        globs = [translate(path) for path in settings.exempt_paths if "*" in path]
+        self._exempt_globs = re.compile("|".join(globs)) if globs else None
+        self._settles = settings.deduct_when is not None or settings.cost_after is not None
+        if settings.domain is not None and settings.limit is not None:
+            raise ConfigError(
+                f"both domain {settings.domain!r} and limit {settings.limit!r} are given; "
+                "give one: rules of a domain, or a limit that stands in no rule"
+            )
+        if not callable(settings.cost):
+            for cost in (
+                [settings.cost] if isinstance(settings.cost, int) else settings.cost.values()
+            ):
+                checked_cost(cost)
+
+    @property
+    def limits_something(self) -> bool:
+        """Whether these settings name rules or a limit at all."""
+        return self.settings.domain is not None or self.settings.limit is not None
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether the request's user is read."""
+        return self._keys.needs_user
+
+    def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
+        """Make the policy of one view: these settings, but for its own limit and options."""
+        own = replace(self.settings, domain=None, limit=limit, scope=None)
+        policy = Policy(replace(own, **options), name)
+        if not policy.limits_something:
+            raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
+        return policy
+
+    def exempts(self, method: str, path: str) -> bool:
+        """Whether a method or a path is never limited."""
+        if method in self._exempt_methods or path in self._exempt_paths:
+            return True
+        return self._exempt_globs is not None and self._exempt_globs.match(path) is not None
+
+    def admit(self, visit: Visit, owner: object) -> Steps:
+        """Check one request; return the refusal to answer with when it was denied.
+
+        `owner` has the limiter that is asked here, and must settle by it what is spent.
+        """
+        request = visit.request
+        if not self.is_enabled or self._is_exempt(request):
+            return None
+        cost = self._cost(request)
+        asks = self._asks(request)
+        made: list[Spent] = []
+        for ask in asks:
+            try:
+                decision = yield Check(ask, cost)
+            except LimiterFailed:
+                visit.has_failed = True
+                continue
+            assert decision is not None
+            visit.decisions.append(decision)
+            if not decision.allowed:
+                yield from _give_back(made)
+                return visit.refuse(self.settings.template)
+            if self._settles or decision.leases is not None:
+                made.append(Spent(self, owner, ask, cost, decision))
+            elif len(asks) > 1:  # Only to be given back, when a later one denies.
+                made.append(Spent(None, owner, ask, cost, decision))
+            if decision.delay:
+                yield Pause(decision.delay)
+        if made:
+            visit.spent += [each for each in made if each.policy is not None]
+        return None
+
+    def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
+        """Make a charge what the answer says it should have been."""
+        if spent.decision.leases is not None:
+            yield Release(spent.decision)
+            return None  # A refund would free a place that somebody else holds.
+        actual = spent.cost
+        deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
+        if deduct_when is not None and not deduct_when(response):
+            actual = 0
+        elif cost_after is not None:
+            actual = checked_cost(cost_after(request, response))
+        if actual < spent.cost:
+            yield Refund(spent.ask, spent.cost - actual)
+        elif actual > spent.cost:
+            more = actual - spent.cost
+            decision = yield Check(spent.ask, more)
+            if decision is not None and not decision.allowed and decision.remaining:
+                yield Check(spent.ask, min(more, decision.remaining))
+        return None
+
+    # -- reading a request ---------------------------------------------------------------------
+
+    def _is_exempt(self, request: Request) -> bool:
+        if self.exempts(request.method, request.path):
+            return True
+        when = self.settings.exempt_when
+        return when is not None and when(request)
+
+    def _cost(self, request: Request) -> int:
+        cost = self.settings.cost
+        if isinstance(cost, int):
+            return cost
+        if callable(cost):
+            # Told here as the mistake it is: the limiter's own complaint would pass as an outage.
+            return checked_cost(cost(request))
+        found = None if request.route is None else cost.get(request.route)
+        return cost.get(request.path, 1) if found is None else found
+
+    def _asks(self, request: Request) -> Sequence[Ask]:
+        settings = self.settings
+        if settings.domain is not None:
+            found = self._keys.descriptors(request)
+            if not found:
+                return ()
+            # A lone mapping is what limiters read fastest.
+            descriptors = found[0] if len(found) == 1 else found
+            return [RuleAsk(settings.domain, descriptors, settings.timeout)]
+        limits = self._limits(request)
+        if not limits:
+            return ()
+        return [
+            LimitAsk(limit, (self._scope, *key))
+            for key in self._keys.parts(request)
+            for limit in limits
+        ]
+
+
+def settle(visit: Visit, response: Response, owner: object) -> Steps:
+    """Settle what a request was charged by the limiter of `owner`, now that its answer is known."""
+    for spent in visit.spent:
+        if spent.owner is not owner:
+            continue
+        assert spent.policy is not None
+        try:
+            yield from spent.policy.settle(spent, visit.request, response)
+        except LimiterFailed:
+            continue  # It was logged; what was held comes back with its period.
+    return None
+
+
+def owners_of(visit: Visit) -> list[object]:
+    """Whose limiters have charged a request; nearly always one."""
+    return list(dict.fromkeys([spent.owner for spent in visit.spent]))
+
+
+def _give_back(made: list[Spent]) -> Steps:
+    for spent in made:
+        try:
+            if spent.decision.leases is not None:
+                yield Release(spent.decision)
+            else:
+                yield Refund(spent.ask, spent.cost)
+        except LimiterFailed:
+            continue
+    return None
+
+
+def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
+    """Read the limits now, so that a bad one is told when the application starts."""
+    if callable(spec):
+        read_once = lru_cache(_REMEMBERED)(parse_limit)
+
+        def chosen(request: Request) -> Sequence[Limit]:
+            limit = spec(request)
+            if limit is None:
+                return ()
+            return (read_once(limit) if isinstance(limit, str) else limit,)
+
+        return chosen
+    if spec is None:
+        return lambda _: ()
+    every = (spec,) if isinstance(spec, str | Limit) else tuple(spec)
+    read = tuple([parse_limit(each) if isinstance(each, str) else each for each in every])
+    return lambda _: read

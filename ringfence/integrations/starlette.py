@@ -1,0 +1,103 @@
+"""Rate limits for Starlette: the middleware, and limits on endpoints.
+
+limits = RateLimits("ringfence://...", keys="user_or_ip")
+app = Starlette(routes=[Route("/report", limits.limit("5/minute")(report))])
+limits.install(app)
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import TypeVar, Unpack
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from ringfence.client import Decision
+from ringfence.errors import ConfigError
+from ringfence.integrations import asgi
+from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
+from ringfence.integrations.policy import Policy
+from ringfence.integrations.settings import LimitSpec, ViewOptions
+from ringfence.integrations.visit import Refusal
+
+__all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests"]
+
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Response | Awaitable[Response]])
+
+
+class TooManyRequests(HTTPException):
+    """A view's limit refused. Handle it as any `HTTPException` to answer in a way of your own.
+
+    The limit headers are the middleware's affair: they are added to whatever answer is made of it.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.refused.status, refusal.refused.detail)
+        self.refusal = refusal
+
+    @property
+    def decision(self) -> Decision:
+        """The decision that refused."""
+        return self.refusal.refused.decision
+
+
+class RateLimits(asgi.RateLimits):
+    """A limiter, and how it is asked: by the middleware for all requests, by views for theirs."""
+
+    def install(self, app: Starlette) -> None:
+        """Add the middleware and the handler of refusals. Call it once, before the first request.
+
+        Middleware that is added later stands outside of it: add the one that authenticates after
+        this, where the `user` is counted.
+        """
+        app.add_middleware(RateLimitMiddleware, limiter=self)
+        app.add_exception_handler(TooManyRequests, _answer)
+
+    def limit(
+        self, limit: LimitSpec = None, **options: Unpack[ViewOptions]
+    ) -> Callable[[_Endpoint], _Endpoint]:
+        """Limit an endpoint function, plain or async, that takes the request.
+
+        The budget is the endpoint's own unless `scope` names one to share.
+        """
+
+        def decorate(endpoint: _Endpoint) -> _Endpoint:
+            if isinstance(endpoint, type):
+                raise ConfigError(
+                    f"{endpoint.__qualname__} is a class; limit its route instead: Route(..., "
+                    "middleware=[Middleware(RateLimitMiddleware, limiter=RateLimits(...))])"
+                )
+            is_async = iscoroutinefunction(endpoint)
+            policy = self.policy_for(
+                f"{endpoint.__module__}.{endpoint.__qualname__}", limit, options
+            )
+
+            @wraps(endpoint)
+            async def limited(request: Request) -> Response:
+                await self.require(policy, request)
+                if is_async:
+                    answer = endpoint(request)
+                else:  # As Starlette would, had we left it a plain function.
+                    answer = await run_in_threadpool(endpoint, request)
+                return await answer if isinstance(answer, Awaitable) else answer
+
+            return limited  # type: ignore[return-value]  # as an endpoint it is the same
+
+        return decorate
+
+    async def require(self, policy: Policy, connection: HTTPConnection) -> None:
+        """Raise `TooManyRequests` unless a request may pass."""
+        visit = visit_of(connection.scope)
+        refusal = await self.admit(policy, visit)
+        if refusal is not None:
+            raise TooManyRequests(refusal)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TooManyRequests)
+    refusal = error.refusal
+    return Response(refusal.body.content, refusal.refused.status, dict(refusal.headers))

@@ -1,0 +1,128 @@
+import anyio
+import pytest
+
+from ringfence.client.batch import Verdicts
+from ringfence.client.crowd import new_crowd
+from ringfence.errors import AccessDenied
+from ringfence.limiter import Code, Outcomes
+from ringfence.wire import Source
+
+BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
+
+
+def verdicts(*codes):
+    rows = len(codes)
+    numbers = [[0] * rows for _ in range(4)]
+    return Verdicts(
+        Outcomes(list(codes), [10] * rows, list(range(rows)), *numbers),
+        [Source.OWNER.value] * rows,
+    )
+
+
+class GivenBack:
+    """Hears what is to be given back."""
+
+    def __init__(self):
+        self.keys = []
+
+    def __call__(self, batch, rows, verdicts, asked_at):
+        self.keys += [batch.keys[row] for row in rows]
+
+
+async def waiting(crowd, keys, tasks, given_back):
+    """Let a task per key join and wait; what each is told goes into the dictionary returned."""
+    told = {}
+
+    async def wait(key):
+        crowd.join(key, 1)
+        told[key] = await crowd.wait(given_back)
+
+    for key in keys:
+        tasks.start_soon(wait, key)
+        await anyio.wait_all_tasks_blocked()
+    return told
+
+
+@BACKENDS
+def test_each_caller_is_told_its_own_row(backend):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, GivenBack())
+            assert crowd.batch.keys == [b"a", b"b", b"c"]
+            assert told == {}
+            crowd.resolve(verdicts(Code.ALLOWED, Code.DENIED, Code.ALLOWED))
+        assert {key: row[0] for key, row in told.items()} == {b"a": 0, b"b": 2, b"c": 0}
+        assert {key: row[2] for key, row in told.items()} == {b"a": 0, b"b": 1, b"c": 2}
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("answer", [None, AccessDenied("the token lacks the scope")])
+def test_all_are_told_when_there_is_no_verdict(backend, answer):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
+            crowd.resolve(answer)
+        assert told == {b"a": answer, b"b": answer}
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_caller_that_joins_what_is_answered_at_once_need_not_wait(backend):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        crowd.join(b"a", 1)
+        crowd.resolve(verdicts(Code.ALLOWED))
+        with anyio.fail_after(1):
+            assert (await crowd.wait(GivenBack()))[0] == Code.ALLOWED
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_what_was_charged_for_callers_that_were_cancelled_is_given_back(backend):
+    async def run():
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
+        async with anyio.create_task_group() as others:
+            stays = await waiting(crowd, [b"a"], others, given_back)
+            async with anyio.create_task_group() as tasks:
+                told = await waiting(crowd, [b"b", b"c"], tasks, given_back)
+                tasks.cancel_scope.cancel()
+            stays |= await waiting(crowd, [b"d"], others, given_back)
+            assert given_back.keys == []
+            crowd.resolve(verdicts(Code.ALLOWED, Code.ALLOWED, Code.DENIED, Code.OVER_SOFT))
+        assert told == {}
+        assert given_back.keys == [b"b"]
+        assert stays[b"a"][2] == 0
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_nothing_is_given_back_for_cancelled_callers_that_nobody_charged(backend):
+    async def run():
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
+        async with anyio.create_task_group() as tasks:
+            await waiting(crowd, [b"a"], tasks, given_back)
+            tasks.cancel_scope.cancel()
+        crowd.resolve(None)
+        assert given_back.keys == []
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_caller_cancelled_just_as_it_is_answered_either_knows_or_is_given_back(backend):
+    async def run():
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a"], tasks, given_back)
+            crowd.resolve(verdicts(Code.ALLOWED))
+            tasks.cancel_scope.cancel()
+        assert [*told, *given_back.keys] == [b"a"]
+
+    anyio.run(run, backend=backend)

@@ -1,0 +1,87 @@
+from ringfence.client import matches as module
+from ringfence.client.matches import Matches
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import Descriptor, Rule, RuleSet, rule_id
+
+MINUTE = 60_000_000_000
+
+
+def rules(amount=5, **flags):
+    named = {}
+    for key, algorithm in (("user", Algorithm.TOKEN_BUCKET), ("place", Algorithm.CONCURRENCY)):
+        path = ((key, None),)
+        limit = Limit(amount, MINUTE, algorithm)
+        named[key] = Rule(rule_id("d", path), "d", path, limit, **flags)
+    path = (("free", None),)
+    return RuleSet.of(*named.values(), Rule(rule_id("d", path), "d", path, None))
+
+
+def usual(known, *entries):
+    match = known.match("d", [Descriptor(tuple(entries))])[0]
+    return match.rule, match.key
+
+
+def test_a_counter_is_found_as_the_rules_find_it_the_first_time_and_later():
+    known, found = rules(), Matches()
+
+    first = found.find(known, "d", {"user": "ann"})
+
+    assert first == usual(known, ("user", "ann"))
+    assert found.find(known, "d", {"user": "ann"}) is first
+    assert found.find_all(known, "d", [{"user": "ann"}, {"user": "bob"}]) == [
+        first,
+        usual(known, ("user", "bob")),
+    ]
+
+
+def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
+    known, found = rules(), Matches()
+
+    for descriptors in (
+        {},
+        {"place": "p"},
+        {"free": "f"},
+        {"nobody": "knows"},
+        {"user": 5},
+        {"user": ["list"]},
+        {5: "user"},
+        [{"user": "ann"}, {"user": "bob"}],
+        Descriptor((("user", "ann"),), cost=3),
+        "user",
+        None,
+    ):
+        for _ in range(2):
+            assert found.find(known, "d", descriptors) is None
+            assert found.find_all(known, "d", [{"user": "ann"}, descriptors]) is None
+    assert found.find(known, "elsewhere", {"user": "ann"}) is None
+
+
+def test_limits_that_must_travel_with_the_check_are_left_to_the_rules():
+    assert Matches().find(rules().as_carried(), "d", {"user": "ann"}) is None
+
+
+def test_a_number_that_equals_another_is_no_text_for_that():
+    known, found = rules(), Matches()
+    found.find(known, "d", {"user": "1"})
+
+    assert found.find(known, "d", {"user": 1}) is None
+
+
+def test_new_rules_are_asked_anew():
+    old, new, found = rules(5), rules(9), Matches()
+    found.find(old, "d", {"user": "ann"})
+
+    assert found.find(new, "d", {"user": "ann"})[0].limit.amount == 9
+    assert found.find_all(old, "d", [{"user": "ann"}])[0][0].limit.amount == 5
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 10)
+    known, found = rules(), Matches()
+
+    for number in range(100):
+        entry = {"user": f"user-{number}"}
+        assert found.find(known, "d", entry) == usual(known, *entry.items())
+        found.find(known, f"stranger-{number}", entry)
+        by_domain = found._by_domain.values()
+        assert len(by_domain) + sum(map(len, by_domain)) <= 12

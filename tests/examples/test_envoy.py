@@ -1,0 +1,119 @@
+"""examples/envoy: real Envoy before a three-node cluster."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.examples.cluster import EXAMPLES, Cluster, cluster
+from tests.gateway.processes import Reply, fetch, free_tcp_ports, is_up, program, until
+
+FOLDER = EXAMPLES / "envoy"
+MOST_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Envoy, where clients reach it."""
+
+    url: str
+    behind: Cluster
+
+    def get(self, path: str, client: str) -> Reply:
+        return fetch(self.url + path, headers={"x-client": client})
+
+    def statuses(self, path: str, client: str, count: int) -> list[int]:
+        return [self.get(path, client).status for _ in range(count)]
+
+
+@contextmanager
+def envoy(directory: Path) -> Iterator[Edge]:
+    """The example as it stands but for its ports, and for patience with this busy machine."""
+    with cluster(directory, FOLDER / "rules") as behind:
+        edge, upstream, admin = free_tcp_ports(3)
+        changes = {"10000": edge, "10001": upstream, "9901": admin}
+        ports = [each.grpc_port for each in behind.gateways.values()]
+        changes |= dict(zip(("7181", "7182", "7183"), ports, strict=True))
+        text = (FOLDER / "envoy.yaml").read_text("utf-8")
+        for shipped, free in changes.items():
+            assert f"port_value: {shipped}" in text
+            text = text.replace(f"port_value: {shipped}}}", f"port_value: {free}}}")
+        for shipped in ("connect_timeout: 0.01s", "timeout: 0.02s", "max_interval: 0.012s"):
+            assert shipped in text
+            text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
+        config = directory / "envoy.yaml"
+        config.write_text(text, "utf-8")
+        words = ["envoy", "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
+        with program([*words, "-l", "warning"], directory / "envoy.log"):
+            until(lambda: is_up(f"http://127.0.0.1:{admin}/ready"))
+            healthy = f"http://127.0.0.1:{admin}/clusters"
+            until(lambda: fetch(healthy).body.count(b"health_flags::healthy") >= 4)
+            yield Edge(f"http://127.0.0.1:{edge}", behind)
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with envoy(tmp_path_factory.mktemp("envoy")) as started:
+        yield started
+
+
+def test_three_a_minute_pass_and_the_fourth_is_told_so(edge: Edge) -> None:
+    answers = [edge.get("/", "x") for _ in range(4)]
+
+    assert [each.status for each in answers] == [200, 200, 200, 429]
+    remaining = [each.headers["x-ratelimit-remaining"] for each in answers]
+    assert remaining == ["2", "1", "0", "0"]
+    refused = answers[3].headers
+    assert refused["x-ratelimit-limit"].startswith("3, 3;w=60")
+    assert 1 <= int(refused["retry-after"]) <= 60
+    assert 1 <= int(refused["x-ratelimit-reset"]) <= 120
+    assert "retry-after" not in answers[0].headers
+    assert edge.get("/", "y").status == 200
+
+
+def test_a_request_without_the_header_has_no_descriptor_and_passes(edge: Edge) -> None:
+    assert [fetch(f"{edge.url}/").status for _ in range(5)] == [200] * 5
+
+
+def test_a_shadow_rule_lets_everything_pass(edge: Edge) -> None:
+    assert edge.statuses("/trial", "x", 4) == [200] * 4
+
+
+def test_a_rule_that_replaces_another_counts_in_its_place(edge: Edge) -> None:
+    assert edge.statuses("/gold", "g", 6) == [200] * 5 + [429]
+    assert edge.get("/", "g").headers["x-ratelimit-remaining"] == "2", "the other was left alone"
+
+
+def test_a_descriptor_has_a_cost_of_its_own_and_gives_back(edge: Edge) -> None:
+    assert edge.statuses("/upload", "x", 3) == [200, 200, 429]
+    assert edge.get("/upload/undo", "x").status == 200
+    assert edge.statuses("/upload", "x", 2) == [200, 429]
+
+
+def test_a_limit_that_comes_from_envoy_wins_over_the_rule(edge: Edge) -> None:
+    answers = [edge.get("/own", "o") for _ in range(3)]
+
+    assert [each.status for each in answers] == [200, 200, 429]
+    assert answers[0].headers["x-ratelimit-limit"].startswith("2, 2;w=3600")
+
+
+def test_when_a_host_dies_no_request_fails_and_every_limit_holds(edge: Edge) -> None:
+    # The last one of this module: the cluster it leaves has a host less.
+    clients = edge.behind.clients("edge", "client", 2)
+    for name in [name for names in clients.values() for name in names]:
+        assert edge.statuses("/", name, 2) == [200, 200]
+    time.sleep(0.3)  # A standby's copy is a tenth of a second old at most.
+
+    edge.behind.kill("b")
+    asked = [name for names in clients.values() for name in names for _ in range(4)]
+    with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
+        answers = list(threads.map(lambda name: (name, edge.get("/", name).status), asked))
+
+    assert {status for _, status in answers} == {200, 429}
+    passed = Counter(name for name, status in answers if status == 200)
+    assert passed == Counter(set(asked)), "of each, the one that was left"

@@ -1,0 +1,104 @@
+"""The gateway's API over a limiter in this process, asked by values instead of by sockets."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import ringfence
+from ringfence.gateway.api import Api
+from ringfence.gateway.exchange import Exchange, Response
+from ringfence.gateway.rls import RateLimitService
+from ringfence.gateway.settings import GatewaySettings
+from ringfence.gateway.tokens import Tokens
+from ringfence.gateway.worker import make_api, make_rls
+
+MINUTE = {"unit": "minute", "algorithm": "fixed_window"}
+RULES = {
+    "domain": "api",
+    "descriptors": [
+        {"key": "client", "rate_limit": {**MINUTE, "requests_per_unit": 3}},
+        {"key": "wide", "rate_limit": {**MINUTE, "requests_per_unit": 10, "name": "wide"}},
+        {
+            "key": "special",
+            "rate_limit": {**MINUTE, "requests_per_unit": 5, "replaces": [{"name": "wide"}]},
+        },
+        {
+            "key": "trial",
+            "shadow_mode": True,
+            "rate_limit": {**MINUTE, "requests_per_unit": 1},
+        },
+        {"key": "quota", "quota_mode": True, "rate_limit": {**MINUTE, "requests_per_unit": 2}},
+        {"key": "free", "rate_limit": {"unlimited": True}},
+        {
+            "key": "told",
+            "rate_limit": {**MINUTE, "requests_per_unit": 9},
+            "metadata": {"team": "blue", "deep": {"a": 1}},
+        },
+        {
+            "key": "path",
+            "descriptors": [{"key": "client", "rate_limit": {**MINUTE, "requests_per_unit": 2}}],
+        },
+    ],
+}
+
+
+class HandClock:
+    """Half past the first minute, until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 30 * 10**9
+
+    def now(self) -> int:
+        return self.time
+
+
+def settings_of(**told: Any) -> GatewaySettings:
+    return GatewaySettings(**({"cluster": "ringfence://127.0.0.1:7101"} | told))
+
+
+@asynccontextmanager
+async def api(tokens: Tokens | None = None, **told: Any) -> AsyncIterator[Api]:
+    async with ringfence.local(RULES, clock=HandClock()) as limiter:
+        yield make_api(limiter, settings_of(**told), tokens)
+
+
+@asynccontextmanager
+async def rls(**told: Any) -> AsyncIterator[RateLimitService]:
+    async with ringfence.local(RULES, clock=HandClock()) as limiter:
+        yield make_rls(limiter, settings_of(**told))
+
+
+async def ask(
+    api: Api,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    peer: str = "127.0.0.1",
+) -> Response:
+    """Send one request; a body that is no bytes goes as JSON."""
+    sent = {name.lower(): value for name, value in (headers or {}).items()}
+    raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    path, _, query = path.partition("?")
+
+    async def read() -> bytes:
+        return raw
+
+    return await api.answer(Exchange(method, path, query, peer, sent.get, read))
+
+
+async def post(
+    api: Api, path: str, body: object, headers: Mapping[str, str] | None = None
+) -> Response:
+    return await ask(api, "POST", path, body, headers)
+
+
+def told(response: Response) -> Any:
+    """The body as JSON."""
+    return json.loads(response.body)
+
+
+def header(response: Response, name: str) -> str | None:
+    return dict(response.headers).get(name)

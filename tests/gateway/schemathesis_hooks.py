@@ -1,0 +1,21 @@
+"""Teaches schemathesis to send and read msgpack; named by SCHEMATHESIS_HOOKS."""
+
+from typing import Any
+
+import msgspec
+import schemathesis
+
+
+@schemathesis.serializer("application/msgpack")
+def to_msgpack(context: Any, value: Any) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+@schemathesis.deserializer("application/msgpack")
+def from_msgpack(context: Any, response: Any) -> Any:
+    return msgspec.msgpack.decode(response.content)
+
+
+@schemathesis.deserializer("text/html")
+def from_html(context: Any, response: Any) -> Any:
+    return response.text

@@ -1,0 +1,91 @@
+"""What a gateway can be told, and how it says that it was told nonsense."""
+
+from pathlib import Path
+
+import pytest
+
+from ringfence.errors import ConfigError
+from ringfence.gateway import GatewaySettings, load_gateway_settings
+
+CLUSTER = {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}
+
+
+def test_flags_go_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text('domain = "file"\nworkers = 2\nmax_checks = 3\n', "utf-8")
+    environment = CLUSTER | {"RINGFENCE_GATEWAY_DOMAIN": "env", "RINGFENCE_GATEWAY_WORKERS": "4"}
+
+    settings = load_gateway_settings(path, environment, {"domain": "flag", "workers": None})
+
+    assert (settings.domain, settings.workers, settings.max_checks) == ("flag", 4, 3)
+    assert settings.cluster == CLUSTER["RINGFENCE_URL"]
+
+
+def test_lists_come_from_the_environment_with_commas() -> None:
+    environment = CLUSTER | {"RINGFENCE_GATEWAY_AUTH": "path+client=ip, client=header:x-key"}
+
+    assert load_gateway_settings(None, environment).auth == [
+        "path+client=ip",
+        "client=header:x-key",
+    ]
+
+
+def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text("", "utf-8")
+    path = tmp_path / "gateway.toml"
+    path.write_text('tokens = "tokens.toml"\n', "utf-8")
+
+    assert load_gateway_settings(path, CLUSTER).tokens == str(tmp_path / "tokens.toml")
+
+
+def test_grpc_can_be_left_out() -> None:
+    assert load_gateway_settings(None, CLUSTER, {"grpc": ""}).grpc_at is None
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"cluster": "redis://x"}, "ringfence://"),
+        ({"listen": "127.0.0.1:0"}, "listen: no port"),
+        ({"listen": "0.0.0.0:80"}, "set tokens"),
+        ({"grpc": "[::]:81"}, "set tokens"),
+        ({"deny_status": 500}, "choose 429 or 403"),
+        ({"headers": "all"}, "headers"),
+        ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
+        ({"trusted_proxies": ["everybody"]}, "no address or network"),
+        ({"ipv6_prefix": 0}, "ipv6_prefix"),
+        ({"workers": 0}, "workers 0: give 1 to 64"),
+        ({"patience": 0.018}, "standby would be asked too late"),
+        ({"tls_cert": "cert.pem"}, "go together"),
+        ({"tls_client_ca": "ca.pem"}, "certificate of our own"),
+        ({"tokens": "/nowhere"}, "no such file"),
+        ({"domains": "api"}, "did you mean 'domain'"),
+    ],
+)
+def test_what_makes_no_sense_is_named_with_the_mend(told: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match="flags and environment") as caught:
+        load_gateway_settings(None, CLUSTER, told)
+
+    assert said in str(caught.value)
+
+
+def test_a_variable_that_sets_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="RINGFENCE_GATEWAY_DOMAINS sets nothing"):
+        load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_DOMAINS": "x"})
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text("domain = [", "utf-8")
+
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_gateway_settings(path, CLUSTER)
+
+
+def test_every_setting_stands_on_a_page() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join((docs / page).read_text("utf-8") for page in ("gateway.md", "envoy.md"))
+
+    missing = [name for name in GatewaySettings.__struct_fields__ if f"`{name}`" not in text]
+
+    assert missing == []

@@ -1,0 +1,85 @@
+"""Who may ask what."""
+
+from pathlib import Path
+
+import pytest
+
+from ringfence.errors import ConfigError
+from ringfence.gateway.tokens import Scope, Tokens, load_tokens
+from ringfence.wire.hello import token_digest
+
+SECRET = bytes(range(16))
+
+
+def file_of(directory: Path, scopes: str, digest: str = token_digest(SECRET).hex()) -> Path:
+    path = directory / "tokens.toml"
+    path.write_text(f'[tokens.app]\ndigest = "{digest}"\nscopes = {scopes}\n', "utf-8")
+    return path
+
+
+def bearer(name: str = "app", secret: bytes = SECRET) -> str:
+    return f"Bearer {name}.{secret.hex()}"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "may"),
+    [
+        ('["check"]', {Scope.CHECK, Scope.READ}),
+        ('["read"]', {Scope.READ}),
+        ('["observe"]', {Scope.READ}),
+        ('["admin"]', {Scope.ADMIN}),
+        ('["check", "reset"]', set(Scope)),
+    ],
+)
+def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
+    tmp_path: Path, scopes: str, may: set[Scope]
+) -> None:
+    assert load_tokens(file_of(tmp_path, scopes)).scopes_of(bearer()) == may
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer app",
+        "Bearer app.zz",
+        "Basic " + bearer()[7:],
+        bearer(secret=bytes(16)),
+        bearer("other"),
+    ],
+)
+def test_what_proves_nothing_may_nothing(tmp_path: Path, sent: str | None) -> None:
+    assert load_tokens(file_of(tmp_path, '["check"]')).scopes_of(sent) is None
+
+
+def test_without_a_file_everybody_may_everything() -> None:
+    assert Tokens().scopes_of(None) == set(Scope)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "digest", "said"),
+    [
+        ('["chek"]', token_digest(SECRET).hex(), "unknown scope 'chek'"),
+        ('["check"]', "00", "32 bytes"),
+        ('["check"]', "zz", "hexadecimal"),
+        ('"check"', token_digest(SECRET).hex(), "scopes"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(tmp_path: Path, scopes: str, digest: str, said: str) -> None:
+    path = file_of(tmp_path, scopes, digest)
+
+    with pytest.raises(ConfigError, match="keys new") as caught:
+        load_tokens(path)
+
+    assert str(path) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_a_file_without_tokens_would_let_nobody_ask(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text("", "utf-8")
+
+    with pytest.raises(ConfigError, match="holds none"):
+        load_tokens(path)

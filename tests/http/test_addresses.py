@@ -1,0 +1,159 @@
+"""The client's address is what our own proxies saw, whatever anybody else claims."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence import ConfigError
+from ringfence.http import ClientAddress
+
+PROXY, INNER, CLIENT = "10.0.0.7", "10.0.0.8", "203.0.113.9"
+claims = st.lists(
+    st.one_of(st.ip_addresses().map(str), st.sampled_from(["unknown", "", "x:y:z", "10.0.0.7"])),
+    max_size=5,
+).map(", ".join)
+
+
+def sent(**headers: str) -> Callable[[str], str | None]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}.get
+
+
+@given(claim=claims)
+def test_without_trusted_proxies_the_peer_is_the_client(claim: str) -> None:
+    assert ClientAddress().of(CLIENT, sent(x_forwarded_for=claim)) == CLIENT
+
+
+@given(claim=claims)
+def test_no_claim_moves_a_client_behind_a_listed_proxy(claim: str) -> None:
+    chain = f"{claim}, {CLIENT}" if claim else CLIENT
+
+    told = ClientAddress([PROXY, INNER]).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+
+    assert told == CLIENT
+
+
+@given(claim=claims)
+def test_no_claim_moves_a_client_behind_a_number_of_proxies(claim: str) -> None:
+    chain = f"{claim}, {CLIENT}" if claim else CLIENT
+
+    told = ClientAddress(2).of(INNER, sent(x_forwarded_for=f"{chain}, {PROXY}"))
+
+    assert told == CLIENT
+
+
+@given(claim=claims)
+def test_a_stranger_who_is_no_proxy_is_not_believed(claim: str) -> None:
+    told = ClientAddress(["10.0.0.0/8"]).of(CLIENT, sent(x_forwarded_for=claim))
+
+    assert told == CLIENT
+
+
+@given(claim=claims)
+def test_only_the_header_that_was_named_is_read(claim: str) -> None:
+    addresses = ClientAddress(1, header="x-real-ip")
+
+    told = addresses.of(PROXY, sent(x_real_ip=CLIENT, x_forwarded_for=claim, forwarded=claim))
+
+    assert told == CLIENT
+
+
+@pytest.mark.parametrize(
+    ("value", "client"),
+    [
+        ("for=203.0.113.9", CLIENT),
+        ("For=203.0.113.9;proto=https;by=10.0.0.7", CLIENT),
+        ('proto=http;for="203.0.113.9:4711"', CLIENT),
+        ('for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::/64"),
+        ('for=1.1.1.1, for="2.2.2.2;x,y", for=203.0.113.9', CLIENT),
+        ('for=1.1.1.1;by="a\\",b", for=203.0.113.9', CLIENT),
+        ("for=_hidden", PROXY),
+        ("for=unknown", PROXY),
+        ("proto=https", PROXY),
+    ],
+)
+def test_the_forwarded_header_is_read_as_rfc_7239_writes_it(value: str, client: str) -> None:
+    assert ClientAddress([PROXY], header="Forwarded").of(PROXY, sent(forwarded=value)) == client
+
+
+@pytest.mark.parametrize(
+    ("entry", "client"),
+    [
+        ("203.0.113.9:4711", CLIENT),
+        (" 203.0.113.9 ", CLIENT),
+        ("::ffff:203.0.113.9", CLIENT),
+        ("[2001:db8::17]:443", "2001:db8::/64"),
+        ("2001:db8::17", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("not-an-address", PROXY),
+        ("1" * 9000, PROXY),
+    ],
+)
+def test_addresses_are_read_with_ports_brackets_and_zones(entry: str, client: str) -> None:
+    assert ClientAddress([PROXY]).of(PROXY, sent(x_forwarded_for=entry)) == client
+
+
+def test_a_chain_shorter_than_the_number_of_proxies_ends_at_its_first_entry() -> None:
+    addresses = ClientAddress(3)
+
+    assert addresses.of(INNER, sent(x_forwarded_for=f"{CLIENT}, {PROXY}")) == CLIENT
+    assert addresses.of(INNER, sent()) == INNER
+
+
+def test_when_all_of_the_chain_is_ours_its_first_entry_is_the_client() -> None:
+    told = ClientAddress(["10.0.0.0/8"]).of(INNER, sent(x_forwarded_for="10.9.9.9, 10.0.0.7"))
+
+    assert told == "10.9.9.9"
+
+
+def test_a_chain_without_end_is_not_followed_to_its_end() -> None:
+    endless = ", ".join([CLIENT, *["10.0.0.8"] * 9000])
+
+    assert ClientAddress(["10.0.0.0/8"]).of(PROXY, sent(x_forwarded_for=endless)) == "10.0.0.8"
+
+
+def test_a_proxy_seen_as_ipv4_in_ipv6_is_the_same_proxy() -> None:
+    told = ClientAddress([PROXY]).of(f"::ffff:{PROXY}", sent(x_forwarded_for=CLIENT))
+
+    assert told == CLIENT
+
+
+@pytest.mark.parametrize("peer", [None, ""])
+def test_a_proxy_on_a_unix_socket_is_believed_when_it_is_said_so(peer: str | None) -> None:
+    assert ClientAddress("unix").of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
+    assert ClientAddress(1).of(peer, sent(x_forwarded_for=CLIENT)) == CLIENT
+
+
+def test_clients_without_any_address_are_counted_as_one_and_that_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    addresses = ClientAddress()
+
+    told = [addresses.of(None, sent(x_forwarded_for=CLIENT)) for _ in range(3)]
+
+    assert told == ["unknown"] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "unix" in caplog.text
+
+
+def test_one_ipv6_subscriber_is_one_client_by_the_prefix_chosen() -> None:
+    narrow, wide = ClientAddress(ipv6_prefix=128), ClientAddress(ipv6_prefix=48)
+
+    assert narrow.of("2001:db8:1:2::3", sent()) == "2001:db8:1:2::3/128"
+    assert wide.of("2001:db8:1:2::3", sent()) == wide.of("2001:db8:1:ffff::1", sent())
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: ClientAddress(-1), "trusted_proxies -1"),
+        (lambda: ClientAddress(True), "trusted_proxies True"),
+        (lambda: ClientAddress(["10.0.0.0/8", "proxy.example"]), "'proxy.example'"),
+        (lambda: ClientAddress(header="X-Client-IP"), "'X-Client-IP'"),
+        (lambda: ClientAddress(ipv6_prefix=0), "ipv6_prefix 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_told(make: Callable[[], object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        make()

@@ -1,0 +1,113 @@
+"""Keys by name, over any kind of request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence import ConfigError
+from ringfence.http import ClientAddress, Keys
+from ringfence.http.keys import KeySpec
+
+
+@dataclass
+class Asked:
+    method: str = "GET"
+    path: str = "/users/7"
+    peer: str | None = "203.0.113.9"
+    route: str | None = "/users/{id}"
+    user: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    native: object = None
+
+    def header(self, name: str) -> str | None:
+        return self.headers.get(name)
+
+
+def read(spec: KeySpec, asked: Asked) -> list[dict[str, str]]:
+    return Keys(spec, ClientAddress()).descriptors(asked)
+
+
+@pytest.mark.parametrize(
+    ("spec", "descriptor"),
+    [
+        ("ip", {"ip": "203.0.113.9"}),
+        ("user", {"user": "ada"}),
+        ("user_or_ip", {"user_or_ip": "user:ada"}),
+        ("route", {"route": "/users/{id}"}),
+        ("path", {"path": "/users/7"}),
+        ("method", {"method": "GET"}),
+        ("host", {"host": "example.org"}),
+        ("header:X-Api-Key", {"X-Api-Key": "secret"}),
+        ("client=ip", {"client": "203.0.113.9"}),
+        ("user+route", {"user": "ada", "route": "/users/{id}"}),
+        ("key=header:x-api-key + method", {"key": "secret", "method": "GET"}),
+    ],
+)
+def test_a_key_has_a_name(spec: str, descriptor: dict[str, str]) -> None:
+    asked = Asked(user="ada", headers={"host": "example.org", "x-api-key": "secret"})
+
+    assert read(spec, asked) == [descriptor]
+
+
+def test_a_key_may_be_a_function_or_entries_of_names_and_functions() -> None:
+    def tenant(request: object) -> str:
+        return "acme"
+
+    assert read(tenant, Asked()) == [{"tenant": "acme"}]
+    assert read({"tenant": tenant, "client": "ip"}, Asked()) == [
+        {"tenant": "acme", "client": "203.0.113.9"}
+    ]
+
+
+def test_several_keys_are_several_descriptors_and_one_that_lacks_a_part_is_left_out() -> None:
+    keys = ["ip", "user+route", {"key": "header:x-api-key"}]
+
+    assert read(keys, Asked()) == [{"ip": "203.0.113.9"}]
+    assert len(read(keys, Asked(user="ada", headers={"x-api-key": "k"}))) == 3
+
+
+@given(name=st.text())
+def test_no_user_can_be_called_so_that_he_spends_an_addresss_budget(name: str) -> None:
+    assert read("user_or_ip", Asked(user=name)) != read("user_or_ip", Asked(peer=name or None))
+
+
+def test_where_the_route_is_not_known_the_path_stands_for_it() -> None:
+    assert read("route", Asked(route=None)) == [{"route": "/users/7"}]
+
+
+def test_for_limits_outside_of_rules_a_key_is_its_names_and_values() -> None:
+    keys = Keys(["ip", "method+route"], ClientAddress())
+
+    assert keys.parts(Asked()) == [
+        ("ip", "203.0.113.9"),
+        ("method", "GET", "route", "/users/{id}"),
+    ]
+
+
+def test_a_function_may_name_the_user_in_the_requests_place() -> None:
+    keys = Keys("user", ClientAddress(), user=lambda request: request.header("x-user"))
+
+    assert keys.descriptors(Asked(user="ada", headers={"x-user": "bob"})) == [{"user": "bob"}]
+    assert not keys.needs_user
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [("ip", False), ("ip+route", False), ("user", True), ({"who": "user_or_ip"}, True)],
+)
+def test_keys_tell_whether_they_need_the_user(spec: KeySpec, needed: bool) -> None:
+    assert Keys(spec, ClientAddress()).needs_user is needed
+
+
+@pytest.mark.parametrize("spec", ["", "=ip", "header:", "ip+", [], {}, [[]], "usr", ["ip", 7]])
+def test_a_key_that_means_nothing_is_refused(spec: KeySpec) -> None:
+    with pytest.raises(ConfigError, match="key"):
+        Keys(spec, ClientAddress())
+
+
+def test_a_misspelt_key_is_told_with_its_likely_meaning() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'user_or_ip'"):
+        Keys("user_of_ip", ClientAddress())

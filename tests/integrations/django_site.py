@@ -1,0 +1,210 @@
+"""A Django project in one module, for tests. Its limits count in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import django
+from asgiref.sync import iscoroutinefunction
+from django.conf import settings
+
+if not settings.configured:
+    settings.configure(
+        ALLOWED_HOSTS=["*"],
+        SECRET_KEY="for tests",
+        ROOT_URLCONF=__name__,
+        INSTALLED_APPS=[
+            "django.contrib.contenttypes",
+            "django.contrib.auth",
+            "rest_framework",
+            "ringfence.integrations.django",
+        ],
+        MIDDLEWARE=[f"{__name__}.knows_users", "ringfence.integrations.django.RateLimitMiddleware"],
+        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": [], "UNAUTHENTICATED_USER": None},
+        LOGGING_CONFIG=None,
+        USE_TZ=True,
+    )
+    django.setup()
+
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    StreamingHttpResponse,
+)
+from django.urls import URLPattern, include, path
+from django.utils.decorators import method_decorator, sync_and_async_middleware
+from django.views import View
+from rest_framework.decorators import api_view, throttle_classes
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from ringfence.integrations.django import decision_of, rate_limit
+from ringfence.integrations.django.rest import RingfenceThrottle
+
+
+@dataclass
+class User:
+    pk: str
+    is_authenticated: bool = True
+
+
+@sync_and_async_middleware
+def knows_users(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Authenticates by a header; in async code the user must be fetched by `auser`, as Django's."""
+
+    def user_of(request: HttpRequest) -> User | None:
+        name = request.headers.get("x-user")
+        return User(name) if name else None
+
+    if iscoroutinefunction(get_response):
+
+        async def asynchronous(request: HttpRequest) -> HttpResponse:
+            async def auser() -> User | None:
+                await asyncio.sleep(0)
+                return user_of(request)
+
+            request.auser = auser  # type: ignore[assignment]
+            return await get_response(request)
+
+        return asynchronous
+
+    def synchronous(request: HttpRequest) -> HttpResponse:
+        request.user = user_of(request)  # type: ignore[assignment]
+        return get_response(request)
+
+    return synchronous
+
+
+def free(request: HttpRequest, **_: object) -> HttpResponse:
+    return HttpResponse("free")
+
+
+@rate_limit("1/hour")
+def plain(request: HttpRequest) -> HttpResponse:
+    decision = decision_of(request)
+    assert decision is not None
+    return HttpResponse(str(decision.remaining))
+
+
+@rate_limit("1/hour")
+async def asynchronous(request: HttpRequest) -> HttpResponse:
+    await asyncio.sleep(0)
+    return HttpResponse("async")
+
+
+@rate_limit("1/hour", keys="user_or_ip")
+async def per_user(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("async")
+
+
+def _failed(response: Any) -> bool:
+    return response.status in (401, 404, 500)
+
+
+@rate_limit("2/hour", deduct_when=_failed)
+def login(request: HttpRequest, password: str) -> HttpResponse:
+    match password:
+        case "right":
+            return HttpResponse("welcome")
+        case "lost":
+            raise Http404
+        case "broken":
+            raise ZeroDivisionError
+    return HttpResponse(status=401)
+
+
+@rate_limit("2/hour", deduct_when=_failed)
+async def login_async(request: HttpRequest, password: str) -> HttpResponse:
+    return login.__wrapped__(request, password)  # type: ignore[attr-defined, no-any-return]
+
+
+@rate_limit("1/hour", scope="running", deduct_when=lambda response: False)
+def stream(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter("abc"))
+
+
+@rate_limit("1/hour", scope="running async", deduct_when=lambda response: False)
+async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        for part in (b"a", b"b", b"c"):
+            yield part
+
+    return StreamingHttpResponse(parts())
+
+
+@method_decorator(rate_limit("1/hour"), name="dispatch")
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("class")
+
+
+@method_decorator(rate_limit("1/hour"), name="dispatch")
+class Asynchronous(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        await asyncio.sleep(0)
+        return HttpResponse("class")
+
+
+class Wrong(View):
+    @rate_limit("1/hour")
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("never")
+
+
+class Searches(RingfenceThrottle):
+    limit = "1/hour"
+
+
+class Failures(RingfenceThrottle):
+    limit = "1/hour"
+    options = {"deduct_when": _failed}  # noqa: RUF012 - as REST framework has it
+
+
+class FailedSearch(APIView):
+    throttle_classes = [Failures]  # noqa: RUF012 - as above
+
+    def get(self, request: Request) -> Response:
+        return Response("found")
+
+
+class Search(APIView):
+    throttle_classes = [Searches]  # noqa: RUF012 - as REST framework has it
+
+    def get(self, request: Request) -> Response:
+        return Response("found")
+
+
+@api_view(["GET"])
+@throttle_classes([Searches])
+def other_search(request: Request) -> Response:
+    return Response("found")
+
+
+@api_view(["GET"])
+@rate_limit("1/hour")
+def decorated_search(request: Request) -> Response:
+    return Response("found")
+
+
+_users: list[URLPattern] = [path("users/<int:number>", free)]
+urlpatterns = [
+    path("free", free),
+    path("plain", plain),
+    path("async", asynchronous),
+    path("per-user", per_user),
+    path("login/<password>", login),
+    path("login-async/<password>", login_async),
+    path("stream", stream),
+    path("async-stream", async_stream),
+    path("class", Plain.as_view()),
+    path("async-class", Asynchronous.as_view()),
+    path("wrong", Wrong.as_view()),
+    path("search", Search.as_view()),
+    path("failed-search", FailedSearch.as_view()),
+    path("other-search", other_search),
+    path("decorated-search", decorated_search),
+    path("v1/", include(_users)),
+]

@@ -1,0 +1,352 @@
+"""The Flask extension."""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask, Response, stream_with_context
+from flask.views import MethodView
+from flask_login import LoginManager, UserMixin
+
+import ringfence.blocking
+from ringfence import ConfigError
+from ringfence.blocking import BlockingLimiter
+from ringfence.integrations.flask import RateLimits, TooManyRequests
+
+RULES = {
+    "domain": "api",
+    "descriptors": [
+        {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
+        {
+            "key": "running",
+            "rate_limit": {"unit": "hour", "requests_per_unit": 1, "algorithm": "concurrency"},
+        },
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[BlockingLimiter]:
+    with ringfence.blocking.local(RULES) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def limiter(shared: BlockingLimiter, request: pytest.FixtureRequest) -> BlockingLimiter:
+    shared.reset("api", {"ip": "127.0.0.1"})
+    return shared
+
+
+@pytest.fixture
+def app(request: pytest.FixtureRequest) -> Flask:
+    # The name of the test is part of each budget's: endpoints of two tests share none.
+    return Flask(request.node.name)
+
+
+@pytest.fixture
+def limits(limiter: BlockingLimiter, request: pytest.FixtureRequest) -> RateLimits:
+    def test(_: object) -> str:
+        return str(request.node.name)
+
+    return RateLimits(limiter=limiter, keys={"test": test, "client": "ip"})
+
+
+def statuses(app: Flask, *paths: str, **options: Any) -> list[int]:
+    client, seen = app.test_client(), []
+    for path in paths:
+        with client.get(path, **options) as response:  # A server, too, closes what it has sent.
+            seen.append(response.status_code)
+    return seen
+
+
+def view() -> str:
+    return "hello"
+
+
+def named(name: str) -> Callable[[], str]:
+    def other() -> str:
+        return name
+
+    other.__name__ = other.__qualname__ = name
+    return other
+
+
+def test_views_have_budgets_of_their_own_wherever_the_decorator_stands(
+    app: Flask, limits: RateLimits
+) -> None:
+    @app.get("/below")
+    @limits.limit("1/hour")
+    def below() -> str:
+        return "below"
+
+    @limits.limit("1/hour")
+    @app.get("/above")
+    def above() -> str:
+        return "above"
+
+    @app.get("/async")
+    @limits.limit("1/hour")
+    async def asynchronous() -> str:
+        return "async"
+
+    app.get("/free")(named("free"))
+    limits.init_app(app)
+
+    assert statuses(app, "/below", "/below") == [200, 429]
+    assert statuses(app, "/above", "/above") == [200, 429]
+    assert statuses(app, "/async", "/async") == [200, 429]
+    assert statuses(app, "/free", "/free") == [200, 200]
+    assert app.test_client().get("/below").json["status"] == 429
+
+
+def test_all_requests_are_limited_by_rules_those_for_nothing_included(
+    app: Flask, limiter: BlockingLimiter
+) -> None:
+    RateLimits(app, limiter, domain="api")
+    app.get("/")(named("index"))
+    client = app.test_client()
+
+    first = client.get("/")
+    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert client.get("/nowhere").status_code == 404
+    refused = client.get("/nowhere", headers={"Accept": "text/html"})
+    assert refused.status_code == 429
+    assert b"<h1>Too many requests</h1>" in refused.data
+    assert len(refused.headers.getlist("Retry-After")) == 1
+    assert client.options("/").status_code == 200
+
+
+def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimits) -> None:
+    app.get("/")(limits.limit("1/hour")(named("index")))
+    limits.init_app(app)
+
+    @app.errorhandler(429)
+    def own(error: TooManyRequests) -> tuple[str, int]:
+        return f"limit {error.refusal.refused.decision.limit}", 429
+
+    client = app.test_client()
+    client.get("/")
+    refused = client.get("/")
+    assert refused.text == "limit 1"
+    assert int(refused.headers["Retry-After"]) >= 1
+
+
+def test_a_blueprint_has_one_budget_nested_ones_add_theirs_and_views_can_be_exempt(
+    app: Flask, limits: RateLimits
+) -> None:
+    outer, inner = Blueprint("outer", __name__), Blueprint("inner", __name__)
+    outer.get("/a")(named("a"))
+    outer.get("/b")(named("b"))
+    outer.get("/free")(limits.exempt(named("free")))
+    inner.get("/c")(named("c"))
+    limits.limit("3/hour")(outer)
+    limits.limit("1/hour")(inner)
+    outer.register_blueprint(inner)
+    app.register_blueprint(outer)
+    limits.init_app(app)
+
+    assert statuses(app, "/c", "/c", "/a", "/b") == [200, 429, 200, 429]
+    assert statuses(app, "/free", "/free") == [200, 200]
+
+
+def test_a_whole_blueprint_can_be_exempt(app: Flask, limiter: BlockingLimiter) -> None:
+    limits = RateLimits(app, limiter, limit="0/hour")
+    blueprint = limits.exempt(Blueprint("open", __name__))
+    blueprint.get("/open")(named("open"))
+    app.register_blueprint(blueprint)
+    app.get("/")(named("index"))
+
+    assert statuses(app, "/open", "/") == [200, 429]
+
+
+def test_methods_of_view_classes_are_limited(app: Flask, limits: RateLimits) -> None:
+    class Item(MethodView):
+        @limits.limit("1/hour")
+        def get(self) -> str:
+            return "get"
+
+        def post(self) -> str:
+            return "post"
+
+    class Whole(MethodView):
+        decorators = [limits.limit("1/hour")]  # noqa: RUF012 - as Flask has it
+
+        def get(self) -> str:
+            return "get"
+
+    app.add_url_rule("/item", view_func=Item.as_view("item"))
+    app.add_url_rule("/whole", view_func=Whole.as_view("whole"))
+    limits.init_app(app)
+
+    assert statuses(app, "/item", "/item") == [200, 429]
+    assert app.test_client().post("/item").status_code == 200
+    assert statuses(app, "/whole", "/whole") == [200, 429]
+
+
+def test_a_method_that_answers_head_requests_limits_them_where_they_are_not_exempt(
+    app: Flask, limits: RateLimits
+) -> None:
+    class Item(MethodView):
+        @limits.limit("1/hour", exempt_methods=())
+        def get(self) -> str:
+            return "get"
+
+    app.add_url_rule("/item", view_func=Item.as_view("item"))
+    limits.init_app(app)
+    client = app.test_client()
+
+    assert [client.head("/item").status_code for _ in range(2)] == [200, 429]
+
+
+def test_an_application_is_limited_once(app: Flask, limits: RateLimits) -> None:
+    limits.init_app(app)
+
+    with pytest.raises(ConfigError, match="already"):
+        RateLimits(app, limit="1/hour")
+
+
+def test_only_failed_logins_are_charged(app: Flask, limits: RateLimits) -> None:
+    @app.get("/login/<password>")
+    @limits.limit("2/hour", deduct_when=lambda response: response.status == 401)
+    def login(password: str) -> tuple[str, int]:
+        return "", 200 if password == "right" else 401
+
+    limits.init_app(app)
+
+    assert statuses(app, *["/login/right"] * 4) == [200] * 4
+    assert statuses(app, "/login/a", "/login/b", "/login/right") == [401, 401, 429]
+
+
+def test_a_view_that_fails_is_charged_as_500(app: Flask, limits: RateLimits) -> None:
+    seen: list[int] = []
+
+    @app.get("/")
+    @limits.limit("9/hour", deduct_when=lambda response: bool(seen.append(response.status)))
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    limits.init_app(app)
+    app.logger.disabled = True
+    assert statuses(app, "/") == [500]
+    app.testing = True
+    with pytest.raises(ZeroDivisionError):
+        statuses(app, "/")
+
+    assert seen == [500, 500]
+
+
+def test_a_place_is_held_until_a_stream_ends(app: Flask, limiter: BlockingLimiter) -> None:
+    limits = RateLimits(limiter=limiter)
+
+    @app.get("/")
+    @limits.limit(domain="api", keys={"running": lambda _: "flask"})
+    def stream() -> Response:
+        return Response(stream_with_context(iter("abc")))
+
+    limits.init_app(app)
+    client = app.test_client()
+    with client.get("/") as running:
+        assert client.get("/").status_code == 429
+        assert running.data == b"abc"
+    with client.get("/") as again:
+        assert again.status_code == 200
+
+
+def test_users_of_flask_login_are_told_apart(app: Flask, limits: RateLimits) -> None:
+    login = LoginManager(app)
+
+    @login.request_loader
+    def load(request: Any) -> UserMixin | None:
+        name = request.headers.get("X-User")
+        user = UserMixin()
+        user.id = name
+        return user if name else None
+
+    app.get("/<name>")(limits.limit("1/hour", keys="user_or_ip+route")(lambda name: name))
+    limits.init_app(app)
+
+    for headers in ({"X-User": "ada"}, {"X-User": "bob"}, {}):
+        assert statuses(app, "/a", "/b", headers=headers) == [200, 429]
+
+
+def test_settings_come_from_the_configuration(app: Flask, limiter: BlockingLimiter) -> None:
+    app.config |= {
+        "RINGFENCE_URL": limiter,
+        "RINGFENCE_LIMIT": "1/hour",
+        "RINGFENCE_SCOPE": app.name,
+        "RINGFENCE_TRUSTED_PROXIES": 1,
+        "RINGFENCE_HEADERS": "x",
+    }
+    limits = RateLimits(limit="100/hour")
+    limits.init_app(app)
+    app.get("/")(lambda: str(limits.decision.remaining) if limits.decision else "")
+    client = app.test_client()
+
+    one, other = {"X-Forwarded-For": "1.1.1.1"}, {"X-Forwarded-For": "1.1.1.2"}
+    first = client.get("/", headers=one)
+    assert (first.text, first.headers["X-RateLimit-Remaining"]) == ("0", "0")
+    assert client.get("/", headers=one).status_code == 429
+    assert client.get("/", headers=other).status_code == 200
+
+
+def test_one_extension_limits_several_applications_each_by_its_own_settings(
+    limits: RateLimits,
+) -> None:
+    on, off = Flask("on"), Flask("off")
+    off.config["RINGFENCE_ENABLED"] = False
+    shared_view = limits.limit("1/hour")(named("shared"))
+    for app in (on, off):
+        limits.init_app(app)
+        app.get("/")(shared_view)
+
+    assert statuses(off, "/", "/") == [200, 200]
+    assert statuses(on, "/", "/") == [200, 429]
+
+
+def test_a_misspelt_setting_is_told_with_those_there_are(
+    app: Flask, limiter: BlockingLimiter
+) -> None:
+    app.config["RINGFENCE_LIMITS"] = "1/hour"
+    with pytest.raises(ConfigError, match=r"RINGFENCE_LIMITS .* RINGFENCE_LIMIT,"):
+        RateLimits(app, limiter)
+
+
+def test_a_bad_limit_is_told_where_it_is_written(limits: RateLimits) -> None:
+    with pytest.raises(ConfigError, match="limit 'some/hour'"):
+        limits.limit("some/hour")
+    with pytest.raises(ConfigError, match="neither a limit"):
+        limits.limit()
+
+
+def test_a_limit_that_a_decorator_hides_is_warned_of(
+    app: Flask, limits: RateLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hiding(inner: Callable[[], str]) -> Callable[[], str]:
+        return lambda: inner() + "!"
+
+    def passing_on(inner: Callable[[], str]) -> Callable[[], str]:
+        return wraps(inner)(lambda: inner() + "!")
+
+    app.add_url_rule("/a", "a", hiding(limits.limit("1/hour")(named("hidden"))))
+    app.add_url_rule("/b", "b", passing_on(limits.limit("1/hour")(named("seen"))))
+    limits.init_app(app)
+    statuses(app, "/a", "/a", "/b")
+
+    [record] = caplog.records
+    assert "hidden" in record.getMessage()
+    assert statuses(app, "/b") == [429]
+
+
+def test_the_command_shows_what_each_route_meets(app: Flask, limiter: BlockingLimiter) -> None:
+    limits = RateLimits(app, limiter, domain="api")
+    app.get("/report")(limits.limit("5/minute", keys="user_or_ip")(named("report")))
+    app.post("/open")(limits.exempt(named("open")))
+    app.get("/healthz")(named("healthz"))
+
+    shown = app.test_cli_runner().invoke(args=["ringfence", "rules"]).output.splitlines()
+
+    lines = {line.split()[1]: line for line in shown}
+    assert lines["/report"].endswith("rules of domain api by ip; 5/minute by user_or_ip")
+    assert lines["/open"].split(None, 2) == ["POST", "/open", "no limit"]
+    assert lines["/healthz"].endswith("exempt")
