@@ -28,14 +28,15 @@ class Accusations:
         self._running[record.name] = suspicion
         self._timers.set((Due.SUSPICION, record.name), suspicion.deadline)
 
-    def confirm(self, record: Record) -> bool:
+    def confirm(self, record: Record, now: int) -> bool:
         """Take another's word for a doubt that we share; whether it shortens ours."""
         suspicion = self._running.get(record.name)
         if record.status is not Status.SUSPECT or suspicion is None:
             return False
         if not suspicion.confirm(record.accuser):
             return False
-        self._timers.set((Due.SUSPICION, record.name), suspicion.deadline)
+        # It may end in the past by that: now, that is, and no sign that we have overslept.
+        self._timers.set((Due.SUSPICION, record.name), max(now, suspicion.deadline))
         return True
 
     def drop(self, name: str) -> None:

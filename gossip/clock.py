@@ -7,6 +7,7 @@ is marked, so that its node decides nothing until it is near again.
 Source of the estimate: NTP's, (receive - (send + arrive) / 2), wrong by at most half a round trip.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from statistics import median
 
@@ -16,7 +17,7 @@ _NS = 1_000_000_000
 _SLEW_NS_PER_S = 5_000_000
 """How fast the time is moved: 5 ms in a second, at most."""
 _STEP_NS = 10 * _NS
-"""Behind a majority by more than this, the time jumps forward; it never jumps back."""
+"""Behind a majority by more than this, the time jumps forward."""
 _SUSPECT_NS = _NS
 _TRUST_NS = _NS // 2
 """A clock that was marked is trusted again below this."""
@@ -27,7 +28,10 @@ _SHARE = 2
 
 
 class ClusterClock:
-    """One member's view of the time. `now` is the host's, in ns since 1970, and never goes back."""
+    """One member's view of the time, which never goes back but by `jump`.
+
+    `now` is always the host's, in ns since 1970.
+    """
 
     def __init__(self) -> None:
         self.is_suspect = False
@@ -59,28 +63,27 @@ class ClusterClock:
             self._samples.popitem(last=False)
         self._aim(now)
 
-    def go_back(self, now: int) -> None:
-        """Jump back to where most clocks stand: only for a member that is far ahead, and counts
-        nothing that could be older than its time."""
+    def jump(self, now: int) -> None:
+        """Go at once to where most clocks stand, back, too: only for a member that is marked and
+        counts nothing whose age would change."""
         heard = [offset for offset, _, _ in self._samples.values()]
-        if self.is_suspect and len(heard) >= 2 and median(heard) < self._offset - _STEP_NS:
+        if self.is_suspect and len(heard) >= 2:
             self._offset = self._target = round(median(heard))
             self._last = now + self._offset
             self._samples.clear()
 
     def _aim(self, now: int) -> None:
         """Find where most clocks stand, ours among them."""
-        for name, (_, _, at) in list(self._samples.items()):
-            if now - at > _SAMPLES_HOLD_NS:
-                del self._samples[name]
-        heard = [offset for offset, _, _ in self._samples.values()]
-        errors = [error for _, error, _ in self._samples.values()]
+        while now - next(iter(self._samples.values()))[2] > _SAMPLES_HOLD_NS:
+            self._samples.popitem(last=False)  # They stand in the order in which they came.
+        heard = sorted([sample[0] for sample in self._samples.values()])
+        errors = [sample[1] for sample in self._samples.values()]
         middle = round(median([self._offset, *heard]))
         away = middle - self._offset
         # What the network may have made up is not followed.
         if abs(away) <= median(errors):
             away = 0
-        near = sum(abs(offset - middle) < _SUSPECT_NS for offset in heard)
+        near = bisect_left(heard, middle + _SUSPECT_NS) - bisect_right(heard, middle - _SUSPECT_NS)
         if len(heard) >= 2 and near > len(heard) // 2:
             if away > _STEP_NS:
                 self._offset += away

@@ -40,7 +40,10 @@ class Exchanges:
         self._random = random
         self._counters = counters
         self._last_at: int | None = None
-        self._differs_since: int | None = None
+        self._differs_since: dict[str, int] = {}
+        """By member: those who believe as we do say nothing of the others."""
+        self._nobody_agrees_since: int | None = None
+        """Among many members it takes long until one is heard of again."""
         self._join_pause = settings.join_pause
 
     def start(self, now: int) -> None:
@@ -76,15 +79,18 @@ class Exchanges:
         """Notice that others believe something else for longer than news take to arrive."""
         record = self._roster.get(sender)
         if digest == self._roster.digest:
-            self._differs_since = None
+            self._differs_since.pop(sender, None)
+            self._nobody_agrees_since = None
             return
         if record is None or record.is_gone:
             return
-        if self._differs_since is None:
-            self._differs_since = now
+        if self._nobody_agrees_since is None:
+            self._nobody_agrees_since = now
+        since = min(self._differs_since.setdefault(sender, now), self._nobody_agrees_since)
         patience = round(self._settings.mismatch_patience * _NS)
-        if now - self._differs_since >= patience and self._may_ask(now):
-            self._differs_since = None
+        if now - since >= patience and self._may_ask(now):
+            self._differs_since.clear()
+            self._nobody_agrees_since = None
             self._ask(record.address, now)
 
     def regular(self, which: str, now: int) -> None:

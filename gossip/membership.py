@@ -256,7 +256,7 @@ class Membership:
         elif known is None or record.replaces(known):
             self._adopt(record, now)
         elif record.rank == known.rank:
-            if self._accusations.confirm(record):
+            if self._accusations.confirm(record, now):
                 self._outbox.spread(record, now)
         else:
             self.counters["updates_stale"] += 1
@@ -330,7 +330,7 @@ class Membership:
         if record.status is not Status.SUSPECT:
             self.counters["suspicions"] += 1
             self._adopt(accusation, now)
-        elif self._accusations.confirm(accusation):
+        elif self._accusations.confirm(accusation, now):
             self._outbox.spread(accusation, now)
         if self._settings.buddy:
             # An accuser goes on asking: the answer to a ping that accuses is the refutation.

@@ -11,6 +11,7 @@ __all__ = ["Counters"]
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated"),
+    *("reloads", "reloads_refused"),
 )
 """Counters that are there from the start, so that nobody must ask whether they are."""
 

@@ -15,6 +15,7 @@ from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.measures import Measures
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
@@ -80,6 +81,8 @@ class Deciding:
         """Ids of rules that another data center decides."""
         self.waiting = 0
         """Checks that wait for somebody else."""
+        self.measures: Measures | None = None
+        """Told of every decision, when an operator looks."""
         self._me = me
         self._engine = engine
         self._holdings = holdings
@@ -170,6 +173,8 @@ class Deciding:
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)
         )
         self._counters.decided(batch.op, verdicts, stand_in=stands_in)
+        if self.measures is not None:
+            self.measures.decided(batch, verdicts, stand_in=stands_in)
         self._admitted(batch, verdicts)
         return verdicts
 
@@ -289,6 +294,8 @@ class Deciding:
         )
         undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
         self._counters.add("undecided", undecided)
+        if undecided and self.measures is not None:
+            self.measures.undecided(batch, verdicts)
         return verdicts
 
     def _vetoes(self, batch: Batch, index: int) -> bool:

@@ -279,16 +279,17 @@ class Handoff:
 
     def _offer_what_is_not(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
+        for shard, taker in self._holdings.gifts():  # What was given is perhaps lost on the way.
+            by_owner.setdefault(taker, []).append(shard)
         owners = self._ring.owner_by_shard
-        if not owners or owners.count(self._me) == SHARDS:
-            return
-        for shard, is_held in enumerate(self._holdings.held):
-            if is_held and owners[shard] != self._me:
-                by_owner.setdefault(owners[shard], []).append(shard)
+        if owners and owners.count(self._me) < SHARDS:
+            for shard, is_held in enumerate(self._holdings.held):
+                if is_held and owners[shard] != self._me:
+                    by_owner.setdefault(owners[shard], []).append(shard)
         for owner, shards in by_owner.items():
             link = self._link_to(owner)
             if link is not None:
-                link.call(lambda seq, shards=shards: Offer(seq, shards), _nothing)  # type: ignore[misc]
+                link.call(lambda seq, shards=shards: Offer(seq, sorted(shards)), _nothing)  # type: ignore[misc]
 
 
 class _Search:
@@ -372,7 +373,7 @@ class _Search:
         copies = list(handoff._holdings.copies.of(shard))
         if shard in self._copies:
             copies.append((now, self._copies[shard]))
-        if silent is None and not copies:
+        if silent is None and not copies and not handoff._holdings.has_gift(shard):
             handoff._holdings.begin(shard)
         else:
             owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)

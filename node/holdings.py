@@ -24,8 +24,11 @@ _KEYS_PER_PART = 2000
 _NUMBERS_PER_PART = 40_000
 """Numbers in the states of one part: a part fits into a message, however long the states are."""
 _KEYS_PER_ANSWER = 4000
-_GIVEN_KEPT_NS = 15_000_000_000
-"""How long a shard that was given away is kept, unless the taker says that it has it."""
+_GIFT_KEPT_NS = 90_000_000_000
+"""How long a shard that was given away is kept, unless the taker says that it has it: longer than
+two sides of a split need to find each other again."""
+_TAKER_KNOWN_NS = 15_000_000_000
+"""How long is remembered who has a shard that was given away."""
 _MOVED_KEPT_NS = 3_000_000_000
 """How long a shard that was given away is sought at the taker, although the own ring says no."""
 _NO_LIMIT = Limit(0, 1)
@@ -51,6 +54,17 @@ class _Given:
     number: int
     parts: list[_Part]
     taken_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A shard that was taken over without its owner's doing."""
+
+    owner: NodeId
+    tally: Tally = field(default_factory=Tally)
+    """What was admitted since."""
+    is_base_whole: bool = False
+    """Whether the counters that we went on from were all that the owner ever had from us."""
 
 
 class Holdings:
@@ -82,7 +96,7 @@ class Holdings:
         self._counters = counters
         self._period_of = period_of
         self._came = came
-        self._taken: dict[int, tuple[NodeId, Tally]] = {}
+        self._taken: dict[int, _Taken] = {}
         self._given: dict[int, _Given] = {}
         self._adopted: dict[int, tuple[NodeId, int]] = {}
         """Per shard the gift that came last, and whose it was."""
@@ -114,7 +128,7 @@ class Holdings:
             taken = self._taken.get(shard_of(key))
             if taken is None:
                 continue
-            tally, cost = taken[1], batch.costs[at]
+            tally, cost = taken.tally, batch.costs[at]
             match batch.op:
                 case Op.CHECK:
                     if cost and outcomes.codes[at] in _ADMITTED:
@@ -141,11 +155,11 @@ class Holdings:
     def taken_from(self, shard: int) -> NodeId | None:
         """Whose counters these were, when the shard was taken over without its doing."""
         taken = self._taken.get(shard)
-        return taken[0] if taken else None
+        return taken.owner if taken else None
 
     def taken(self) -> list[tuple[int, NodeId]]:
         """The shards that were taken over, and from whom."""
-        return [(shard, owner) for shard, (owner, _) in self._taken.items()]
+        return [(shard, taken.owner) for shard, taken in self._taken.items()]
 
     def settle(self, shard: int) -> None:
         """Whoever had the shard has nothing of it any more: it is simply ours."""
@@ -156,6 +170,15 @@ class Holdings:
         given = self._given.get(shard)
         return given.to if given and now - given.at < _MOVED_KEPT_NS else None
 
+    def gifts(self) -> list[tuple[int, NodeId]]:
+        """The shards that were given away without a word that they arrived, and to whom."""
+        return [(shard, given.to) for shard, given in self._given.items() if given.parts]
+
+    def has_gift(self, shard: int) -> bool:
+        """Whether it was given away, and nobody has said that it arrived."""
+        given = self._given.get(shard)
+        return given is not None and bool(given.parts)
+
     def given_to(self, shard: int) -> NodeId | None:
         """Who was given the shard last, as long as that is remembered."""
         given = self._given.get(shard)
@@ -164,7 +187,7 @@ class Holdings:
     def expire(self, now: int) -> None:
         """Forget what was given away long ago, and copies that have rested."""
         for shard, given in list(self._given.items()):
-            if now - given.at > _GIVEN_KEPT_NS:
+            if now - given.at > (_GIFT_KEPT_NS if given.parts else _TAKER_KNOWN_NS):
                 del self._given[shard]
         self.copies.expire(now)
 
@@ -182,6 +205,11 @@ class Holdings:
             self._index = {}
         for key in keys:
             self._index.setdefault(shard_of(key), set()).add(key)
+
+    def seen(self, keys: Sequence[bytes]) -> None:
+        """Take keys into the index that are dirty no more."""
+        if self._index is not None:
+            self.index(keys)
 
     @property
     def is_indexed(self) -> bool:
@@ -242,11 +270,11 @@ class Holdings:
             self._given[shard] = _Given(to, now, next(self._gifts), [_NOTHING], "")
             return
         counts = self._engine.snapshot(keys, now)
-        owner, tally = self._taken.pop(shard, (NodeId(""), None))
+        taken = self._taken.pop(shard, None)
         parts = [_Part()]
         numbers = 0
         for at, key in enumerate(counts.keys):
-            row = tally.row(key, now) if tally is not None else []
+            row = taken.tally.row(key, now) if taken is not None else []
             numbers += len(counts.states[at]) + len(row)
             if len(parts[-1].counts.keys) >= _KEYS_PER_PART or numbers > _NUMBERS_PER_PART:
                 parts.append(_Part())
@@ -259,6 +287,7 @@ class Holdings:
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)
+        owner = taken.owner if taken is not None else ""
         self._given[shard] = _Given(to, now, next(self._gifts), parts, owner)
         self._counters.add("keys_given", len(counts.keys))
 
@@ -297,13 +326,18 @@ class Holdings:
             self._restore(counts, now)
             self._hold(shard)
             if about.taken_from and about.taken_from != self._me:
-                tally = self._tally_of(counts, tallies, now)
-                self._taken[shard] = (NodeId(about.taken_from), tally)
-        elif here is not None and (here[0] == sender or not about.taken_from):
+                taken = self._taken[shard] = _Taken(NodeId(about.taken_from))
+                self._add_tallies(taken.tally, counts, tallies, now)
+        elif here is not None and here.is_base_whole and about.taken_from == self._me:
+            # Each went on without the other: theirs is a copy of ours, and what came on top.
+            del self._taken[shard]
+            self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
+            self._counters.add("splits_healed")
+        elif here is not None and (here.owner == sender or not about.taken_from):
             # The sender never lost them; what we admitted in its place comes on top.
             del self._taken[shard]
             self._restore(counts, now)
-            self._charge({key: here[1].row(key, now) for key in here[1].all_keys()}, now)
+            self._charge({key: here.tally.row(key, now) for key in here.tally.all_keys()}, now)
             self._counters.add("splits_healed")
         elif about.taken_from:
             # Both sides began from the same counters: only what came on top is news.
@@ -329,29 +363,41 @@ class Holdings:
         """Count a shard whose owner cannot be reached, from copies and when each one came."""
         if self.held[shard]:
             return
+        taken = _Taken(owner)
+        if self.has_gift(shard):
+            # What we gave has perhaps never arrived, and no copy can be newer.
+            given = self._given[shard]
+            copy = [(given.at, part.counts) for part in given.parts]
+            taken = _Taken(NodeId(given.taken_from or given.to), is_base_whole=not given.taken_from)
+            for part in given.parts:
+                self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
         for at, counts in copy:
             self._restore(counts, min(at, now))
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
-        self._taken[shard] = (owner, Tally())
+        self._taken[shard] = taken
         self._counters.add("shards_taken")
 
-    def keep_copy(self, counts: Snapshot, now: int) -> None:
+    def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Keep what an owner sent to its standby; in its place we go on from it."""
         self.copies.keep(counts, now)
         if self._taken:
-            self._follow(counts, now)
+            self._follow(sender, counts, now)
 
-    def _follow(self, counts: Snapshot, now: int) -> None:
-        """The owner we stand in for is alive after all, and counts: take that as our base."""
+    def _follow(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+        """The owner we stand in for is alive after all, and counts: take that as our base.
+
+        Not so what another one counts that stands in for it, too: our hits may be part of that, and
+        each copy to and fro would count them once more.
+        """
         theirs = Snapshot([], [], [], [], [])
         rows: dict[bytes, list[int]] = {}
         for at, key in enumerate(counts.keys):
             taken = self._taken.get(shard_of(key))
-            if taken is not None and counts.states[at]:
+            if taken is not None and taken.owner == sender and counts.states[at]:
                 _append(theirs, counts, at)
-                rows[key] = taken[1].row(key, now)
+                rows[key] = taken.tally.row(key, now)
         if theirs.keys:
             self._engine.restore(theirs, now)
             self._charge(rows, now)
@@ -367,12 +413,12 @@ class Holdings:
         if refused:
             self._counters.add("states_refused", refused)
 
-    def _tally_of(self, counts: Snapshot, tallies: Sequence[Sequence[int]], now: int) -> Tally:
-        tally = Tally()
+    def _add_tallies(
+        self, tally: Tally, counts: Snapshot, tallies: Sequence[Sequence[int]], now: int
+    ) -> None:
         for at, row in enumerate(tallies):
             period_ns = counts.limits[counts.which[at]].period_ns
             tally.restore(counts.keys[at], row, period_ns, now)
-        return tally
 
     def _charge(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         keys: list[bytes] = []
@@ -390,8 +436,7 @@ class Holdings:
 
     def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
         """What the standby must know of keys; an empty state for those that are as new."""
-        if self._index is not None:
-            self.index(keys)
+        self.seen(keys)
         counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)
         rested = [key for key in keys if key not in known]

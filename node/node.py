@@ -19,25 +19,27 @@ from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
-from hashring import Member, NodeId, Ring, View
+from hashring import NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
-from node.peers import Peers
+from node.measures import Measures
+from node.peers import Peers, member_of
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
+from node.times import ClusterTime, ProbeStamps
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.link_call import call
+from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine
@@ -112,7 +114,7 @@ class Node:
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
-        self._clock = _ClusterTime(clock, self._cluster_clock)
+        self._clock = ClusterTime(clock, self._cluster_clock)
         self._began: float | None = None
         now = clock.now()
         host, port = settings.advertise_at
@@ -133,7 +135,7 @@ class Node:
             gossip or GossipSettings.lan(),
             random,
             0,
-            _Stamps(clock, self._cluster_clock),
+            ProbeStamps(clock, self._cluster_clock),
         )
         self._view = View.of(())
         """The members that checks are sent to."""
@@ -165,7 +167,13 @@ class Node:
             self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
         )
         self._worldwide = Worldwide(
-            settings.datacenter, self._engine, self.counters, self._link_to, self._clock.now, random
+            settings.datacenter,
+            self._engine,
+            self.counters,
+            self._link_to,
+            self._clock.now,
+            self._uptime,
+            random,
         )
         self._router = Router(
             FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
@@ -194,6 +202,8 @@ class Node:
         self._has_joined = trio.Event()
         self.asked_to_leave = trio.Event()
         """Set when an operator wants this node to leave."""
+        self.measures: Measures | None = None
+        """What `measure` counts."""
         self._conflict: Conflict | None = None
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
@@ -301,6 +311,7 @@ class Node:
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
             self._worldwide.set_rules(self._rules)
+            self.counters.add("reloads")
             self._route()
 
     def change_access(self, access: Access) -> None:
@@ -326,7 +337,9 @@ class Node:
         was_suspect = False
         while True:
             await trio.sleep(1.0)
-            is_suspect = self._cluster_clock.is_suspect
+            # Alone in its data center it goes on: whom could it forward to?
+            others = [each for each in self._ring.members if each.name != self.name]
+            is_suspect = self._cluster_clock.is_suspect and bool(others)
             if is_suspect != was_suspect and self._gossiping is not None:
                 was_suspect = is_suspect
                 self.counters.add("clock_suspect" if is_suspect else "clock_trusted")
@@ -338,7 +351,7 @@ class Node:
                 )
                 self._gossiping.set_forward_only(is_suspect)
             if is_suspect and not self._holdings.count:
-                self._cluster_clock.go_back(self._host_clock.now())
+                self._cluster_clock.jump(self._host_clock.now())
 
     # -- the view ------------------------------------------------------------------------------
 
@@ -349,9 +362,11 @@ class Node:
             _tell(change)
             if change.after.name != self.name and change.after.status is not Status.JOINING:
                 self._has_joined.set()
+            if change.before is not None and change.after.generation > change.before.generation:
+                self._streaming.restarted(NodeId(change.after.name))
         self._peers.update(self._membership.records.values())
-        placement = View.of(_member_of(record) for record in self._membership.placed())
-        view = View.of(_member_of(record) for record in self._membership.routed())
+        placement = View.of(member_of(record) for record in self._membership.placed())
+        view = View.of(member_of(record) for record in self._membership.routed())
         if placement != self._placement:
             datacenter = self._settings.datacenter
             # Whoever has just come finds the counters where the others have had them.
@@ -442,7 +457,14 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
-        verdicts = self._deciding.decide_now(request, batch)
+        measures = self.measures
+        if measures is not None and measures.is_timed:
+            began = measures.stopwatch()
+            verdicts = self._deciding.decide_now(request, batch)
+            if isinstance(verdicts, Verdicts):
+                measures.decided_ns.add(measures.stopwatch() - began)
+        else:
+            verdicts = self._deciding.decide_now(request, batch)
         if isinstance(verdicts, Refused):
             self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
         return verdicts
@@ -453,6 +475,8 @@ class Node:
         self._nursery.start_soon(self._forward, sender, request, batch)
 
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+        measures = self.measures
+        began = 0 if measures is None else measures.stopwatch()
         try:
             verdicts = await self._deciding.decide(request, batch)
             if verdicts is None:
@@ -466,6 +490,8 @@ class Node:
             logger.exception("a bug in Ringfence; %d checks were not decided", len(batch))
             self.refused("internal")
             payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+        if measures is not None:
+            measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
         if sender.session is not None and self._transport is not None:
             sender.session.send_payload(payload)
@@ -493,7 +519,7 @@ class Node:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
             case Copy(seq, counts):
-                self._holdings.keep_copy(as_snapshot(counts), self._clock.now())
+                self._holdings.keep_copy(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case Offer(seq, shards):
@@ -615,6 +641,82 @@ class Node:
         self._sessions.pop(id(session), None)
         self._idle.set()
 
+    # -- what the operator's port asks ---------------------------------------------------------
+
+    def measure(self) -> Measures:
+        """Count from now on what costs a little: decisions by rule, times, who is throttled."""
+        if self.measures is None:
+            self.measures = self._deciding.measures = Measures(self._rule_of)
+        return self.measures
+
+    @property
+    def settings(self) -> NodeSettings:
+        """What the node was told."""
+        return self._settings
+
+    @property
+    def access(self) -> Access:
+        """Who may ask for what."""
+        return self._access
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is anything to tell."""
+        return self._gossiping is not None
+
+    @property
+    def state(self) -> str:
+        """How this node stands, as members are described; `leaving` from when it was asked to."""
+        record = self._membership.records[self.name]
+        is_going = self.asked_to_leave.is_set() and record.status is not Status.LEFT
+        return "leaving" if is_going else _state_of(record)
+
+    @property
+    def rule_set(self) -> RuleSet:
+        """The rules in force."""
+        return self._rules
+
+    @property
+    def ring(self) -> Ring:
+        """Where counters of this data center should be."""
+        return self._ring
+
+    @property
+    def worldwide(self) -> Worldwide:
+        """The part that deals with other data centers."""
+        return self._worldwide
+
+    def sizes(self) -> tuple[dict[int, int], int]:
+        """How many counters each rule has, by its id, and how many there are without a rule."""
+        return self._engine.sizes()
+
+    def holds(self, shard: int) -> bool:
+        """Whether this node decides for a shard now."""
+        return self._holdings.held[shard]
+
+    def rings(self) -> dict[str, Ring]:
+        """The rings that checks are sent by, by data center."""
+        return {name: self._view.ring(name) for name in self._view.datacenters}
+
+    def rtt_ns(self, name: str) -> int | None:
+        """The round trip to a member, once it has been probed."""
+        return self._membership.rtt_ns(name)
+
+    async def ask(self, batch: Batch) -> Verdicts:
+        """Have a batch decided as if it had come from a client: here or by whoever decides it.
+
+        Long enough to ask a standby after an owner that is silent.
+        """
+        within = 3 * self._settings.forward_timeout
+        return await self._router.decide(batch, lambda _: False, hops=1, within=within)
+
+    async def counters_of(self, name: str) -> dict[str, int] | None:
+        """Ask a member for its counters; None when it does not answer."""
+        if name == self.name:
+            return self.stats(1).counters
+        link = self._link_to(NodeId(name))
+        return None if link is None else await counters_of(link)
+
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
 
@@ -637,38 +739,6 @@ class Node:
             if link.name and self._gossiping is not None:
                 with suppress(KeyError):
                     self._gossiping.report_unreachable(link.name)
-
-
-class _Stamps:
-    """The cluster's clock for probes, which time themselves by another one."""
-
-    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
-        self._host = host
-        self._cluster = cluster
-
-    def read(self, now: int) -> int:
-        """The cluster's time in ns."""
-        return self._cluster.read(self._host.now())
-
-    def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Take what a probe has found out about a member's clock."""
-        self._cluster.sample(name, offset_ns, rtt_ns, self._host.now())
-
-
-class _ClusterTime:
-    """The time that owners count by: the host's clock, moved to where the cluster's stands."""
-
-    def __init__(self, host: Clock, cluster: ClusterClock) -> None:
-        self._host = host
-        self._cluster = cluster
-
-    def now(self) -> int:
-        """Nanoseconds since the Unix epoch, never less than before."""
-        return self._cluster.read(self._host.now())
-
-
-def _member_of(record: Record) -> Member:
-    return Member(NodeId(record.name), record.datacenter, record.zone, record.weight)
 
 
 def _state_of(record: Record) -> str:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from random import Random
 
 from gossip import Record, Status
-from hashring import NodeId
+from hashring import Member, NodeId
 from ringfence.client.link import Link, LinkListener, LinkSettings
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Hello
 
-__all__ = ["Peers"]
+__all__ = ["Peers", "member_of"]
 
 _BULK_TIMEOUT = 2.0
 """Seconds that a member may take to give shards; it is alive, or there would be no link."""
@@ -123,3 +123,8 @@ def _is_elsewhere(record: Record, known: Record) -> bool:
         known.port,
         known.generation,
     )
+
+
+def member_of(record: Record) -> Member:
+    """What the ring must know of a member."""
+    return Member(NodeId(record.name), record.datacenter, record.zone, record.weight)

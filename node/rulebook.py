@@ -22,6 +22,8 @@ class Rulebook:
     """A rule file or a directory of rule files."""
 
     def __init__(self, path: Path, default_algorithm: Algorithm, *, merge: bool) -> None:
+        self.refusals = 0
+        """How often rules were read again and were not good."""
         self._path = path
         self._defaults = Defaults(algorithm=default_algorithm)
         self._merge = merge
@@ -53,6 +55,7 @@ class Rulebook:
         try:
             return self.load()
         except ConfigError as error:
+            self.refusals += 1
             logger.error("rules not reloaded, the old ones stay in force: %s", error)
             return None
 

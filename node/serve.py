@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,6 +24,9 @@ from ringfence.rules import RuleSet
 from ringfence.transport.authority import self_signed
 from ringfence.transport.tls import ClientTls, ServerTls, load_client_tls, load_server_tls
 from ringfence.transport.udp_trio import TrioUdp
+
+if TYPE_CHECKING:
+    from node.http import OperatorPort  # A node without the port starts without its libraries.
 
 __all__ = ["serve"]
 
@@ -59,13 +63,17 @@ async def serve(
         _calm_the_collector()
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run)
+            port = await _open_http(node, settings, keys)
             logger.info(
-                "node %s listens on %s:%d, %d rules, %s",
+                "node %s listens on %s:%d, %d rules, %s, %s",
                 settings.name,
                 *transport.address[:2],
                 len(rules.rules()),
                 "keys from " + settings.keys if keys else "no keys: loopback only",
+                "operators look at " + port.url if port else "no operator's port",
             )
+            if port is not None:
+                nursery.start_soon(port.run)
             ask_reload, asked = trio.open_memory_channel[None](1)
             nursery.start_soon(_heed_signals, signals, node, keys, settings.cluster, ask_reload)
             if rulebook is not None:
@@ -77,6 +85,17 @@ async def serve(
             await node.leave()
             nursery.cancel_scope.cancel()
     logger.info("node %s has stopped", settings.name)
+
+
+async def _open_http(
+    node: Node, settings: NodeSettings, keys: KeyDir | None
+) -> "OperatorPort | None":
+    """Open the operator's port, if there is to be one."""
+    if settings.http_at is None:
+        return None
+    from node.http import open_port
+
+    return await open_port(node, settings.http_at, keys)
 
 
 def _calm_the_collector() -> None:
@@ -122,7 +141,9 @@ async def _follow(
         with trio.move_on_after(interval or inf):
             await asked.receive()
             read = rulebook.reload
+        before = rulebook.refusals
         rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        node.counters.add("reloads_refused", rulebook.refusals - before)
         if rules is not None:
             node.change_rules(rules)
             logger.info(

@@ -57,6 +57,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Rule file, or directory of rule files."""
     keys: str = ""
     """Directory that `ringfence keys new` wrote; needed beyond loopback."""
+    http: str = ""
+    """`HOST:PORT` of the operator's port (TCP): metrics, health, the live page; empty for none."""
     default_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     """For rules that name none."""
     merge_domains: bool = False
@@ -79,6 +81,11 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def advertise_at(self) -> Address:
         """Where others reach the node."""
         return parse_address(self.advertise or self.listen)
+
+    @property
+    def http_at(self) -> Address | None:
+        """Where operators look, if anywhere."""
+        return parse_address(self.http) if self.http else None
 
     @property
     def is_beyond_loopback(self) -> bool:
@@ -201,6 +208,7 @@ def _validate(settings: NodeSettings) -> None:
     if settings.advertise:
         _address_of("advertise", settings.advertise)
     _validate_texts(settings)
+    _validate_http(settings)
     host, port = settings.listen_at
     if settings.is_beyond_loopback and not settings.keys:
         raise ConfigError(
@@ -215,6 +223,23 @@ def _validate(settings: NodeSettings) -> None:
         )
     for text in settings.join:
         _validate_seed(text, settings)
+
+
+def _validate_http(settings: NodeSettings) -> None:
+    """Check who could look at the operator's port."""
+    if not settings.http:
+        return
+    try:
+        host, port = parse_address(settings.http)
+    except ConfigError as error:
+        raise ConfigError(f"http: {error}") from error
+    if not settings.http.strip().endswith(f":{port}"):
+        raise ConfigError(f"http: no port in {settings.http!r}; write HOST:PORT")
+    if not (_is_loopback(host) or settings.keys):
+        raise ConfigError(
+            f"http: the operator's port would listen on {_host_and_port(host, port)}, beyond "
+            'loopback, without keys; run `ringfence keys new keys` and set keys = "keys"'
+        )
 
 
 def _validate_texts(settings: NodeSettings) -> None:

@@ -4,7 +4,7 @@ Decides when, to whom and how much at once. A standby that has not confirmed its
 next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 import trio
@@ -48,12 +48,20 @@ class Streaming:
         self._waiting: dict[NodeId, int] = {}
         """Copies on their way that have not been confirmed."""
         self._news: list[tuple[Ring, Ring]] = []
+        self._forgetful: dict[NodeId, None] = {}
+        """Members that were started again, and have lost what they were sent."""
         self._wake = trio.Event()
 
     def follow(self, old: Ring, new: Ring) -> None:
         """Take note of another ring: whoever is the standby now lacks everything."""
         self._ring = new
         self._news.append((old, new))
+        self._wake.set()
+
+    def restarted(self, name: NodeId) -> None:
+        """Take note that a member was started again, perhaps before anybody had missed it: the
+        ring is the same, and yet it lacks everything."""
+        self._forgetful[name] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -70,6 +78,7 @@ class Streaming:
             return
         standby_of = self._ring.standby if len(self._ring.members) > 1 else None
         if standby_of is None:
+            self._holdings.seen([*self._holdings.dirty])
             self._holdings.dirty.clear()
             return
         held = self._holdings.held
@@ -84,6 +93,9 @@ class Streaming:
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
+            if standby == self._holdings.taken_from(shard):
+                self._holdings.seen([key])
+                continue  # It may have more than we took over; it will be asked for that.
             if self._waiting.get(standby):
                 busy.append(key)
             else:
@@ -93,7 +105,8 @@ class Streaming:
         for standby, keys in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                continue  # It is gone; the next ring names another.
+                self._holdings.dirty.update(dict.fromkeys(keys))
+                continue
             for start in range(0, len(keys), _KEYS_PER_COPY):
                 self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
 
@@ -122,19 +135,29 @@ class Streaming:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            news, self._news = self._news, []
-            changed = {
-                shard
-                for shard, is_held in enumerate(self._holdings.held)
-                if is_held
-                and any(_standby(old, shard) != _standby(new, shard) for old, new in news)
-            }
+            changed = self.newly_stood_by()
             keys = iter(self._engine.keys()) if changed else iter(())
             while some := list(islice(keys, _SLICE)):
-                self._holdings.dirty.update(
-                    dict.fromkeys([key for key in some if shard_of(key) in changed])
-                )
+                self.mark(some, changed)
                 await trio.lowlevel.checkpoint()
+
+    def newly_stood_by(self) -> set[int]:
+        """The shards held here that have got another standby since this was last asked."""
+        news, self._news = self._news, []
+        forgetful, self._forgetful = self._forgetful, {}
+        return {
+            shard
+            for shard, is_held in enumerate(self._holdings.held)
+            if is_held
+            and (
+                _standby(self._ring, shard) in forgetful
+                or any(_standby(old, shard) != _standby(new, shard) for old, new in news)
+            )
+        }
+
+    def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
+        """Send the state of those of `keys` that are in one of these shards."""
+        self._holdings.dirty.update(dict.fromkeys([key for key in keys if shard_of(key) in shards]))
 
 
 def _standby(ring: Ring, shard: int) -> NodeId | None:

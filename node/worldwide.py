@@ -7,6 +7,7 @@ writer of its own counts, so a message that comes twice, late or in another orde
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from random import Random
 from typing import TypeAlias
 
@@ -48,13 +49,17 @@ class Worldwide:
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
+        uptime: Callable[[], int],
         random: Random,
     ) -> None:
+        """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
+        how long something has not been told."""
         self._datacenter = datacenter
         self._engine = engine
         self._counters = counters
         self._link_to = link_to
         self._clock = clock
+        self._uptime = uptime
         self._random = random
         self._view = self._routed = View.of(())
         self._sharers = {datacenter}
@@ -65,6 +70,7 @@ class Worldwide:
         self._spreads: dict[str, Spread] = {}
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
+        self._staleness_sum_ms = 0
         self._heard_keys: dict[str, dict[bytes, list[int]]] = {}
 
     # -- rules and members ---------------------------------------------------------------------
@@ -91,7 +97,7 @@ class Worldwide:
         if sharers != self._sharers:
             self._sharers = sharers
             self._engine.set_rules(self._engine_rules())
-        now = _uptime()
+        now = self._uptime()
         for name in self._others():
             spread = self._spreads.setdefault(name, Spread())
             if old.ring(name) != view.ring(name):
@@ -138,7 +144,7 @@ class Worldwide:
         """Note what a batch decided here has changed."""
         if not self._shared or not self._spreads or batch.op is not Op.CHECK:
             return
-        now = _uptime()
+        now = self._uptime()
         for at, key in enumerate(batch.keys):
             if (
                 key[:8] in self._shared
@@ -150,7 +156,7 @@ class Worldwide:
 
     def came(self, keys: Sequence[bytes]) -> None:
         """Note keys that were counted elsewhere until now: here nobody knows what was told."""
-        now = _uptime()
+        now = self._uptime()
         for key in keys:
             if key[:8] in self._shared:
                 for spread in self._spreads.values():
@@ -168,7 +174,7 @@ class Worldwide:
 
     def flush(self) -> None:
         """Tell what must be told now."""
-        now = _uptime()
+        now = self._uptime()
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):
@@ -215,11 +221,12 @@ class Worldwide:
             )
 
     def _confirmed(self, spread: Spread, rows: _Rows) -> None:
-        now = _uptime()
+        now = self._uptime()
         for key, cells, since in rows:
             spread.confirmed(key, cells)
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
+            self._staleness_sum_ms += age_ms
 
     def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
         now = self._clock()
@@ -274,7 +281,7 @@ class Worldwide:
                 differing = set(reply.shards)
                 self._counters.add("digests_differed", len(differing))
                 keys = [key for key in spread.told() if shard_of(key) in differing]
-                spread.again(keys, _uptime())
+                spread.again(keys, self._uptime())
 
         self._counters.add("digests_sent")
         link.call(
@@ -306,17 +313,24 @@ class Worldwide:
             return (number * 1_000_000_000) + 2 * limit.period_ns < now
         return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
 
+    def staleness(self) -> tuple[list[tuple[float, int]], float]:
+        """How old counts were when another data center had them, in seconds.
+
+        Upper bounds of the classes with how many were that young or younger, and the sum.
+        """
+        rows: list[tuple[float, int]] = []
+        count = 0
+        for bound in (*_STALENESS_MS, 0):
+            count += self._staleness[bound]
+            rows.append((bound / 1000 if bound else inf, count))
+        return rows, self._staleness_sum_ms / 1000
+
     def stats(self) -> dict[str, int]:
         """How old counts were when another data center had them: a histogram, and what waits."""
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
         return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
-
-
-def _uptime() -> int:
-    """Nanoseconds on a clock that only goes on: for how long something has not been told."""
-    return round(trio.current_time() * 1e9)
 
 
 def _foreign(seq: int, writer: str, sender: str) -> Refused:

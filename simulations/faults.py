@@ -1,17 +1,16 @@
-"""What may go wrong: verbs, what each does to a world, and how a swarm draws them.
+"""What may go wrong: verbs, and what each does to a world.
 
-A verb is written by hand in a scenario, or drawn from a seed; either way it is a plain value, and
-begins and ends at instants of virtual time.
+A fault is written by hand in a scenario, or drawn from a seed (`drawing`); either way it is a plain
+value, and begins and ends at instants of virtual time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol
 
-from simulations.scenario import Args, Fault, Scenario
+from simulations.scenario import Args, Fault
 
-__all__ = ["VERBS", "FaultyWorld", "Verb", "apply", "check", "drawn"]
+__all__ = ["VERBS", "FaultyWorld", "Verb", "apply", "check"]
 
 
 class FaultyWorld(Protocol):
@@ -53,6 +52,36 @@ class FaultyWorld(Protocol):
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Have everything take longer."""
 
+    def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Lose this share of the datagrams between them in bursts."""
+
+    def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Spoil this share."""
+
+    def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Have old ones come again, this many for each new one."""
+
+    def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Have everything between them take longer by chance, seconds in the mean."""
+
+    def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
+        """Hold everything between them, or let it go at once."""
+
+    def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """End all connections between them."""
+
+    def set_busy(self, name: str, seconds: float) -> None:
+        """Have a host work for so long on each message."""
+
+    def move(self, name: str) -> None:
+        """Have a node's next life listen elsewhere."""
+
+    def lose_seeds(self, name: str, is_lost: bool) -> None:
+        """Have a node's next life find nobody at the addresses that it is given."""
+
+    def lower_limits(self, name: str, part: float) -> None:
+        """Have one node alone go by this part of every limit; 1 is as ever."""
+
     def step_clock(self, name: str, seconds: float) -> None:
         """Set a host's clock."""
 
@@ -82,6 +111,9 @@ async def _crash(world: FaultyWorld, args: Args) -> None:
 
 async def _restart(world: FaultyWorld, args: Args) -> None:
     for name in _chosen(world, args):
+        if args.get("moves"):
+            world.move(name)
+        world.lose_seeds(name, bool(args.get("seedless")))
         await world.start(name)
 
 
@@ -132,6 +164,70 @@ async def _quick(world: FaultyWorld, args: Args) -> None:
     world.set_slow(0.0, *_sides(world, args))
 
 
+async def _burst(world: FaultyWorld, args: Args) -> None:
+    world.set_bursts(float(args["share"]), *_sides(world, args))
+
+
+async def _burst_no_more(world: FaultyWorld, args: Args) -> None:
+    world.set_bursts(0.0, *_sides(world, args))
+
+
+async def _corrupt(world: FaultyWorld, args: Args) -> None:
+    world.set_corrupt(float(args["share"]), *_sides(world, args))
+
+
+async def _corrupt_no_more(world: FaultyWorld, args: Args) -> None:
+    world.set_corrupt(0.0, *_sides(world, args))
+
+
+async def _replay(world: FaultyWorld, args: Args) -> None:
+    world.set_replay(float(args["share"]), *_sides(world, args))
+
+
+async def _replay_no_more(world: FaultyWorld, args: Args) -> None:
+    world.set_replay(0.0, *_sides(world, args))
+
+
+async def _spike(world: FaultyWorld, args: Args) -> None:
+    world.set_spikes(float(args["mean_ms"]) / 1000, *_sides(world, args))
+
+
+async def _spike_no_more(world: FaultyWorld, args: Args) -> None:
+    world.set_spikes(0.0, *_sides(world, args))
+
+
+async def _clog(world: FaultyWorld, args: Args) -> None:
+    world.set_clog(True, *_sides(world, args))
+
+
+async def _unclog(world: FaultyWorld, args: Args) -> None:
+    world.set_clog(False, *_sides(world, args))
+
+
+async def _reset(world: FaultyWorld, args: Args) -> None:
+    world.reset(*_sides(world, args))
+
+
+async def _work(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.set_busy(name, float(args["cost_ms"]) / 1000)
+
+
+async def _work_no_more(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.set_busy(name, 0.0)
+
+
+async def _lower(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.lower_limits(name, float(args["part"]))
+
+
+async def _lower_no_more(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.lower_limits(name, 1.0)
+
+
 async def _step(world: FaultyWorld, args: Args) -> None:
     for name in _chosen(world, args):
         world.step_clock(name, float(args["by_s"]))
@@ -155,6 +251,16 @@ VERBS = {
     "loss": Verb(_lose, _lose_no_more, False, "datagrams are lost"),
     "repeats": Verb(_repeat, _repeat_no_more, False, "datagrams come twice"),
     "slow": Verb(_slow, _quick, True, "everything between two sides takes longer"),
+    "bursts": Verb(_burst, _burst_no_more, False, "datagrams are lost in bursts"),
+    "spikes": Verb(_spike, _spike_no_more, True, "some of all takes much longer, up to 5 s"),
+    "clog": Verb(_clog, _unclog, True, "everything between two sides waits, and comes at once"),
+    "reset": Verb(_reset, None, True, "connections end, as when a middlebox forgets them"),
+    "corrupt": Verb(_corrupt, _corrupt_no_more, False, "datagrams come spoilt or cut short"),
+    "replay": Verb(
+        _replay, _replay_no_more, False, "old datagrams come again, up to a minute late"
+    ),
+    "busy": Verb(_work, _work_no_more, True, "a host works for long on each message"),
+    "limits": Verb(_lower, _lower_no_more, True, "one node alone goes by lower limits"),
     "clock_step": Verb(_step, None, True, "a host's clock is set"),
     "clock_drift": Verb(_drift, _drift_no_more, False, "a host's clock runs fast or slow"),
 }
@@ -176,44 +282,6 @@ async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:
         await act(world, fault.args)
 
 
-def drawn(scenario: Scenario, random: Random, seconds: float) -> tuple[Fault, ...]:
-    """Draw faults for a swarm: each kind with probability one half, then when, whom and how hard.
-
-    All of them are over before `seconds`.
-    """
-    names = [f"n{number + 1}" for number in range(scenario.nodes)]
-    faults: list[Fault] = []
-    for verb in VERBS:
-        if random.random() < 0.5:
-            for _ in range(random.choice((1, 1, 2))):
-                begin = random.uniform(1.0, seconds * 0.6)
-                until = min(seconds, begin + random.choice((0.3, 2.0, 8.0, 20.0)))
-                args = _drawn_args(verb, names, scenario, random)
-                faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
-    return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
-
-
-def _drawn_args(verb: str, names: list[str], scenario: Scenario, random: Random) -> Args:
-    """Whom a fault of this kind is about, and how hard it is."""
-    args: Args = {"node": random.choice(names)}
-    match verb:
-        case "cut" if scenario.datacenters > 1 and random.random() < 0.5:
-            args = {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}
-        case "cut":
-            args["one_way"] = int(random.random() < 0.3)
-        case "loss":
-            args = {"share": round(random.uniform(0.02, 0.3), 3)}
-        case "repeats":
-            args = {"share": round(random.uniform(0.05, 0.5), 3)}
-        case "slow":
-            args["extra_ms"] = random.choice((20, 100, 300))
-        case "clock_step":
-            args["by_s"] = random.choice((-3600, -10, -1, 0.2, 5, 3600))
-        case "clock_drift":
-            args["ppm"] = random.choice((-500, -100, 100, 500))
-    return args
-
-
 def _chosen(world: FaultyWorld, args: Args) -> list[str]:
     """Those that a fault is about: a node, a zone or a data center."""
     if "node" in args:
@@ -226,7 +294,12 @@ def _chosen(world: FaultyWorld, args: Args) -> list[str]:
 
 
 def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
-    """The two sides of a link fault: those that it is about, and all others."""
+    """The two sides of a link fault: those that it is about, and those of `from`, or all others.
+
+    With `from` some see both sides, and who is cut from whom need not be transitive.
+    """
     some = _chosen(world, args)
+    if "from" in args:
+        return some, _chosen(world, {"node": args["from"]})
     others = [name for name in world.names() if name not in some]
     return some, others or some

@@ -4,27 +4,25 @@ Each law is as strict as the faults allow: a graceful change loses nothing, a cr
 interval of the standby's copies held, and where two decide at once each may admit the limit.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
 from ringfence.wire import Source
 from simulations.faults import VERBS
+from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
+from simulations.losses import has_emptied, uncopied_spans
 from simulations.outcome import Violation
-from simulations.scenario import Fault
+from simulations.scenario import Scenario
+from simulations.virtual_time import EPOCH_NS
 
 __all__ = ["Final", "Judge"]
 
 _MOST_KEYS = 300
 """Keys of each rule that are judged, the busiest ones."""
-_UNCOPIED = 0.35
-"""Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
-before it, and the way."""
-_NEW_COPY = 8.0
-"""Seconds until a death or a return is known to all and every standby has all its copies."""
-_SPLITS = ("cut", "pause", "slow", "clock_step")
+_SPLITS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults in which two may decide for one key at once."""
 _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that forget nothing within a period."""
@@ -47,13 +45,22 @@ class Judge:
     """Judges one run."""
 
     def __init__(
-        self, rules: dict[str, Rule], faults: Sequence[Fault], datacenters: int, late_s: float
+        self,
+        rules: dict[str, Rule],
+        scenario: Scenario,
+        late_s: float,
+        began: float | None = None,
     ) -> None:
-        """`late_s` is the oldest that counts of other data centers were when they came."""
+        """`late_s` is the oldest that counts of other data centers were when they came; `began`
+        the instant that all times count from, in seconds of virtual time, where that is known."""
+        self._began = began
         self._rules = rules
-        self._faults = faults
-        self._datacenters = datacenters
+        self._faults = () if scenario.is_blind else scenario.faults
+        self._datacenters = scenario.datacenters
         self._late_s = late_s
+        seen = replace(scenario, faults=self._faults)
+        self._uncopied_spans = uncopied_spans(seen)
+        self._has_emptied = has_emptied(seen)
         self.over = 0
         """Units above the limit, of the worst key."""
         self.lost = 0
@@ -66,7 +73,7 @@ class Judge:
         for name, rule in self._rules.items():
             for key in ledger.keys(name)[:_MOST_KEYS]:
                 column = ledger.column(name, key)
-                if rule.scope == "global" or self._datacenters == 1:
+                if rule.scope != "datacenter" or self._datacenters == 1:
                     found += self._of_key(name, rule, key, column, final, end)
                 else:
                     for part in column.by_datacenter():
@@ -84,6 +91,11 @@ class Judge:
             for _, a in ledger.answers
             if a.told - a.asked > _DEADLINE
         ][:10]
+        found += [
+            Violation("deadline", asked, f"{what} has waited {end - asked:.2f} s for an answer")
+            for what, asked in ledger.open.values()
+            if end - asked > _DEADLINE
+        ][:10]
         return found
 
     def _of_key(
@@ -95,14 +107,26 @@ class Judge:
         is_shared = rule.scope == "global" and self._datacenters > 1
         uncopied = self._uncopied(column)
         most, when = column.most_in(period)
-        bound = self._most(limit) + self._unheard(column, limit, is_shared) + uncopied
+        bound = self._most(limit, end) + self._unheard(column, limit, is_shared) + uncopied
         bound += limit.ceiling * (self._sides(is_shared) - 1)
         self.over = max(self.over, most - limit.ceiling)
         if most > bound:
             text = f"{name}={key}: {most} units in {period:g} s, at most {bound} may pass"
             yield Violation("over_admission", when, text)
         yield from self._wrong_denials(name, key, column, limit)
-        if period > end and limit.algorithm in _KEPT:
+        yield from self._advice(name, key, column, limit)
+        if self._began is not None and self._is_decided_by_one(rule):
+            for breach in breaches(column, limit, self._began):
+                yield Violation(breach.property, breach.at, f"{name}={breach.text}")
+                break
+        if is_shared and limit.algorithm is Algorithm.SLIDING_WINDOW and not self._is_unclean:
+            told = [
+                n for (_, rule_, k), n in sorted(final.used.items()) if (rule_, k) == (name, key)
+            ]
+            if max(told, default=0) - min(told, default=0) > limit.ceiling // 100 + 2:
+                text = f"{name}={key}: data centers do not agree: {told}"
+                yield Violation("agreement", end, text)
+        if period > end and limit.algorithm in _KEPT and rule.scope != "split":
             units = min(column.units, limit.ceiling)  # More is never said to be used.
             yield from self._conservation(name, key, column, units, final, is_shared, uncopied, end)
 
@@ -123,7 +147,11 @@ class Judge:
             for (dc, rule, k), n in final.used.items()
             if (rule, k) == (name, key) and (is_shared or dc in column.datacenters)
         }
-        if is_shared and len(set(by_datacenter.values())) > 1:
+        if is_shared and self._has_emptied:
+            return
+        found = by_datacenter.values()
+        # What a data center lost in a crash, others may have heard of before.
+        if is_shared and found and max(found) - min(found) > uncopied:
             text = f"{name}={key}: data centers do not agree: {by_datacenter}"
             yield Violation("agreement", end, text)
         used = max(by_datacenter.values(), default=0)
@@ -158,10 +186,31 @@ class Judge:
                 yield Violation("wrong_denial", answer.told, text)
                 return
 
-    def _most(self, limit: Limit) -> int:
+    def _advice(self, name: str, key: str, column: Column, limit: Limit) -> Iterator[Violation]:
+        """Who is denied is told when to come back."""
+        longest = 2 * limit.period_ns / 1e9
+        for a in column.answers:
+            if a.allowed or not a.is_counted or (a.retry_after is None and a.cost > limit.ceiling):
+                continue
+            if a.retry_after is None or not 0 < a.retry_after <= longest:
+                text = f"{name}={key}: denied, and told to come back after {a.retry_after} s"
+                yield Violation("retry_after", a.told, text)
+                return
+
+    def _is_decided_by_one(self, rule: Rule) -> bool:
+        """Whether one owner at a time decides a key, and nothing that it knows is ever lost."""
+        if self._is_unclean:
+            return False
+        return rule.scope == "home" or self._datacenters == 1
+
+    def _most(self, limit: Limit, end: float) -> int:
         """Units that one owner lets through in a period, by the nature of the algorithm."""
-        exact = (Algorithm.SLIDING_WINDOW_LOG,)
-        return limit.ceiling if limit.algorithm in exact else 2 * limit.ceiling
+        is_exact = limit.algorithm is Algorithm.SLIDING_WINDOW_LOG
+        if limit.algorithm is Algorithm.FIXED_WINDOW and self._began is not None:
+            first = EPOCH_NS + round(self._began * 1e9)
+            last = first + round(end * 1e9)
+            is_exact = first // limit.period_ns == last // limit.period_ns
+        return limit.ceiling if is_exact else 2 * limit.ceiling
 
     def _unheard(self, column: Column, limit: Limit, is_shared: bool) -> int:
         """What data centers admit before they hear of each other."""
@@ -175,19 +224,11 @@ class Judge:
 
     def _uncopied(self, column: Column) -> int:
         """What was admitted so shortly before a crash that the standby does not know of it."""
-        lost, last = 0, float("-inf")
-        for fault in self._faults:
-            if fault.verb == "crash":
-                # With the standby, too, all is gone; a new one takes a while to have its copy.
-                is_joint = "," in str(fault.args.get("node", ",")) or fault.at - last < _NEW_COPY
-                begin = float("-inf") if is_joint else fault.at - _UNCOPIED
-                lost += column.told_within(begin, fault.at + 0.1)
-                last = fault.at if fault.until is None else fault.until
-        return lost
+        return sum(column.told_within(begin, end) for begin, end in self._uncopied_spans)
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""
-        splits = sum(fault.verb in _SPLITS for fault in self._faults)
+        splits = sum(fault.verb in _SPLITS or "seedless" in fault.args for fault in self._faults)
         return 1 + splits + (self._datacenters - 1 if is_shared and splits else 0)
 
     @property

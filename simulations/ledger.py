@@ -8,7 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
+from math import inf
 
 from ringfence.wire import Source
 
@@ -32,6 +33,10 @@ class Answered:
     cost: int
     allowed: bool
     source: Source
+    retry_after: float | None = None
+    """When denied: seconds after which it would pass; None for never, or when not told."""
+    gone: float = inf
+    """When what was charged had surely been given back."""
 
     @property
     def is_counted(self) -> bool:
@@ -42,8 +47,10 @@ class Answered:
 class Column:
     """The answers for one key."""
 
-    def __init__(self, answers: Sequence[Answered]) -> None:
+    def __init__(self, answers: Sequence[Answered], passing: Sequence[Answered] = ()) -> None:
+        """`passing` are charges that were given back."""
         self.answers = answers
+        self.passing = passing
         self.admitted = [a for a in answers if a.allowed and a.is_counted]
         """Those that some member counts."""
         self._asked = sorted((a.asked, a.cost) for a in self.admitted)
@@ -73,7 +80,13 @@ class Column:
     def by_datacenter(self) -> "list[Column]":
         """The answers of each data center apart."""
         names = sorted(self.datacenters)
-        return [Column([a for a in self.answers if a.datacenter == name]) for name in names]
+        return [
+            Column(
+                [a for a in self.answers if a.datacenter == name],
+                [a for a in self.passing if a.datacenter == name],
+            )
+            for name in names
+        ]
 
     def most_in(self, seconds: float) -> tuple[int, float]:
         """The most units that were certainly admitted within so many seconds, and from when on."""
@@ -92,7 +105,21 @@ class Column:
         """Units that may have been counted when `answer` was decided, of that many seconds."""
         asked = bisect_right(self._asked, (answer.told, 1 << 60))
         told = bisect_left(self._told, (answer.asked - seconds, 0))
-        return self._asked_sums[asked] - self._told_sums[told]
+        return self._asked_sums[asked] - self._told_sums[told] + self.passing_at(answer)
+
+    def passing_at(self, answer: Answered) -> int:
+        """Units that may have been charged when `answer` was decided, and were given back."""
+        return sum(
+            a.cost for a in self.passing if a.asked <= answer.told and a.gone >= answer.asked
+        )
+
+    def asked_by(self, instant: float) -> int:
+        """Units admitted that were asked for until then."""
+        return self._asked_sums[bisect_right(self._asked, (instant, 1 << 60))]
+
+    def told_before(self, instant: float) -> int:
+        """Units admitted whose answer came before then."""
+        return self._told_sums[bisect_left(self._told, (instant, 0))]
 
     def told_within(self, begin: float, end: float) -> int:
         """Units admitted whose answer came between two instants."""
@@ -106,12 +133,30 @@ class Ledger:
     def __init__(self) -> None:
         self.answers: list[tuple[str, Answered]] = []
         """Rule and answer, in the order in which they were told."""
+        self.open: dict[int, tuple[str, float]] = {}
+        """Checks without an answer, by number: what they asked for, and when."""
+        self._numbers = count()
         self._by_key: dict[tuple[str, str], list[Answered]] = {}
+        self._passing: dict[tuple[str, str], list[Answered]] = {}
+
+    def ask(self, rule: str, key: str, asked: float) -> int:
+        """Take note of a question; returns its number, for `answered`."""
+        number = next(self._numbers)
+        self.open[number] = f"{rule}={key}", asked
+        return number
+
+    def answered(self, number: int) -> None:
+        """A question has been answered."""
+        del self.open[number]
 
     def add(self, rule: str, answer: Answered) -> None:
         """Take note of an answer."""
         self.answers.append((rule, answer))
         self._by_key.setdefault((rule, answer.key), []).append(answer)
+
+    def add_passing(self, rule: str, answer: Answered) -> None:
+        """Take note of a charge that was given back."""
+        self._passing.setdefault((rule, answer.key), []).append(answer)
 
     def keys(self, rule: str) -> list[str]:
         """The keys that were asked for under a rule, the busiest first."""
@@ -121,4 +166,5 @@ class Ledger:
 
     def column(self, rule: str, key: str) -> Column:
         """The answers for one key."""
-        return Column(self._by_key.get((rule, key), []))
+        place = rule, key
+        return Column(self._by_key.get(place, []), self._passing.get(place, []))

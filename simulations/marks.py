@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from simulations.scenario import Level
+
 __all__ = ["WANTED", "marks_of"]
 
 _COUNTERS = {
@@ -28,8 +30,8 @@ _COUNTERS = {
     "cells_refused": "cells_refused",
 }
 
-WANTED = tuple(_COUNTERS)
-"""All marks, by name."""
+WANTED: dict[Level, tuple[str, ...]] = {"node": tuple(_COUNTERS), "core": tuple(_COUNTERS)}
+"""What a batch of drawn runs must have met, by level."""
 
 
 def marks_of(counters: Mapping[str, int]) -> Counter[str]:

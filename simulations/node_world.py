@@ -6,7 +6,7 @@ the code that ships.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import trio
@@ -17,13 +17,13 @@ from node.settings import NodeSettings
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
-from ringfence.rules import RuleSet
+from ringfence.rules import Rule, RuleSet
 from ringfence.rules.load import load_text
 from ringfence.transport.interface import Address
-from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Hello, Role
 from simulations.events import Events
 from simulations.latency import Place, delay_s
+from simulations.network import SimulatedNetwork
 from simulations.scenario import Scenario
 from simulations.seeds import stream
 from simulations.virtual_time import HostClock
@@ -31,6 +31,8 @@ from simulations.virtual_time import HostClock
 __all__ = ["Host", "NodeWorld"]
 
 _JITTER = 0.0001
+_PORT = 7101
+_NOBODY = ("nobody", _PORT)
 
 
 @dataclass(slots=True)
@@ -44,6 +46,9 @@ class Host:
     node: Node | None = None
     life: trio.CancelScope | None = None
     lives: int = 0
+    port: int = _PORT
+    is_seedless: bool = False
+    """Whether whom it is told to join is nobody."""
 
     @property
     def place(self) -> Place:
@@ -53,7 +58,7 @@ class Host:
     @property
     def address(self) -> Address:
         """Where its node listens."""
-        return self.name, 7101
+        return self.name, self.port
 
 
 @dataclass(slots=True)
@@ -82,7 +87,7 @@ class NodeWorld:
         self._seed = seed
         self._events = events
         self._nursery = nursery
-        self._network = MemoryNetwork(stream(seed, "network"), jitter=_JITTER)
+        self._network = SimulatedNetwork(stream(seed, "network"), jitter=_JITTER)
         for number in range(scenario.nodes):
             datacenter = f"dc{number % scenario.datacenters + 1}"
             zone = f"z{number // scenario.datacenters % scenario.zones + 1}"
@@ -90,6 +95,8 @@ class NodeWorld:
             self.hosts[name] = Host(name, datacenter, zone, HostClock(trio.current_time))
         for one, other in combinations(self.hosts.values(), 2):
             self._place(one.address, one.place, other.address, other.place)
+        if scenario.network.resets:
+            nursery.start_soon(self._break_connections, scenario.network.resets)
 
     @property
     def now(self) -> float:
@@ -122,7 +129,7 @@ class NodeWorld:
         host.lives += 1
         node = Node(
             NodeSettings(
-                name=name, listen=f"{name}:7101", datacenter=host.datacenter, zone=host.zone
+                name=name, listen=f"{name}:{host.port}", datacenter=host.datacenter, zone=host.zone
             ),
             Access(cluster="ringfence", is_open=True),
             self.rules,
@@ -135,6 +142,8 @@ class NodeWorld:
         seeds = [other.address for other in self.running()]
 
         async def resolve() -> list[Address]:
+            if host.is_seedless:
+                return [_NOBODY]
             return seeds or [other.address for other in self.running() if other is not host]
 
         async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
@@ -182,6 +191,33 @@ class NodeWorld:
         change(self.hosts[name].address)
         self.note(name, "stands still" if is_paused else "goes on")
 
+    def set_busy(self, name: str, seconds: float) -> None:
+        """Have a host work for so long on each message."""
+        self._network.set_cost(self.hosts[name].address, seconds)
+
+    def move(self, name: str) -> None:
+        """Have a node that is down come back at another port."""
+        host = self.hosts[name]
+        if host.node is not None:
+            return
+        before, host.port = host.address, host.port + 1
+        self._network.set_cost(before, 0.0)
+        for other in self.hosts.values():
+            if other is not host:
+                self._place(host.address, host.place, other.address, other.place)
+        for client in self.clients:
+            self._place(client.address, (client.datacenter, "z1"), host.address, host.place)
+
+    def lose_seeds(self, name: str, is_lost: bool) -> None:
+        """Have a node find nobody at the addresses that it is given, or those that it should."""
+        self.hosts[name].is_seedless = is_lost
+
+    def lower_limits(self, name: str, part: float) -> None:
+        """Have one node alone go by this part of every limit."""
+        node = self.hosts[name].node
+        if node is not None:
+            node.change_rules(self.rules if part == 1 else _lowered(self.rules, part))
+
     def step_clock(self, name: str, seconds: float) -> None:
         """Set a host's clock."""
         self.hosts[name].clock.step(seconds)
@@ -205,6 +241,12 @@ class NodeWorld:
             if one != other
         ]
 
+    def _both_ways(
+        self, some: Sequence[str], others: Sequence[str]
+    ) -> list[tuple[Address, Address]]:
+        links = self.each_link(some, others)
+        return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
+
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
         """Carry nothing between them, or only back; clients stand beside the nodes of theirs."""
         change = self._network.cut_one_way if one_way else self._network.cut
@@ -226,6 +268,37 @@ class NodeWorld:
         for one, other in self.each_link(some, others):
             self._network.set_repeats(one, other, max(share, self.scenario.network.repeats))
 
+    def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Lose this share of the datagrams between them in bursts."""
+        for one, other in self._both_ways(some, others):
+            self._network.set_bursts(one, other, share)
+
+    def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Spoil this share of the datagrams between them."""
+        for one, other in self._both_ways(some, others):
+            self._network.set_corrupt(one, other, share)
+
+    def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Have old datagrams come again, this many for each new one."""
+        for one, other in self._both_ways(some, others):
+            self._network.set_replay(one, other, share)
+
+    def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Have everything between them take longer by chance, seconds in the mean."""
+        for one, other in self.each_link(some, others):
+            self._network.set_spikes(one, other, mean)
+
+    def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
+        """Hold everything between them, or let it go at once."""
+        change = self._network.clog if is_on else self._network.unclog
+        for one, other in self.each_link(some, others):
+            change(one, other)
+
+    def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """End all connections between them."""
+        for one, other in self.each_link(some, others):
+            self._network.reset(one, other)
+
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Have everything between them take so many seconds longer; 0 is as ever."""
         for one in some:
@@ -233,6 +306,17 @@ class NodeWorld:
                 if one != other:
                     here, there = self.hosts[one], self.hosts[other]
                     self._place(here.address, here.place, there.address, there.place, extra)
+
+    async def _break_connections(self, per_second: float) -> None:
+        """Break connections between two hosts at random, once the load has begun."""
+        random = stream(self._seed, "resets")
+        while True:
+            await trio.sleep(random.expovariate(per_second))
+            addresses = [host.address for host in self.hosts.values()]
+            one = random.choice([*addresses, *(client.address for client in self.clients)])
+            other = random.choice(addresses)
+            if self.began and one != other:
+                self._network.reset(one, other)
 
     def _client_links(
         self, some: Sequence[str], others: Sequence[str]
@@ -244,7 +328,8 @@ class NodeWorld:
             beside = self._home_of(client)
             for here, there in ((some, others), (others, some)):
                 if beside in here:
-                    links += [(client.address, self.hosts[name].address) for name in there]
+                    ways = [(client.address, self.hosts[name].address) for name in there]
+                    links += ways if here is some else [way[::-1] for way in ways]
         return links
 
     def _home_of(self, client: _Client) -> str:
@@ -308,6 +393,18 @@ class NodeWorld:
         assert viewer.node is not None
         return {row.name: row.state for row in viewer.node.members(1).members}
 
+    def views(self) -> list[dict[str, str]]:
+        """How each node that runs sees all members."""
+        return [self.states(host) for host in self.running()]
+
+    def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
+        """Per node that runs its data center, which life it is, and its counters."""
+        return [
+            (host.datacenter, (host.name, host.lives), host.node.stats(1).counters)
+            for host in self.running()
+            if host.node is not None
+        ]
+
     def counters(self) -> Counter[str]:
         """All counters, over all lives of all nodes."""
         found = Counter(self._past)
@@ -319,3 +416,19 @@ class NodeWorld:
     def _remember(self, host: Host) -> None:
         if host.node is not None:
             self._past.update(host.node.stats(1).counters)
+
+
+def _lowered(rules: RuleSet, part: float) -> RuleSet:
+    def lowered(rule: Rule) -> Rule:
+        limit = rule.limit
+        if limit is None:
+            return rule
+        return replace(rule, limit=replace(limit, amount=max(1, int(limit.amount * part))))
+
+    return RuleSet(
+        replace(
+            domain,
+            rows=tuple(lowered(row) if isinstance(row, Rule) else row for row in domain.rows),
+        )
+        for domain in rules.contents
+    )

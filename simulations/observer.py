@@ -1,43 +1,67 @@
 """Looks at a world once a second, and makes the series that the report draws."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import trio
 
 from ringfence.rules import Rule
 from simulations.ledger import Answered, Ledger
-from simulations.node_world import NodeWorld
 from simulations.outcome import Point, Series, Span
 
-__all__ = ["Observer"]
+__all__ = ["Observed", "Observer"]
 
 _STALENESS = "staleness_ms_le_"
+
+
+class Observed(Protocol):
+    """A world, of either level, as far as it is looked at."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the load began."""
+
+    def names(self) -> list[str]:
+        """All hosts."""
+
+    def views(self) -> Sequence[Mapping[str, str]]:
+        """How nodes see all members: the state of each by its name, node by node."""
+
+    def staleness(self) -> Sequence[tuple[str, tuple[str, int], Mapping[str, int]]]:
+        """Per node its data center, which life it is, and how old what it told was: a histogram."""
+
+    def note(self, who: str, what: str) -> None:
+        """Add to the history."""
 
 
 class Observer:
     """Watches one run."""
 
-    def __init__(self, world: NodeWorld, ledger: Ledger) -> None:
+    def __init__(self, world: Observed, ledger: Ledger) -> None:
         self.stalest_ms = 0.0
         """The oldest that a count of another data center was when it came, as far as buckets
         tell."""
         self._world = world
         self._ledger = ledger
-        self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.hosts}
+        self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.names()}
         self._staleness: dict[str, list[Point]] = {}
         self._seen: dict[tuple[str, int], dict[str, int]] = {}
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            self._look_at_members()
-            self._look_at_staleness()
+            self.look()
             await trio.sleep(1.0)
 
+    def look(self) -> None:
+        """Look once."""
+        self._look_at_members()
+        self._look_at_staleness()
+
     def _look_at_members(self) -> None:
-        views = [self._world.states(host) for host in self._world.running()]
+        views = self._world.views()
         for name, states in self._states.items():
             seen = Counter(view.get(name, "dead") for view in views)
             most = max(sorted(seen), key=lambda state: seen[state]) if seen else "dead"
@@ -47,17 +71,15 @@ class Observer:
 
     def _look_at_staleness(self) -> None:
         worst: dict[str, float] = {}
-        for host in self._world.running():
-            assert host.node is not None
-            counters = host.node.stats(1).counters
+        for datacenter, life, counters in self._world.staleness():
             now = {k: v for k, v in counters.items() if k.startswith(_STALENESS)}
-            before = self._seen.get((host.name, host.lives), {})
-            self._seen[host.name, host.lives] = now
+            before = self._seen.get(life, {})
+            self._seen[life] = now
             for name, count in now.items():
                 if count > before.get(name, 0):
                     bound = name.removeprefix(_STALENESS)
                     age_ms = 60_000.0 if bound == "inf" else float(bound)
-                    worst[host.datacenter] = max(worst.get(host.datacenter, 0.0), age_ms)
+                    worst[datacenter] = max(worst.get(datacenter, 0.0), age_ms)
         for datacenter, age_ms in sorted(worst.items()):
             self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))
             self.stalest_ms = max(self.stalest_ms, age_ms)

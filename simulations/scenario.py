@@ -45,6 +45,10 @@ class Load:
     rule: str = "client"
     """Key of the descriptor, which names the rule."""
     cost: int = 1
+    also: str = ""
+    """Key of a second descriptor that each check meets, too: both are charged, or neither."""
+    refunds: float = 0.0
+    """Part of what is admitted that is given back at once."""
     args: Args = field(default_factory=dict)
 
 
@@ -58,6 +62,8 @@ class Network:
     """Part of all datagrams that is lost."""
     repeats: float = 0.0
     """Part of all datagrams that comes twice."""
+    resets: float = 0.0
+    """Connections that break per second, over all: both sides lose what was under way."""
 
 
 @dataclass(frozen=True, slots=True)

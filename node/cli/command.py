@@ -40,6 +40,8 @@ _MODULES = {
     "node": "running",
     "replay": "replaying",
     "rules": "rules",
+    "simulate": "simulations.cli",
+    "throttled": "throttled",
 }
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 
@@ -53,7 +55,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return None
-        verb = getattr(import_module(f"node.cli.{_MODULES[cmd_name]}"), cmd_name)
+        name = _MODULES[cmd_name]
+        module = import_module(name if "." in name else f"node.cli.{name}")
+        verb = getattr(module, cmd_name)
         assert isinstance(verb, click.Command)
         return verb
 

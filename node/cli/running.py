@@ -47,6 +47,11 @@ __all__ = ["node"]
     help="Its settings file; see docs/gateway.",
 )
 @click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Operator's port (TCP): metrics, health, the live page; none when absent.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -64,6 +69,7 @@ def node(
     cluster: str | None,
     rules: str | None,
     keys: str | None,
+    http: str | None,
     gateway: bool,
     gateway_config: Path | None,
     log_level: str,
@@ -86,6 +92,7 @@ def node(
         "cluster": cluster,
         "rules": rules,
         "keys": keys,
+        "http": http,
     }
     settings = load_settings(config, flags=flags)
     with log_to_stderr(log_level):

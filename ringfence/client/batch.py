@@ -12,7 +12,10 @@ from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
-__all__ = ["Batch", "Done", "Target", "Verdicts", "empty_verdicts"]
+__all__ = ["Batch", "Done", "Target", "Verdicts", "age_ns_of", "empty_verdicts"]
+
+_LATER_NS = 50_000_000
+"""By so much longer than the check, at most, a refund is taken to be on its way."""
 
 
 @dataclass(slots=True)
@@ -118,6 +121,17 @@ class Verdicts:
         ):
             for place, index in enumerate(indexes):
                 column[index] = other[place]
+
+
+def age_ns_of(asked_at: float, now: float) -> int:
+    """How long ago a check that was asked for at `asked_at` can have been charged, in ns, when a
+    refund that leaves `now` arrives.
+
+    It counts from the owner's clock at its arrival, so a refund that is a little slower than the
+    check was must not seem to be about something later.
+    """
+    passed_ns = max(0, round((now - asked_at) * 1e9))
+    return passed_ns + min(passed_ns, _LATER_NS)
 
 
 def empty_verdicts(count: int) -> Verdicts:

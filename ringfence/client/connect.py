@@ -27,7 +27,7 @@ from ringfence.transport.udp_anyio import AnyioUdp
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
-__all__ = ["client_hello", "connect", "local", "open_cluster"]
+__all__ = ["client_hello", "connect", "local", "open_cluster", "rules_of"]
 
 logger = logging.getLogger("ringfence.client")
 
@@ -143,7 +143,7 @@ async def local(
     `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
     mapping, or a `RuleSet`. `clock` lets a test move time by hand.
     """
-    limiter = Limiter(LocalDecider(_rules_of(rules), clock or SystemClock(), max_keys))
+    limiter = Limiter(LocalDecider(rules_of(rules), clock or SystemClock(), max_keys))
     try:
         yield limiter
     finally:
@@ -172,7 +172,8 @@ def _log_bug(error: BaseException) -> None:
     logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
 
 
-def _rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
+def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
+    """Read rules, whichever way they are given. Raises `ConfigError`."""
     if isinstance(rules, RuleSet):
         return rules
     if isinstance(rules, Mapping):

@@ -1,7 +1,7 @@
 """The answer an application gets: a `Decision` per request, a `Status` per counter behind it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.limiter import Code
@@ -16,6 +16,7 @@ __all__ = [
     "decide",
     "is_denied",
     "status_of",
+    "too_late",
     "unlimited",
 ]
 
@@ -159,6 +160,11 @@ def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
         tuple(statuses) or (NO_RULE,),
         leases if allowed else None,
     )
+
+
+def too_late(decision: Decision) -> Decision:
+    """A turn that comes too late for the caller, as a denial that says when it would have been."""
+    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:

@@ -5,8 +5,8 @@ counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this v
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -21,6 +21,7 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
+from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
 from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
@@ -31,8 +32,6 @@ from ringfence.wire import Op, Source
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
-_UNDO_WITHIN = 1.0
-"""Seconds that a cancelled call may take to give back what it holds."""
 
 
 class Decider(Protocol):
@@ -73,8 +72,15 @@ class Limiter:
     check spends nothing.
     """
 
-    def __init__(self, decider: Decider, *, raise_on_outage: bool = False) -> None:
+    def __init__(
+        self,
+        decider: Decider,
+        *,
+        raise_on_outage: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
         self._decider = decider
+        self._patience = patience or Patience()
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
@@ -153,21 +159,11 @@ class Limiter:
         A queueing limit tells each caller its turn; other limits are asked again when the denial
         said that this cost would pass.
         """
-        give_up = anyio.current_time() + checked_seconds("max_wait", max_wait)
-        while True:
-            decision = await self.check(domain, descriptors, cost)
-            left = give_up - anyio.current_time()
-            if decision.allowed:
-                if decision.delay == 0.0:
-                    return decision
-                if decision.delay > left:
-                    await self._undo(domain, descriptors, cost, decision)
-                    return _too_late(decision)
-                await self._wait_for_turn(domain, descriptors, cost, decision)
-                return decision
-            if decision.retry_after is None or decision.retry_after > left:
-                return decision
-            await anyio.sleep(decision.retry_after)
+        return await self._patience.take_turn(
+            partial(self.check, domain, descriptors, cost),
+            partial(self._undo, domain, descriptors, cost),
+            checked_seconds("max_wait", max_wait),
+        )
 
     async def release(self, decision: Decision) -> None:
         """Return the places that `decision` holds under a concurrency limit, if any."""
@@ -193,7 +189,7 @@ class Limiter:
         try:
             yield decision
         finally:
-            with anyio.move_on_after(_UNDO_WITHIN, shield=True):
+            with anyio.move_on_after(UNDO_WITHIN, shield=True):
                 await self.release(decision)
 
     def require_place(self, domain: str, descriptors: Descriptors) -> None:
@@ -217,6 +213,16 @@ class Limiter:
         Counters are shared by all who name the same key and kind of limit; cost 0 peeks.
         """
         return await self._ask_limit(Op.CHECK, limit, key, cost, timeout)
+
+    async def acquire_limit(
+        self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
+    ) -> Decision:
+        """Wait for one's turn under an ad-hoc limit, as `acquire` does under the rules."""
+        return await self._patience.take_turn(
+            partial(self.check_limit, limit, *key, cost=cost),
+            partial(self._undo_limit, limit, key, cost),
+            checked_seconds("max_wait", max_wait),
+        )
 
     async def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """Give `cost` back to the counter of an ad-hoc limit."""
@@ -330,19 +336,6 @@ class Limiter:
                 self._decider.refund(batch, undue, verdicts, asked_at)
         return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
 
-    async def _wait_for_turn(
-        self, domain: str, descriptors: Descriptors, cost: int, decision: Decision
-    ) -> None:
-        try:
-            await anyio.sleep(decision.delay)
-        except BaseException:
-            with (
-                anyio.move_on_after(_UNDO_WITHIN, shield=True),
-                suppress(RingfenceError),  # What ended the wait is what the caller must learn.
-            ):
-                await self._undo(domain, descriptors, cost, decision)
-            raise
-
     def _require_open(self) -> None:
         if self._is_closed:
             raise ConfigError(
@@ -360,6 +353,14 @@ class Limiter:
             for match, status in zip(matches, decision.statuses, strict=True)
         ]
         await self._decide(Op.REFUND, [spent], [cost], None)
+
+    async def _undo_limit(
+        self, limit: str | Limit, key: tuple[str, ...], cost: int, decision: Decision
+    ) -> None:
+        if decision.leases is not None:
+            await self.release(decision)
+        else:
+            await self.refund_limit(limit, *key, cost=cost)
 
 
 def _is_unknown(decision: Decision) -> bool:
@@ -394,11 +395,6 @@ def _holds(match: Match | None) -> bool:
     """Whether what was charged is a place to be released, instead of units to be refunded."""
     limit = match.rule.limit if match is not None else None
     return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
-
-
-def _too_late(decision: Decision) -> Decision:
-    """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    return replace(decision, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
 
 
 def _never_vetoes(index: int) -> bool:

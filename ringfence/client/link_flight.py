@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ringfence.client.asks import Ask, request_of, take_together
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Verdicts, age_ns_of
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
@@ -209,7 +209,7 @@ class Flight:
                 taken = ask.batch.take(charged)
                 refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
                 refund.which = taken.which
-                refund.ages_ns = [max(0, round((now - ask.asked_at) * 1e9))] * len(charged)
+                refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
                 refund.leases = [answer.outcomes.leases[start + row] for row in charged]
                 refunds.append((refund, ask.hops))
             start += len(ask.batch)

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from hashring import NodeId, Ring, shard_of
-from ringfence.client.batch import Batch, Target, Verdicts, empty_verdicts
+from ringfence.client.batch import Batch, Target, Verdicts, age_ns_of, empty_verdicts
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -137,7 +137,7 @@ class Router:
         `asked_at` is the instant of the check on the clock of `anyio.current_time`: the owner gives
         nothing back to a window that began after it.
         """
-        age_ns = max(0, round((anyio.current_time() - asked_at) * 1e9))
+        age_ns = age_ns_of(asked_at, anyio.current_time())
         for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
             charged = [i for i in rows if batch.costs[i] and verdicts.sources[i] == source]
             if not charged:

@@ -16,7 +16,7 @@ from ringfence.errors import ConfigError
 from ringfence.integrations.asgi_request import AsgiRequest
 from ringfence.integrations.drive import Perform, Troubles, drive, performer
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send, live
-from ringfence.integrations.policy import Policy, settle
+from ringfence.integrations.policy import Policy, owners_of, settle
 from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Refusal, Visit
 
@@ -100,13 +100,12 @@ class RateLimits:
                 "or a test client used without `with`); or open it around the application's life "
                 "by `async with limits.opened()`. Or it was switched off when that life began"
             )
-        return await drive(policy.admit(visit), self._perform, self._troubles)
+        return await drive(policy.admit(visit, self), self._perform, self._troubles)
 
     async def settle(self, visit: Visit, response: Response) -> None:
-        """Make the charges of a request what its answer says they should be."""
+        """Make the charges of these limits what the answer says they should be."""
         if self._perform is not None:
-            with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
-                await drive(settle(visit, response), self._perform, self._troubles)
+            await drive(settle(visit, response, self), self._perform, self._troubles)
 
 
 class RateLimitMiddleware:
@@ -179,7 +178,14 @@ class RateLimitMiddleware:
             has_failed = False
         finally:
             if visit.spent:
-                await self.limits.settle(visit, _response(None if has_failed else start))
+                await _settle(visit, _response(None if has_failed else start))
+
+
+async def _settle(visit: Visit, response: Response) -> None:
+    with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
+        for limits in owners_of(visit):
+            assert isinstance(limits, RateLimits)
+            await limits.settle(visit, response)
 
 
 def visit_of(scope: Scope) -> Visit:

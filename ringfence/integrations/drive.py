@@ -16,7 +16,7 @@ from ringfence.blocking import BlockingLimiter
 from ringfence.client import Limiter
 from ringfence.client.decision import Decision
 from ringfence.errors import AccessDenied, ConfigError
-from ringfence.integrations.policy import (
+from ringfence.integrations.effects import (
     Check,
     Effect,
     LimiterFailed,

@@ -71,6 +71,10 @@ class RateLimits:
 
     def init_app(self, app: Flask) -> None:
         """Limit an application. Raises `ConfigError` for settings that make no sense."""
+        if _KEY in app.extensions:
+            raise ConfigError(
+                f"application {app.name!r} has its RateLimits already; share the one there is"
+            )
         configured = _configured(app)
         limiter = configured.pop("url", self._limiter)
         options: Any = {**self._options, **configured}

@@ -133,7 +133,10 @@ def marks_of(
 ) -> Iterator[Marks]:
     """What is written beside an endpoint's view, and beside the method of its view class."""
     view = None if endpoint is None else views.get(endpoint)
-    handler = getattr(getattr(view, "view_class", None), method.lower(), None)
+    view_class = getattr(view, "view_class", None)
+    handler = getattr(view_class, method.lower(), None)
+    if handler is None and method == "HEAD":  # Flask answers it by `get` then.
+        handler = getattr(view_class, "get", None)
     for target in (view, handler):
         marks = getattr(target, _MARK, None)
         if isinstance(marks, Marks):

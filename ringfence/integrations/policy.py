@@ -3,102 +3,37 @@
 Synchronous, without I/O: the methods are generators that yield what they want done (`Effect`) and
 are sent what came of it. `drive` performs the effects, awaiting or blocking, so that every face
 limits by this one text. A limiter that fails is told by `LimiterFailed`, and lets requests through.
-
-The effects are not frozen: some are made per request, and freezing takes longer than the rest.
 """
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
-from typing import TypeAlias
 
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
+from ringfence.integrations.effects import (
+    Ask,
+    Check,
+    LimitAsk,
+    LimiterFailed,
+    Pause,
+    Refund,
+    Release,
+    RuleAsk,
+    Steps,
+)
 from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
-from ringfence.integrations.visit import Refusal, Visit
+from ringfence.integrations.visit import Visit
 from ringfence.limiter import Limit
 from ringfence.rules import parse_limit
 
-__all__ = [
-    "Ask",
-    "Check",
-    "Effect",
-    "LimitAsk",
-    "LimiterFailed",
-    "Pause",
-    "Policy",
-    "Refund",
-    "Release",
-    "RuleAsk",
-    "Spent",
-    "Steps",
-    "settle",
-]
+__all__ = ["Policy", "Spent", "owners_of", "settle"]
 
 _REMEMBERED = 1024
-
-
-@dataclass(slots=True)
-class RuleAsk:
-    """Which counters: those that descriptors meet."""
-
-    domain: str
-    descriptors: dict[str, str] | list[dict[str, str]]
-    timeout: float | None
-
-
-@dataclass(slots=True)
-class LimitAsk:
-    """Which counter: that of a limit outside of rules."""
-
-    limit: Limit
-    key: tuple[str, ...]
-
-
-Ask: TypeAlias = RuleAsk | LimitAsk
-
-
-@dataclass(slots=True)
-class Check:
-    """Ask, and spend if allowed."""
-
-    ask: Ask
-    cost: int
-
-
-@dataclass(slots=True)
-class Refund:
-    """Give back what was spent."""
-
-    ask: Ask
-    cost: int
-
-
-@dataclass(slots=True)
-class Release:
-    """Give back the places held under a concurrency limit."""
-
-    decision: Decision
-
-
-@dataclass(slots=True)
-class Pause:
-    """Wait for one's turn under a limit that queues."""
-
-    seconds: float
-
-
-Effect: TypeAlias = Check | Refund | Release | Pause
-Steps: TypeAlias = "Generator[Effect, Decision | None, Refusal | None]"
-"""Effects out; in comes the decision of a check or a refund, None for the others."""
-
-
-class LimiterFailed(Exception):
-    """The limiter could not do what was asked: thrown into the steps in place of an answer."""
 
 
 @dataclass(slots=True)
@@ -107,6 +42,7 @@ class Spent:
 
     policy: "Policy | None"
     """What settles it when the answer is known; None when it stands as it is."""
+    owner: object
     ask: Ask
     cost: int
     decision: Decision
@@ -169,8 +105,11 @@ class Policy:
             return True
         return self._exempt_globs is not None and self._exempt_globs.match(path) is not None
 
-    def admit(self, visit: Visit) -> Steps:
-        """Check one request; return the refusal to answer with when it was denied."""
+    def admit(self, visit: Visit, owner: object) -> Steps:
+        """Check one request; return the refusal to answer with when it was denied.
+
+        `owner` has the limiter that is asked here, and must settle by it what is spent.
+        """
         request = visit.request
         if not self.is_enabled or self._is_exempt(request):
             return None
@@ -189,9 +128,9 @@ class Policy:
                 yield from _give_back(made)
                 return visit.refuse(self.settings.template)
             if self._settles or decision.leases is not None:
-                made.append(Spent(self, ask, cost, decision))
+                made.append(Spent(self, owner, ask, cost, decision))
             elif len(asks) > 1:  # Only to be given back, when a later one denies.
-                made.append(Spent(None, ask, cost, decision))
+                made.append(Spent(None, owner, ask, cost, decision))
             if decision.delay:
                 yield Pause(decision.delay)
         if made:
@@ -255,15 +194,22 @@ class Policy:
         ]
 
 
-def settle(visit: Visit, response: Response) -> Steps:
-    """Settle all that a request was charged, now that its answer is known."""
+def settle(visit: Visit, response: Response, owner: object) -> Steps:
+    """Settle what a request was charged by the limiter of `owner`, now that its answer is known."""
     for spent in visit.spent:
+        if spent.owner is not owner:
+            continue
         assert spent.policy is not None
         try:
             yield from spent.policy.settle(spent, visit.request, response)
         except LimiterFailed:
             continue  # It was logged; what was held comes back with its period.
     return None
+
+
+def owners_of(visit: Visit) -> list[object]:
+    """Whose limiters have charged a request; nearly always one."""
+    return list(dict.fromkeys([spent.owner for spent in visit.spent]))
 
 
 def _give_back(made: list[Spent]) -> Steps:

@@ -14,7 +14,7 @@ from ringfence.client import Decision
 from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
 from ringfence.integrations.drive import Troubles, drive_blocking
-from ringfence.integrations.policy import Policy, settle
+from ringfence.integrations.policy import Policy, owners_of, settle
 from ringfence.integrations.settings import Options, Response, Settings
 from ringfence.integrations.visit import Refusal, Visit
 
@@ -96,13 +96,14 @@ class RateLimits:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
         if not self.policy.is_enabled:
             return None
-        return drive_blocking(policy.admit(visit), self.limiter, self.troubles)
+        return drive_blocking(policy.admit(visit, self), self.limiter, self.troubles)
 
     def settle(self, visit: Visit, response: Response) -> None:
-        """Make the charges of a request what its answer says they should be, once."""
-        if visit.spent:
-            drive_blocking(settle(visit, response), self.limiter, self.troubles)
-            visit.spent.clear()
+        """Make all charges of a request what its answer says they should be, once."""
+        for limits in owners_of(visit):
+            assert isinstance(limits, RateLimits)
+            drive_blocking(settle(visit, response, limits), limits.limiter, limits.troubles)
+        visit.spent.clear()
 
 
 class RateLimitMiddleware:

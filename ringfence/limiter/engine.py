@@ -72,6 +72,13 @@ class Engine:
         """Keys that were dropped, from the tables there are now, although they were in use."""
         return sum(table.evicted for table in self._tables())
 
+    def sizes(self) -> tuple[dict[int, int], int]:
+        """How many keys each known rule has, by its id, and how many there are without a rule."""
+        by_rule = {
+            int.from_bytes(name, "big"): len(kept.table) for name, kept in self._rules.items()
+        }
+        return by_rule, len(self._ruleless or ())
+
     def set_rules(self, rules: Mapping[int, EngineRule]) -> None:
         """Know exactly these rules by id. A rule that stays keeps its counts, whatever its limit.
 

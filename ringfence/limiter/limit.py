@@ -62,6 +62,9 @@ class Limit:
     timezone: str = "UTC"
     soft_permille: int = 0
     """How far over the limit is still admitted, and marked: 100 is 10 %."""
+    first_hit: bool = False
+    """`fixed_window` only: each key's windows begin with its own first hit, instead of all at the
+    clock's multiples of the period."""
 
     def __post_init__(self) -> None:
         self._check_amounts()
@@ -136,6 +139,14 @@ class Limit:
         if self.calendar is not None and self.algorithm is not Algorithm.FIXED_WINDOW:
             raise InvalidLimit(
                 f"align: {self.algorithm} cannot follow the calendar; use algorithm fixed_window"
+            )
+        if self.first_hit and self.algorithm is not Algorithm.FIXED_WINDOW:
+            raise InvalidLimit(
+                f"first_hit: {self.algorithm} has no windows to begin; use algorithm fixed_window"
+            )
+        if self.first_hit and self.calendar is not None:
+            raise InvalidLimit(
+                "first_hit: a window begins with the calendar or with a first hit; choose one"
             )
 
     def _check_timezone(self) -> None:

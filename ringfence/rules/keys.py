@@ -15,6 +15,7 @@ __all__ = [
     "Path",
     "adhoc_rule",
     "bounded",
+    "decode_key",
     "encode_key",
     "override_id",
     "rule_id",
@@ -70,6 +71,7 @@ def adhoc_rule(limit: Limit, name: str = "") -> Rule:
         ("slots", str(limit.slots)),
         ("calendar", None if limit.calendar is None else limit.calendar.value),
         ("timezone", limit.timezone),
+        *((("first_hit", None),) if limit.first_hit else ()),
     )
     return Rule(
         id=_identity(b"ringfence:adhoc", "", shape),
@@ -90,6 +92,27 @@ def encode_key(identity: int, values: Sequence[str]) -> bytes:
     for value in values:
         key += with_length(value)
     return bounded(key)
+
+
+def decode_key(key: bytes) -> tuple[int, tuple[str, ...] | None]:
+    """Read a key back: the rule's identity and the counted values.
+
+    None stands for values that a digest took the place of, and for bytes that are no values.
+    """
+    identity, rest = int.from_bytes(key[:8], "big"), key[8:]
+    values: list[str] = []
+    while rest:
+        if rest[:2] == _DIGEST:
+            return identity, None
+        if rest[:1] == _LONG:
+            size, rest = int.from_bytes(rest[1:5], "big"), rest[5:]
+        else:
+            size, rest = rest[0], rest[1:]
+        if size > len(rest):
+            return identity, None
+        values.append(rest[:size].decode("utf-8", "backslashreplace"))
+        rest = rest[size:]
+    return identity, tuple(values)
 
 
 def bounded(key: bytes) -> bytes:

@@ -77,6 +77,7 @@ def _limit_to_plain(limit: Limit) -> Plain:
         None if limit.calendar is None else limit.calendar.value,
         limit.timezone,
         limit.soft_permille,
+        limit.first_hit,
     ]
 
 
@@ -155,8 +156,8 @@ def _details(plain: Plain, path: Path) -> tuple[str, ...]:
 
 
 def _limit(plain: Plain) -> Limit:
-    (amount, period, algorithm, burst, queue, slots, calendar, timezone, soft) = _fields(
-        plain, 9, "limit"
+    (amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first_hit) = _fields(
+        plain, 10, "limit"
     )
     return Limit(
         amount=_int(amount, "amount", least=0),
@@ -168,6 +169,7 @@ def _limit(plain: Plain) -> Limit:
         calendar=None if calendar is None else _word(Calendar, calendar, "calendar"),
         timezone=_text(timezone, "timezone"),
         soft_permille=_int(soft, "soft", least=0),
+        first_hit=_bool(first_hit, "first_hit"),
     )
 
 

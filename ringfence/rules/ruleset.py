@@ -17,7 +17,7 @@ from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.plain import Plain, domains_from_plain, to_plain
 from ringfence.rules.tree import Domain, Row, place, with_steps
 
-__all__ = ["RuleSet"]
+__all__ = ["RuleSet", "counted_places"]
 
 
 class RuleSet:
@@ -202,7 +202,7 @@ class _Spot:
         """Make this the place of `rule`."""
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
-        self.counted = tuple(_counted(rule))
+        self.counted = tuple(counted_places(rule))
         self.parts = tuple(_metric_parts(rule))
         if not any(isinstance(part, int) for part in self.parts):
             self.metric = "".join(str(part) for part in self.parts)
@@ -275,7 +275,8 @@ def _without_replaced(found: tuple[Match | None, ...]) -> tuple[Match | None, ..
     )
 
 
-def _counted(rule: Rule) -> Iterator[int]:
+def counted_places(rule: Rule) -> Iterator[int]:
+    """Tell which entries' values are part of a key, in its order."""
     for index, (_, value) in enumerate(rule.path):
         if value is None or (is_pattern(value) and _detail(rule, index) != "share"):
             yield index

@@ -4,9 +4,9 @@
     AMOUNT concurrent [ttl PERIOD] [OPTION ...]
 
 Options, in any order: the name of an algorithm, `burst N`, `slots N`, `soft P%`, `queue`, `meter`,
-`calendar`, `timezone NAME`. One that belongs to a single algorithm chooses it: `burst` the token
-bucket, `slots` the sliding window, `calendar` the fixed window, `queue` and `meter` the leaky
-bucket. Whether the numbers fit each other is the `Limit`'s own to say.
+`calendar`, `first_hit`, `timezone NAME`. One that belongs to a single algorithm chooses it: `burst`
+the token bucket, `slots` the sliding window, `calendar` and `first_hit` the fixed window, `queue`
+and `meter` the leaky bucket. Whether the numbers fit each other is the `Limit`'s own to say.
 """
 
 import re
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 _ZONE = re.compile(r"\s*(\S+)")
 _ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
 _RATE_ALGORITHMS = tuple(name for name in _ALGORITHMS if name != Algorithm.CONCURRENCY)
-_RATE_OPTIONS = ("burst", "slots", "soft", "queue", "meter", "calendar", "timezone")
+_RATE_OPTIONS = ("burst", "slots", "soft", "queue", "meter", "calendar", "first_hit", "timezone")
 _LONGEST_TEXT = 200
 _LONGEST_NUMBER = 20
 
@@ -57,7 +57,7 @@ def format_limit(limit: Limit) -> str:
         ttl = period if period[0].isdigit() else f"1 {period}"
         words = [f"{limit.amount} concurrent ttl {ttl}"]
         implied = Algorithm.CONCURRENCY
-    elif limit.queue or limit.calendar is not None:
+    elif limit.queue or limit.calendar is not None or limit.first_hit:
         implied = Algorithm.LEAKY_BUCKET if limit.queue else Algorithm.FIXED_WINDOW
     elif limit.burst is not None:
         implied = Algorithm.TOKEN_BUCKET
@@ -71,6 +71,8 @@ def format_limit(limit: Limit) -> str:
         words.append("queue")
     if limit.calendar is not None:
         words.append("calendar")
+    if limit.first_hit:
+        words.append("first_hit")
     if limit.timezone != "UTC":
         words.append(f"timezone {limit.timezone}")
     if limit.soft_permille:
@@ -105,6 +107,7 @@ class _Reader:
         self._slots = 1
         self._queue = False
         self._calendar = False
+        self._first_hit = False
         self._timezone = "UTC"
         self._soft = 0
 
@@ -154,6 +157,9 @@ class _Reader:
             case "calendar":
                 self._calendar = True
                 self._imply(Algorithm.FIXED_WINDOW)
+            case "first_hit":
+                self._first_hit = True
+                self._imply(Algorithm.FIXED_WINDOW)
             case "timezone":
                 self._timezone = self._zone()
             case "ttl":
@@ -196,6 +202,7 @@ class _Reader:
                 calendar=calendar,
                 timezone=self._timezone,
                 soft_permille=self._soft,
+                first_hit=self._first_hit,
             )
         except InvalidLimit as error:
             raise ConfigError(f"limit {self._text!r}: {error}") from error

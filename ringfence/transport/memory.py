@@ -105,6 +105,14 @@ class MemoryNetwork:
             if is_theirs and end.peer is not None and end.peer.home.is_alive:
                 end.hear_again()
 
+    def reset(self, a: Address, b: Address) -> None:
+        """Break the connections between the two, as when something on the way forgets them.
+
+        Both sides learn of it at once, and what was under way is lost.
+        """
+        for end in [end for end in self._ends if end.link == frozenset((a, b))]:
+            end.lose(TransportCode.UNREACHABLE, "the connection was reset")
+
     def crash(self, address: Address) -> None:
         """Stop the transport at `address` without a word; a new one may take its place."""
         transport = self._running.pop(address, None)

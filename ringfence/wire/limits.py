@@ -22,7 +22,7 @@ _CALENDARS = (Calendar.DAY, Calendar.WEEK, Calendar.MONTH, Calendar.YEAR)
 
 _ALWAYS = 2
 """The amount and the period are never left out."""
-_USUAL: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0)
+_USUAL: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, False)
 
 
 def write_limit(limit: Limit) -> list[object]:
@@ -37,6 +37,7 @@ def write_limit(limit: Limit) -> list[object]:
         None if limit.calendar is None else _CALENDARS.index(limit.calendar),
         limit.timezone,
         limit.soft_permille,
+        limit.first_hit,
     ]
     used = len(fields)
     while used > _ALWAYS and fields[used - 1] == _USUAL[used - 1]:
@@ -49,7 +50,7 @@ def read_limit(wire: object, field: str) -> Limit:
     given = items(wire, field, len(_USUAL))
     if len(given) < _ALWAYS:
         raise bad_field(field, f"an array of {_ALWAYS} to {len(_USUAL)} fields")
-    amount, period, algorithm, burst, queue, slots, calendar, timezone, soft = (
+    amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first = (
         *given,
         *_USUAL[len(given) :],
     )
@@ -66,6 +67,7 @@ def read_limit(wire: object, field: str) -> Limit:
             else _CALENDARS[integer(calendar, f"{field}.calendar", 0, len(_CALENDARS) - 1)],
             text(timezone, f"{field}.timezone"),
             integer(soft, f"{field}.soft_permille"),
+            flag(first, f"{field}.first_hit"),
         )
     except InvalidLimit as error:
         raise _bad_limit(field) from error

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 import ringfence
 from ringfence.blocking import BlockingLimiter, connect, local
@@ -47,6 +48,83 @@ def test_every_call_blocks_until_it_is_decided():
         assert limiter.rules.domains == ("d",)
 
 
+def test_several_questions_can_cross_over_at_once():
+    async def spend_twice(limiter):
+        return [(await limiter.check("d", {"user": "a"}, cost)).remaining for cost in (1, 2)]
+
+    with local(RULES) as limiter:
+        assert limiter.run(spend_twice) == [4, 2]
+
+
+def test_a_call_that_was_started_can_be_cancelled():
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_for_ever(limiter):
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    with local(RULES) as limiter:
+        future = limiter.start(wait_for_ever)
+        assert begun.wait(5)
+        assert future.cancel()
+        assert ended.wait(5)
+
+
+def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_back():
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_long(limiter):
+        begun.set()
+        try:
+            return await limiter.acquire_limit("1/hour queue burst 2", "a", max_wait=1e6)
+        finally:
+            ended.set()
+
+    def interrupt():
+        begun.wait(5)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def raise_interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, raise_interrupt)
+    with local(RULES) as limiter:
+        assert limiter.check_limit("1/hour queue burst 2", "a")
+        interrupter = threading.Thread(target=interrupt)
+        interrupter.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                limiter.run(wait_long)
+        finally:
+            interrupter.join()
+            signal.signal(signal.SIGUSR1, before)
+        assert ended.wait(5)
+        assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
+
+
+def test_what_a_started_call_raises_is_what_its_future_raises():
+    async def fail(limiter):
+        raise ZeroDivisionError
+
+    with local(RULES) as limiter:
+        with pytest.raises(ZeroDivisionError):
+            limiter.start(fail).result(timeout=5)
+        assert limiter.check("d", {"user": "a"})
+
+
+async def test_a_thread_with_an_event_loop_of_its_own_can_start_calls_and_close():
+    limiter = local(RULES)
+    limiter.start(lambda each: each.check("d", {"user": "a"})).result(timeout=5)
+    limiter.close()
+
+    assert threads() == 0
+    with pytest.raises(ConfigError, match="closed"):
+        limiter.start(lambda each: each.check("d", {"user": "a"}))
+
+
 def test_a_place_is_held_while_the_block_runs():
     with local(RULES) as limiter:
         with limiter.hold("d", {"job": "x"}) as held:
@@ -76,8 +154,10 @@ def test_the_first_call_starts_what_entering_would():
     limiter = local(RULES)
     try:
         assert threads() == 0
+        assert not limiter.is_open
         assert limiter.check("d", {"user": "a"})
         assert threads() == 1
+        assert limiter.is_open
     finally:
         limiter.close()
     assert threads() == 0

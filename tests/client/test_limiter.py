@@ -599,6 +599,26 @@ async def test_acquire_asks_again_when_the_denial_said_so(autojump_clock):
     assert trio.current_time() - begun == pytest.approx(2.0, abs=0.001)
 
 
+async def test_acquire_waits_under_ad_hoc_limits_as_under_rules(autojump_clock):
+    async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
+        began = trio.current_time()
+        for _ in range(3):
+            assert await limiter.acquire_limit("1/s token_bucket", "a", max_wait=5)
+        assert trio.current_time() - began == pytest.approx(2)
+        assert await limiter.acquire_limit("1/s queue burst 2", "a", max_wait=0)
+        late = await limiter.acquire_limit("1/s queue burst 2", "a", max_wait=0.5)
+        assert (late.allowed, late.retry_after) == (False, pytest.approx(1))
+        assert (await limiter.check_limit("1/s queue burst 2", "a")).delay == pytest.approx(1)
+
+
+async def test_an_ad_hoc_place_that_came_too_late_is_released(autojump_clock):
+    async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
+        held = await limiter.acquire_limit("1 concurrent", "a")
+        assert not await limiter.acquire_limit("1 concurrent", "a", max_wait=0.5)
+        await limiter.release(held)
+        assert await limiter.acquire_limit("1 concurrent", "a")
+
+
 async def test_acquire_gives_up_at_once_when_the_wait_would_be_too_long(autojump_clock):
     bucket = {"rate_limit": limited(60, algorithm="token_bucket", burst=1)}
     async with limiter_of(described("user", **bucket), clock=TrioClock()) as limiter:

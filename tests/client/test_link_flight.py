@@ -244,8 +244,8 @@ def test_what_was_charged_after_it_was_given_up_is_given_back_once():
     first, second = sky.flight.too_late(late, 2.25)
 
     assert [batch.op for batch, _ in (first, second)] == [Op.REFUND] * 2
-    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_250_000_000])
-    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_000_000_000])
+    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_300_000_000])
+    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_050_000_000])
     assert sky.flight.too_late(late, 2.25) == []
 
 

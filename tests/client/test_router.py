@@ -444,7 +444,7 @@ async def test_a_refund_tells_how_long_ago_the_charge_was_at_most(autojump_clock
 
     refund, hops, _ = town.owner(quick).asked[-1]
     assert (refund.op, refund.costs, hops) == (Op.REFUND, [1], 0)
-    assert refund.ages_ns == [250_000_000]
+    assert refund.ages_ns == [300_000_000]  # It may be slower on its way than the check was.
 
 
 # -- cancelled callers -----------------------------------------------------------------------------

@@ -450,6 +450,23 @@ def test_a_lasting_difference_leads_to_an_exchange_but_seldom(core, record):
     assert len(asked_at) >= 3
 
 
+def test_a_difference_is_not_forgotten_because_another_member_agrees(core, record):
+    """Members of one data center agree, and yet they may all lack news of another one."""
+    member = core("a")
+    hear(member, record("b"), record("c"))
+
+    asked = [
+        effect.with_
+        for half in range(20)
+        for name, digest in (("b", member.digest), ("c", 0))
+        for effect in member.receive(Ping(name, 1, 1, "a", digest), HOME, half * NS // 2)
+        if isinstance(effect, Exchange)
+    ]
+
+    assert asked
+    assert set(asked) == {record("c").address}
+
+
 def test_what_the_shell_could_not_reach_is_probed_at_once(core, record):
     member = core("a")
     hear(member, record("b"), record("c"))
@@ -493,6 +510,19 @@ def test_a_short_lag_is_given_back_to_the_suspects(core, record):
     member.tick(member.next_deadline() + round(0.9 * NS))
 
     assert member.records["b"].status is Status.SUSPECT
+
+
+def test_a_confirmation_that_ends_a_suspicion_in_the_past_is_no_own_pause(core, record):
+    member = core("me")
+    hear(member, *[record(name) for name in "bcdef"])
+    hear(member, record("b", status=Status.SUSPECT, accuser="c"))
+    run(member, 5.0)
+    # Nobody but the one accuser so far: patient. Three more, and it is over since 1.5 s.
+    accusations = [record("b", status=Status.SUSPECT, accuser=each) for each in "def"]
+    hear(member, *accusations, now=5 * NS)
+    member.tick(5 * NS)
+    assert member.records["b"].status is Status.DEAD
+    assert member.counters["own_pauses"] == 0
 
 
 def test_three_accusations_make_a_member_leave_the_ring_for_a_minute(core, record):

@@ -283,6 +283,14 @@ async def test_one_middleware_inside_another_adds_to_the_same_headers() -> None:
         assert (await ask(inner_refuses)).status == 429
 
 
+async def test_what_each_of_two_limiters_charged_is_settled_by_that_one() -> None:
+    inner = RateLimitMiddleware(hello, here(), domain="api", deduct_when=lambda _: False)
+    app = RateLimitMiddleware(inner, here(), limit="9/hour")
+    async with living(app), inner.limits.opened() as limiter:
+        assert await statuses(app, ["/"] * 3) == [200] * 3
+        assert (await limiter.peek("api", {"ip": "203.0.113.9"})).remaining == 2
+
+
 async def test_views_can_see_what_was_decided() -> None:
     seen: list[Decision | None] = []
 

@@ -95,20 +95,9 @@ def test_views_have_budgets_of_their_own_wherever_the_decorator_stands(
 
     assert statuses(app, "/below", "/below") == [200, 429]
     assert statuses(app, "/above", "/above") == [200, 429]
+    assert statuses(app, "/async", "/async") == [200, 429]
     assert statuses(app, "/free", "/free") == [200, 200]
     assert app.test_client().get("/below").json["status"] == 429
-
-
-def test_an_async_view_is_limited_too(app: Flask, limits: RateLimits) -> None:
-    pytest.importorskip("asgiref")
-
-    @app.get("/")
-    @limits.limit("1/hour")
-    async def asynchronous() -> str:
-        return "async"
-
-    limits.init_app(app)
-    assert statuses(app, "/", "/") == [200, 429]
 
 
 def test_all_requests_are_limited_by_rules_those_for_nothing_included(
@@ -193,6 +182,28 @@ def test_methods_of_view_classes_are_limited(app: Flask, limits: RateLimits) -> 
     assert statuses(app, "/item", "/item") == [200, 429]
     assert app.test_client().post("/item").status_code == 200
     assert statuses(app, "/whole", "/whole") == [200, 429]
+
+
+def test_a_method_that_answers_head_requests_limits_them_where_they_are_not_exempt(
+    app: Flask, limits: RateLimits
+) -> None:
+    class Item(MethodView):
+        @limits.limit("1/hour", exempt_methods=())
+        def get(self) -> str:
+            return "get"
+
+    app.add_url_rule("/item", view_func=Item.as_view("item"))
+    limits.init_app(app)
+    client = app.test_client()
+
+    assert [client.head("/item").status_code for _ in range(2)] == [200, 429]
+
+
+def test_an_application_is_limited_once(app: Flask, limits: RateLimits) -> None:
+    limits.init_app(app)
+
+    with pytest.raises(ConfigError, match="already"):
+        RateLimits(app, limit="1/hour")
 
 
 def test_only_failed_logins_are_charged(app: Flask, limits: RateLimits) -> None:

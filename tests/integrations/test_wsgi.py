@@ -199,3 +199,13 @@ def test_switched_off_it_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> No
     app = RateLimitMiddleware(hello, limit="0/hour", enabled=False)
 
     assert statuses(app, "/", "/") == [200, 200]
+
+
+def test_what_each_of_two_limiters_charged_is_settled_by_that_one(limiter: BlockingLimiter) -> None:
+    inner = RateLimitMiddleware(hello, limiter, domain="api", deduct_when=lambda _: False)
+    with ringfence.blocking.local(RULES) as other:
+        app = RateLimitMiddleware(inner, other, limit="9/hour")
+
+        assert statuses(app, "/", "/", "/") == [200] * 3
+
+    assert limiter.peek("api", {"ip": "203.0.113.9"}).remaining == 2

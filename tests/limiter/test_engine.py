@@ -311,3 +311,11 @@ def frame_of(members) -> tuple[list[bytes], list[int], list[int]]:
         [cost for _, cost in members],
         [WHICH.get(rule, 0) for rule, _ in members],
     )
+
+
+def test_the_number_of_keys_is_told_by_rule_and_of_those_without_one() -> None:
+    engine = engine_of(FIVE, THREE)
+    ask(engine, [key(0, b"x"), key(0, b"y"), key(1)])
+    engine.decide([key(9)], [1], [], [FIVE], [1], 0)
+
+    assert engine.sizes() == ({0: 2, 1: 1}, 1)

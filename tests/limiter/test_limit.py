@@ -23,6 +23,11 @@ MINUTE = 60 * NS_PER_SECOND
         ("slots", lambda: Limit(1, MINUTE, slots=3601)),
         ("slots", lambda: Limit(1, MINUTE, slots=7)),
         ("align", lambda: Limit(1, MINUTE, calendar=Calendar.DAY)),
+        ("first_hit", lambda: Limit(1, MINUTE, first_hit=True)),
+        (
+            "first_hit",
+            lambda: Limit(1, MINUTE, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, first_hit=True),
+        ),
         ("timezone", lambda: Limit(1, MINUTE, timezone="Mars/Olympus")),
         ("timezone", lambda: Limit(1, MINUTE, timezone="../etc/passwd")),
         ("timezone", lambda: Limit(1, MINUTE, timezone="Europe")),

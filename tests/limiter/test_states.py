@@ -45,6 +45,11 @@ limits = (
         soft_permille=soft,
     )
     | st.builds(
+        lambda amount, period: Limit(amount, period, Algorithm.FIXED_WINDOW, first_hit=True),
+        amounts,
+        periods,
+    )
+    | st.builds(
         lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
         amounts,
         st.integers(2, 5),

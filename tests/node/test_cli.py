@@ -664,7 +664,17 @@ def test_a_single_rule_is_good_in_the_singular(run: Run, tmp_path: Path) -> None
 def test_help_and_version_are_no_errors(run: Run) -> None:
     assert "Exit status" in run("--help").out
     assert run("--version").status == 0
-    for verb in ("node", "demo", "check", "replay", "rules", "keys", "members", "leave"):
+    for verb in (
+        "node",
+        "demo",
+        "check",
+        "replay",
+        "rules",
+        "keys",
+        "members",
+        "leave",
+        "throttled",
+    ):
         assert run(verb, "--help").status == 0
 
 

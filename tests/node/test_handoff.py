@@ -198,6 +198,24 @@ async def test_a_node_that_crashes_again_soon_after_it_came_back_gets_the_standb
         assert await left(limiter) == {7}
 
 
+async def test_a_standby_that_was_back_before_it_was_missed_has_its_copies_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=RULES) as w, w.client("a") as limiter:
+        await spend(limiter)
+        await trio.sleep(0.3)
+        await w.crash("b")
+        await trio.sleep(0.2)
+        await w.start("b")
+        await w.settle()
+        await trio.sleep(5)
+
+        await w.crash("c")
+        await trio.sleep(8)
+
+        assert await left(limiter) == {7}
+
+
 async def test_after_a_split_heals_the_hits_of_both_sides_count(
     autojump_clock: MockClock,
 ) -> None:

@@ -205,3 +205,15 @@ def test_rules_that_no_message_could_carry_are_refused_with_the_mend(tmp_path: P
 
     with pytest.raises(ConfigError, match=r"too many to be sent to clients.*use wildcards"):
         book(path).load()
+
+
+def test_refusals_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "api.yaml", rules_of(5), at=1000)
+    rulebook = book(path)
+    rulebook.load()
+
+    written(path, "domain: [", at=2000)
+    assert [rulebook.load_if_changed(), rulebook.load_if_changed()] == [None, None]
+    assert rulebook.refusals == 1
+    assert rulebook.reload() is None
+    assert rulebook.refusals == 2

@@ -2,15 +2,21 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from ringfence import blocking
 
@@ -263,3 +269,54 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert f"cannot listen on {address}: another program has this UDP port" in err
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_the_operators_port_of_a_process_speaks_tls_to_who_has_a_token(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    status, _, err = ringfence(
+        *("keys", "new", str(keys), "--address", "127.0.0.1"),
+        *("--token", "ops:observe,admin", "--token", "app:check"),
+    )
+    assert status == 0, err
+    flags = ["--name", "a", "--keys", str(keys), "--http", "0.0.0.0:0"]
+    context = ssl.create_default_context(cafile=str(keys / "ca.pem"))
+
+    def ask(path: str, token: str = "", method: str = "GET") -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {(keys / token).read_text().strip()}"} if token else {}
+        request = urllib.request.Request(url + path, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE, context=context) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    with started(tmp_path, {"a": flags}) as running:
+        [found] = re.findall(r"operators look at https://0\.0\.0\.0:(\d+)", running["a"].log)
+        url = f"https://127.0.0.1:{found}"
+        until(lambda: ask("/readyz")[0] == 200)
+        assert ask("/metrics")[0] == 401
+        assert ask("/metrics", "app.token")[0] == 403
+        status, text = ask("/metrics", "ops.token")
+        families = {family.name for family in text_string_to_metric_families(text.decode())}
+        assert status == 200
+        assert {"ringfence_decisions", "ringfence_members", "process_cpu_seconds"} <= families
+        status, out, err = ringfence(
+            *("throttled", url, "--json"),
+            *("--ca", str(keys / "ca.pem"), "--token-file", str(keys / "ops.token")),
+        )
+        assert (status, json.loads(out)["asked"]) == (0, ["a"]), err
+        assert ask("/v1/leave", "ops.token", "POST")[0] == 202
+        assert running["a"].process.wait(PATIENCE) == 0
+        assert "Traceback" not in running["a"].log
+
+
+def test_an_operators_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, _, err = ringfence(
+            *("node", "--listen", f"127.0.0.1:{free_port()}", "--http", f"127.0.0.1:{port}")
+        )
+
+    assert status == 2
+    assert f"http: cannot listen on 127.0.0.1:{port}" in err
+    assert "Traceback" not in err

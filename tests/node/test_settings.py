@@ -338,3 +338,27 @@ def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None
 
     assert "join '10.0.0.1:7101' is beyond loopback" in message
     assert "set listen" in message
+
+
+# The operator's port
+
+
+def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> None:
+    assert load_settings(None, {}).http_at is None
+    assert load(tmp_path, http="127.0.0.1:7180").http_at == ("127.0.0.1", 7180)
+    assert load(tmp_path, http="[::1]:0").http_at == ("::1", 0)
+    assert load(tmp_path, environment={"RINGFENCE_NODE_HTTP": "localhost:7180"}).http_at
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7180", "10.0.0.1:7180", "[::]:7180", "node-a:7180"])
+def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
+    told = refusal(tmp_path, WHOLE, http=address)
+
+    assert "beyond loopback, without keys" in told
+    assert "ringfence keys new" in told
+    assert load(tmp_path, http=address, keys="keys").http_at
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.0.0.1:x", ":7180", "127.0.0.1:99999"])
+def test_an_operators_port_says_its_port(tmp_path: Path, address: str) -> None:
+    assert "http: " in refusal(tmp_path, WHOLE, http=address)

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
-from ringfence.rules.keys import MAX_KEY, adhoc_rule, encode_key, override_id, rule_id
+from ringfence.rules.keys import MAX_KEY, adhoc_rule, decode_key, encode_key, override_id, rule_id
 
 words = st.text(alphabet="ab_=\x00\xff\ud800é", max_size=6)
 value_lists = st.lists(words, max_size=4)
@@ -20,6 +20,24 @@ def test_two_keys_of_a_rule_are_equal_only_when_their_values_are(first, second):
 def test_keys_of_different_rules_differ_in_their_first_eight_bytes(values, first, second):
     assert encode_key(first, values)[:8] == first.to_bytes(8, "big")
     assert (encode_key(first, values) == encode_key(second, values)) == (first == second)
+
+
+plain_lists = st.lists(st.text(alphabet="ab_=\x00\xff\u00e9", max_size=6), max_size=4)
+
+
+@given(values=plain_lists, identity=st.integers(0, 2**64 - 1))
+def test_a_key_can_be_read_back(values, identity):
+    assert decode_key(encode_key(identity, values)) == (identity, tuple(values))
+
+
+@given(values=value_lists, junk=st.binary(max_size=40))
+def test_of_a_key_that_cannot_be_read_back_at_least_the_rule_is_told(values, junk):
+    long = encode_key(7, [*values, "x" * 200])
+
+    assert decode_key(long) == (7, None)
+    identity, read = decode_key((7).to_bytes(8, "big") + junk)
+    assert identity == 7
+    assert read is None or all(text.encode() is not None for text in read)
 
 
 @given(first=st.tuples(words, paths), second=st.tuples(words, paths))
@@ -93,6 +111,7 @@ def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
         adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET)),
         adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, queue=True)),
         adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW)),
+        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, first_hit=True)),
         adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
         adhoc_rule(
             Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin")

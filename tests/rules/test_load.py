@@ -48,7 +48,7 @@ def set_time(path, seconds):
 def test_the_example_rules_load_without_a_warning():
     loaded = load_path(EXAMPLES)
 
-    assert loaded.rules.domains == ("api", "log")
+    assert loaded.rules.domains == ("api", "log", "web")
     assert loaded.warnings == ()
 
 

@@ -33,6 +33,7 @@ limits = st.sampled_from(
             timezone="Europe/Berlin",
         ),
         Limit(9, 60 * 10**9, Algorithm.CONCURRENCY),
+        Limit(9, 60 * 10**9, Algorithm.FIXED_WINDOW, first_hit=True),
     ]
 )
 metadata = st.dictionaries(

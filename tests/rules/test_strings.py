@@ -40,6 +40,7 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
         ("300/3 hours Sliding_Window_Log", Limit(300, 3 * HOUR, Algorithm.SLIDING_WINDOW_LOG)),
         ("60/minute slots 6", Limit(60, MINUTE, slots=6)),
         ("1000 per day fixed_window", Limit(1000, DAY, Algorithm.FIXED_WINDOW)),
+        ("9/day first_hit", Limit(9, DAY, Algorithm.FIXED_WINDOW, first_hit=True)),
         ("9/day calendar", Limit(9, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
         (
             "9/month calendar timezone Europe/Berlin soft 10%",

@@ -232,6 +232,28 @@ async def test_a_crash_is_silence_and_a_successor_can_be_reached(autojump_clock:
         assert new_log.messages == [b"hello"]
 
 
+async def test_a_reset_loses_what_is_under_way_and_tells_both_sides(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(delay=0.01) as w:
+        connection, log = w.connect()
+        await trio.sleep(1)
+        connection.send(b"lost")
+        w.a.flush()
+
+        w.network.reset(A, B)
+        await trio.sleep(1)
+
+        assert not connection.is_open
+        assert log.messages == w.accepted[0].messages == []
+        for side in (log, w.accepted[0]):
+            assert side.closed is not None
+            assert side.closed[0] == TransportCode.UNREACHABLE
+        again, _ = w.connect()
+        await trio.sleep(1)
+        assert again.is_open
+
+
 async def test_to_a_paused_transport_messages_and_timers_wait(autojump_clock: MockClock) -> None:
     async with world(delay=0.01) as w:
         connection, log = w.connect()

@@ -31,6 +31,7 @@ limits = st.one_of(
         st.booleans(),
     ),
     st.builds(lambda size, slots: Limit(**size, slots=slots), sizes, st.sampled_from([1, 2, 60])),
+    st.builds(lambda size: Limit(**size, algorithm=Algorithm.FIXED_WINDOW, first_hit=True), sizes),
     st.builds(
         lambda size, calendar, timezone: Limit(
             **size, algorithm=Algorithm.FIXED_WINDOW, calendar=calendar, timezone=timezone
@@ -58,15 +59,15 @@ def test_trailing_fields_are_left_out_when_they_are_as_usual():
 
 
 def test_trailing_fields_may_be_spelled_out():
-    wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0]
+    wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0, False]
 
     assert read_limit(wire, "field") == Limit(100, HOUR)
 
 
-@pytest.mark.parametrize("field", range(9))
+@pytest.mark.parametrize("field", range(10))
 @pytest.mark.parametrize("value", [True, -1, 1.0, b"", [], {}, 2**64 - 1, "Mars/Olympus\0"])
 def test_a_field_that_is_not_the_limits_is_refused(field, value):
-    wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0]
+    wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0, False]
     if field == 4 and value is True:
         wire[2] = 1  # A token bucket has no queue.
     wire[field] = value
@@ -75,8 +76,8 @@ def test_a_field_that_is_not_the_limits_is_refused(field, value):
         read_limit(wire, "field")
 
 
-@pytest.mark.parametrize("wire", [None, 5, "100/minute", {}, [], [100], [1] * 10])
-def test_what_is_no_array_of_two_to_nine_fields_is_no_limit(wire):
+@pytest.mark.parametrize("wire", [None, 5, "100/minute", {}, [], [100], [1] * 11])
+def test_what_is_no_array_of_two_to_ten_fields_is_no_limit(wire):
     with pytest.raises(BadMessage, match="field must be"):
         read_limit(wire, "field")
 

@@ -104,12 +104,16 @@ class Face(wsgi.RateLimits):
         if not (self.limiter.is_open or self.troubles.is_resting):
             # Connecting waits; the first to come does so in a thread, whatever comes of it.
             await asyncio.to_thread(self._connect)
-        return await drive(policy.admit(visit), performer_from_loop(self.limiter), self.troubles)
+        return await drive(
+            policy.admit(visit, self), performer_from_loop(self.limiter), self.troubles
+        )
 
     async def settle_async(self, visit: Visit, response: Response) -> None:
         """Make the charges of a request what its answer says they should be, once."""
         if visit.spent:
-            await drive(settle(visit, response), performer_from_loop(self.limiter), self.troubles)
+            await drive(
+                settle(visit, response, self), performer_from_loop(self.limiter), self.troubles
+            )
             visit.spent.clear()
 
     def finish(self, visit: Visit, response: HttpResponseBase) -> Response:

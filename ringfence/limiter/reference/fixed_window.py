@@ -9,21 +9,14 @@ from typing import Final
 
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.limiter.reference.calendars import CalendarWindows
-from ringfence.limiter.reference.counter import (
-    ALLOWED,
-    DENIED,
-    NEVER,
-    OVER_SOFT,
-    Counter,
-    Scheme,
-    Verdict,
-)
+from ringfence.limiter.reference.counter import Counter
+from ringfence.limiter.reference.window import Window, WindowScheme
 from ringfence.limiter.states import BadState, checked, fitting, units_in
 
 __all__ = ["FixedWindow", "FixedWindowScheme"]
 
 
-class FixedWindowScheme(Scheme):
+class FixedWindowScheme(WindowScheme):
     """Where windows begin and end, and how much fits in one."""
 
     __slots__ = ("_calendar", "_period_ns", "_unit_ns")
@@ -74,52 +67,11 @@ class FixedWindowScheme(Scheme):
         return (self._period_ns,)
 
 
-class FixedWindow(Counter):
+class FixedWindow(Window):
     """One key's count in the latest window it was charged in."""
 
-    __slots__ = ("count", "end", "scheme", "start")
-
-    def __init__(self, scheme: FixedWindowScheme, start: int, end: int, count: int) -> None:
-        self.scheme: FixedWindowScheme = scheme
-        self.start = start
-        self.end = end
-        self.count = count
-
-    def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current window if it fits there."""
-        scheme = self.scheme
-        start, end, used = self.start, self.end, self.count
-        if now >= end:
-            start, end = scheme.window(now)
-            used = 0
-        wanted = cost or 1
-        if used + wanted > scheme.ceiling:
-            remaining = scheme.ceiling - used
-            left = end - now if used else 0
-            return (
-                NEVER if wanted > scheme.ceiling else DENIED,
-                remaining if remaining > 0 else 0,
-                0 if wanted > scheme.ceiling else left,
-                left,
-                0,
-                0,
-            )
-        if cost:
-            used += cost
-            self.start, self.end, self.count = start, end, used
-        return (
-            ALLOWED if used <= scheme.hard else OVER_SOFT,
-            scheme.ceiling - used,
-            0,
-            end - now if used else 0,
-            0,
-            0,
-        )
-
-    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Take back from the current window, if the charge surely fell into it."""
-        if max(now, self.start) - age_ns >= self.start:
-            self.count = max(self.count - cost, 0)
+    __slots__ = ()
+    scheme: FixedWindowScheme
 
     def state(self, now: int) -> list[int]:
         """The window's number and its count."""
@@ -132,7 +84,3 @@ class FixedWindow(Counter):
             self.start, self.end, self.count = start, end, 0
         if max(now, self.start) - age_ns >= self.start:
             self.count += fitting(units, self.count)
-
-    def used(self, now: int) -> int:
-        """Units counted in the window that contains `now`."""
-        return self.count if now < self.end else 0

@@ -7,6 +7,7 @@ from ringfence.limiter.limit import Algorithm, Limit
 from ringfence.limiter.reference.bucket import BucketScheme
 from ringfence.limiter.reference.concurrency import ConcurrencyScheme
 from ringfence.limiter.reference.counter import LeaseIds, Scheme
+from ringfence.limiter.reference.first_hit import FirstHitWindowScheme
 from ringfence.limiter.reference.fixed_window import FixedWindowScheme
 from ringfence.limiter.reference.shared import SharedBucketScheme, SharedWindowScheme
 from ringfence.limiter.reference.sliding_log import SlidingLogScheme
@@ -29,13 +30,13 @@ def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> 
 
     `is_shared` counters hear of other data centers, where the algorithm can.
     """
-    if is_shared and limit.algorithm in _SHARED:
+    if is_shared and limit.algorithm in _SHARED and not limit.first_hit:
         return _SHARED[limit.algorithm](limit)
     match limit.algorithm:
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
             return BucketScheme(limit)
         case Algorithm.FIXED_WINDOW:
-            return FixedWindowScheme(limit)
+            return FirstHitWindowScheme(limit) if limit.first_hit else FixedWindowScheme(limit)
         case Algorithm.SLIDING_WINDOW:
             return SlidingWindowScheme(limit)
         case Algorithm.SLIDING_WINDOW_LOG:

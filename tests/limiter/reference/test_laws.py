@@ -42,7 +42,15 @@ windows = st.builds(
     ),
     soft_permille=soft,
 )
-rates = buckets | queues | windows | slotted
+first_hits = st.builds(
+    Limit,
+    amounts,
+    periods,
+    st.just(Algorithm.FIXED_WINDOW),
+    soft_permille=soft,
+    first_hit=st.just(True),
+)
+rates = buckets | queues | windows | slotted | first_hits
 in_flight = st.builds(Limit, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft)
 limits = rates | in_flight
 histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(

@@ -1,0 +1,152 @@
+"""The operator's port itself: the socket, who gets a connection, and what all of them cost.
+
+Beyond loopback it speaks TLS with the node's own certificate, since tokens come over it.
+"""
+
+import logging
+import ssl
+from ipaddress import ip_address
+from itertools import chain
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.worker_context import WorkerContext
+
+from node.access import KeyDir
+from node.http.app import OperatorApp
+from node.http.connection import Connection, Limits
+from node.http.pace import Pace
+from node.node import Node
+from ringfence.errors import ConfigError
+from ringfence.transport.interface import Address
+
+__all__ = ["OperatorPort", "open_port"]
+
+logger = logging.getLogger("ringfence.node")
+
+_ACCEPTS_PER_SECOND = 200.0
+_HANDSHAKES_PER_SECOND = 50.0
+"""One takes a millisecond, and whoever floods the port begins one after the other."""
+_BURST = 50
+_BACKLOG = 64
+
+
+class OperatorPort:
+    """A listening socket with the application behind it."""
+
+    def __init__(
+        self,
+        node: Node,
+        listener: trio.SocketListener,
+        tls: ssl.SSLContext | None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._node = node
+        self._listener = listener
+        self._tls = tls
+        self._limits = limits or Limits()
+        # A request takes a turn to be read and another one to be answered.
+        self._pace = Pace(2 * self._limits.requests_per_second, _BURST)
+        self._doors = Pace(_HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND, _BURST)
+        self._app = OperatorApp(node, self._pace)
+        self._config = Config()
+        self._config.h11_max_incomplete_size = self._limits.header_bytes
+        self._config.include_server_header = False
+        self._config.errorlog = logger
+        self._connections: dict[Connection, None] = {}
+        """The longest silent first, as far as is known: those that were accepted first."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        host, port = self._listener.socket.getsockname()[:2]
+        scheme = "https" if self._tls is not None else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        app, context = ASGIWrapper(self._app), WorkerContext(None)  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._app.run)
+            async with self._listener:
+                while True:
+                    await self._doors.turn()
+                    raw = await self._accept()
+                    if raw is None:
+                        continue
+                    self._make_room()
+                    connection = Connection(
+                        app,
+                        self._config,
+                        context,
+                        raw,
+                        self._tls,
+                        self._limits,
+                        self._pace,
+                        self._node.refused,
+                    )
+                    self._connections[connection] = None
+                    nursery.start_soon(self._serve, connection)
+
+    async def _accept(self) -> trio.SocketStream | None:
+        try:
+            return await self._listener.accept()
+        except OSError as error:
+            # No file descriptors are left: one of ours will be free in a moment.
+            logger.warning("the operator's port cannot take a connection: %s", error.strerror)
+            await trio.sleep(0.1)
+            return None
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        except Exception:  # A bug that one request meets must not end the node.
+            logger.exception("a bug in Ringfence: a connection to the operator's port broke")
+            self._node.refused("http_bug")
+        finally:
+            del self._connections[connection]
+
+    def _make_room(self) -> None:
+        """End the connection that can be spared most when there are too many."""
+        if len(self._connections) < self._limits.connections:
+            return
+        idle = (each for each in self._connections if not each.is_busy)
+        next(chain(idle, self._connections)).end()
+        self._node.refused("http_connections")
+
+
+async def open_port(
+    node: Node, address: Address, keys: KeyDir | None, limits: Limits | None = None
+) -> OperatorPort:
+    """Bind the port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`."""
+    host, port = address
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"http: cannot listen on {host}:{port}: {error.strerror or error}; choose another "
+            "address of this host, or port 0 for any that is free"
+        ) from error
+    for spare in listeners[1:]:
+        await spare.aclose()
+    listener = listeners[0]
+    bound = listener.socket.getsockname()[0]
+    tls = None
+    if keys is not None and not ip_address(bound.partition("%")[0]).is_loopback:
+        tls = _tls_of(keys)
+    return OperatorPort(node, listener, tls, limits)
+
+
+def _tls_of(keys: KeyDir) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(keys.certificate, keys.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"{keys.certificate}: cannot be used for the operator's port: {error}; "
+            "`ringfence keys new` writes one"
+        ) from error
+    return context

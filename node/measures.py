@@ -1,0 +1,197 @@
+"""What the operator's port shows beyond the node's counters: by rule, by size, by time.
+
+Decides how decisions are counted so that a check hardly notices: by the rule's 8 bytes and the
+code, each frame in a few dictionary steps; names and results are put to them when somebody looks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from time import perf_counter_ns
+
+from node.throttled import Throttled
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.limiter import Code
+from ringfence.rules import Rule
+from ringfence.rules.tree import place
+from ringfence.wire import Op, Source
+
+__all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "TIMED_EVERY", "Measures", "Span"]
+
+MOST_LABELS = 200
+"""Rules that are told apart by name; the rest is counted together."""
+OTHER_RULES = "(other rules)"
+NO_RULE = "(no rule here)"
+"""Limits that came with the request, and rules that this node does not have."""
+_MOST_IDS = 4096
+"""Rule ids that are kept apart before their counts are named: strangers may send any."""
+_LONGEST_LABEL = 200
+_LOOK_EVERY = 256
+"""Frames of one check after which it is looked whether there are too many ids."""
+_SIZES = 16
+TIMED_EVERY = 16
+"""One frame of so many is timed."""
+_DENIALS = (Code.DENIED.value, Code.NEVER.value)
+_UNDECIDED = (Source.LOCAL, Source.POLICY)
+_ALLOWED = Code.ALLOWED.value
+"""0: any other code is true."""
+_OWNER = Source.OWNER.value
+_rule_of_key = itemgetter(slice(0, 8))
+_RESULTS = {
+    Code.ALLOWED: "allowed",
+    Code.OVER_SOFT: "over_soft",
+    Code.DENIED: "denied",
+    Code.NEVER: "denied",
+    Code.UNCHARGED: "uncharged",
+    Code.UNKNOWN_RULE: "unknown_rule",
+}
+
+
+class Span:
+    """A histogram by powers of two: `counts[n]` are the values of n binary digits, below `2**n`."""
+
+    def __init__(self, classes: int) -> None:
+        self.counts = [0] * classes
+        self.sum = 0
+
+    def add(self, value: int) -> None:
+        """Count one value; what is beyond all classes goes into the last."""
+        size = value.bit_length()
+        counts = self.counts
+        counts[size if size < len(counts) else -1] += 1
+        self.sum += value
+
+
+class Measures:
+    """Counts of one node since it began."""
+
+    def __init__(
+        self,
+        rule_of: Callable[[int], Rule | None],
+        stopwatch: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.stopwatch = stopwatch
+        """Nanoseconds on a clock of its own: nothing that a node does depends on it."""
+        self.throttled = Throttled()
+        self.frames = 0
+        """Frames that were decided here."""
+        self._larger = Span(_SIZES)
+        """Checks per frame, but for those of one check by their owner."""
+        self.decided_ns = Span(33)
+        """Time that this node took for frames it decided at once: for some of them."""
+        self.forwarded_ns = Span(38)
+        """Time until frames were answered that waited for another node or for a shard."""
+        self._rule_of = rule_of
+        self._asked: Counter[bytes] = Counter()
+        """Checks decided by this node for its own shards, by rule: most are allowed."""
+        self._odd: Counter[tuple[bytes, int, int]] = Counter()
+        """Of these, those not plainly allowed, and all others, by rule, code and source."""
+        self._labels: dict[str, None] = {}
+        self._named: Counter[tuple[str, str, str]] = Counter()
+
+    def decided(self, batch: Batch, verdicts: Verdicts, *, stand_in: bool) -> None:
+        """Count a batch that this node decided."""
+        if batch.op is not Op.CHECK:
+            return
+        keys, codes = batch.keys, verdicts.outcomes.codes
+        self.frames = frames = self.frames + 1
+        if len(keys) == 1 and not stand_in:  # By far the most frequent frame.
+            self._asked[keys[0][:8]] += 1
+            if codes[0]:
+                self._count_odd(keys, codes)
+            if frames % _LOOK_EVERY:
+                return
+        else:
+            self._larger.add(len(keys))
+            if stand_in:
+                self._count_each(keys, codes, [Source.STANDBY] * len(keys))
+            else:
+                self._asked.update(map(_rule_of_key, keys))
+                if codes.count(_ALLOWED) != len(keys):
+                    self._count_odd(keys, codes)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the next frame shall be timed: reading a clock for each would be felt."""
+        return not self.frames % TIMED_EVERY
+
+    @property
+    def frame_checks(self) -> Span:
+        """Checks per frame that was decided here."""
+        span = Span(_SIZES)
+        lone = self.frames - sum(self._larger.counts)
+        span.counts = [*self._larger.counts]
+        span.counts[1] += lone
+        span.sum = self._larger.sum + lone
+        return span
+
+    def undecided(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Count what no node decided: the rule's failure policy did."""
+        if batch.op is Op.CHECK:
+            rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
+            self._count_each(
+                [batch.keys[row] for row in rows],
+                [verdicts.outcomes.codes[row] for row in rows],
+                [verdicts.sources[row] for row in rows],
+            )
+
+    def decisions(self) -> dict[tuple[str, str, str], int]:
+        """Decisions by rule, result and source; none of the counts ever falls."""
+        self._name()
+        return dict(self._named)
+
+    def label_of(self, rule: Rule | None) -> str:
+        """Name a rule for people, as one of a bounded number of names."""
+        if rule is None:
+            return NO_RULE
+        name = place(rule.domain, rule.path)
+        if len(name) > _LONGEST_LABEL:
+            name = f"{name[:_LONGEST_LABEL]}... {rule.id:016x}"
+        if name not in self._labels:
+            if len(self._labels) >= MOST_LABELS:
+                return OTHER_RULES
+            self._labels[name] = None
+        return name
+
+    def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
+        """Count rows that were not plainly allowed, and remember who was denied."""
+        odd = self._odd
+        denied: list[bytes] = []
+        for key, code in zip(keys, codes, strict=True):
+            if code:
+                odd[key[:8], code, _OWNER] += 1
+                if code in _DENIALS:
+                    denied.append(key)
+        self.throttled.denied(denied)
+
+    def _count_each(
+        self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
+    ) -> None:
+        """Count rows that were decided in an owner's place."""
+        for key, code, source in zip(keys, codes, sources, strict=True):
+            self._odd[key[:8], code, source] += 1
+        self.throttled.denied(
+            [key for key, code in zip(keys, codes, strict=True) if code in _DENIALS]
+        )
+
+    def _name(self) -> None:
+        """Put names to what was counted by id: the id of a rule that goes away says nothing."""
+        odd, self._odd = self._odd, Counter()
+        asked, self._asked = self._asked, Counter()
+        for (rule_id, code, source), count in odd.items():
+            if source == Source.OWNER:
+                asked[rule_id] -= count
+            self._add(rule_id, code, source, count)
+        for rule_id, count in asked.items():
+            self._add(rule_id, _ALLOWED, Source.OWNER, count)
+
+    def _add(self, rule_id: bytes, code: int, source: int, count: int) -> None:
+        if not count:
+            return
+        rule = self._rule_of(int.from_bytes(rule_id, "big"))
+        result = _RESULTS[Code(code)]
+        if result == "denied" and rule is not None and (rule.shadow or rule.quota):
+            result = "shadow_denied"
+        self._named[self.label_of(rule), result, str(Source(source))] += count

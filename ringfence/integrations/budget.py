@@ -1,0 +1,58 @@
+"""What one call spends, and of what: an ad-hoc limit with a key, or descriptors that meet rules."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ringfence.client import Decision, Descriptors, Limiter
+from ringfence.errors import ConfigError
+from ringfence.limiter import Limit
+from ringfence.rules import parse_limit
+
+__all__ = ["AdHoc", "Budget", "ByRules", "Question", "require_one"]
+
+Question = Callable[[Limiter], Awaitable[Decision]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdHoc:
+    """Some units of a limit that stands in no rule."""
+
+    limit: str | Limit
+    key: tuple[str, ...]
+    cost: int
+
+    async def check(self, limiter: Limiter) -> Decision:
+        """Spend it now, or not at all."""
+        return await limiter.check_limit(self.limit, *self.key, cost=self.cost)
+
+    async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
+        """Wait for it, at most `max_wait` seconds."""
+        return await limiter.acquire_limit(self.limit, *self.key, cost=self.cost, max_wait=max_wait)
+
+
+@dataclass(frozen=True, slots=True)
+class ByRules:
+    """Some units of whatever limits the rules of a domain have for these descriptors."""
+
+    domain: str
+    descriptors: Descriptors
+    cost: int
+
+    async def check(self, limiter: Limiter) -> Decision:
+        """Spend it now, or not at all."""
+        return await limiter.check(self.domain, self.descriptors, self.cost)
+
+    async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
+        """Wait for it, at most `max_wait` seconds."""
+        return await limiter.acquire(self.domain, self.descriptors, self.cost, max_wait=max_wait)
+
+
+Budget = AdHoc | ByRules
+
+
+def require_one(limit: str | Limit | None, domain: str | None, descriptors: object) -> None:
+    """Raise `ConfigError` unless there is a readable limit, or a domain with its descriptors."""
+    if (limit is None) == (domain is None) or (domain is None) != (descriptors is None):
+        raise ConfigError("give either a limit, as in '5/minute', or a domain and its descriptors")
+    if isinstance(limit, str):
+        parse_limit(limit)

@@ -1,0 +1,44 @@
+"""Waiting in an event loop for what runs in another one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+from anyio.to_thread import run_sync
+
+from ringfence.client import Limiter
+from ringfence.client.blocking import BlockingLimiter
+
+__all__ = ["ask"]
+
+_Result = TypeVar("_Result")
+
+
+async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
+    """Have a limiter's background thread run `call`, and wait for its result; on asyncio and trio.
+
+    Cancelling the wait cancels the call.
+    """
+    if limiter.is_open:
+        future = limiter.start(call)
+    else:  # The first call connects, and blocks for it.
+        future = await run_sync(limiter.start, call)
+    if not trio.lowlevel.in_trio_run():
+        return await asyncio.wrap_future(future)
+    done = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def wake(_: Future[_Result]) -> None:
+        with suppress(trio.RunFinishedError):  # Nobody waits any more.
+            token.run_sync_soon(done.set)
+
+    future.add_done_callback(wake)
+    try:
+        await done.wait()
+    except trio.Cancelled:
+        future.cancel()
+        raise
+    return future.result()

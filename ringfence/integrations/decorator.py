@@ -1,0 +1,153 @@
+"""One decorator that limits how often a plain function is called, be it `async def` or not."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial, wraps
+from typing import Literal, ParamSpec, TypeAlias, TypeVar, cast
+
+from ringfence.client import Decision, Descriptors, Limiter
+from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.descriptors import checked_seconds
+from ringfence.errors import ConfigError
+from ringfence.integrations.budget import AdHoc, Budget, ByRules, Question, require_one
+from ringfence.integrations.crossing import ask
+from ringfence.integrations.over_limit import OverLimit
+from ringfence.limiter import Limit
+
+__all__ = ["OverLimit", "limited"]
+
+_Params = ParamSpec("_Params")
+_Result = TypeVar("_Result")
+_Limiter: TypeAlias = Limiter | BlockingLimiter
+_Key: TypeAlias = str | Sequence[str] | Callable[..., object]
+
+
+def limited(
+    limiter: _Limiter | Callable[[], _Limiter],
+    limit: str | Limit | None = None,
+    *,
+    key: _Key = (),
+    name: str | None = None,
+    domain: str | None = None,
+    descriptors: Callable[..., Descriptors] | Descriptors | None = None,
+    cost: int | Callable[..., int] = 1,
+    when_denied: Literal["raise", "wait", "return"] = "raise",
+    max_wait: float = 10.0,
+    default: object = None,
+) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
+    """Check before each call of the function, and call it only when that is allowed.
+
+    What is spent: `limit`, an ad-hoc one, per `key`; or whatever the rules of `domain` say of
+    `descriptors`. `key` is the name of a parameter, several names, or a function of the call's own
+    arguments that returns a value or a tuple of values; without it all calls share one budget. The
+    counter is that of the function's full name, or of `name`, by which several functions can share
+    one. `descriptors` and `cost` may be functions of the call's arguments, too.
+
+    When denied: `raise` raises `OverLimit`, `return` returns `default`, `wait` waits for its turn
+    and raises when that would take more than `max_wait` seconds.
+
+    `limiter` may be a function that returns it, for one that is opened later. A plain function
+    needs a `ringfence.blocking` one; an `async def` takes either. Raises `ConfigError` for what
+    makes no sense, most of it when the function is decorated.
+    """
+    require_one(limit, domain, descriptors)
+    checked_seconds("max_wait", max_wait)
+    if when_denied not in ("raise", "wait", "return"):
+        raise ConfigError(f"when_denied {when_denied!r} is none of raise, wait, return")
+
+    def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
+        full_name = name or f"{function.__module__}.{function.__qualname__}"
+        key_of = _key_reader(key, function)
+
+        def budget(*args: _Params.args, **kwargs: _Params.kwargs) -> Budget:
+            spent = cost(*args, **kwargs) if callable(cost) else cost
+            if limit is not None:
+                return AdHoc(limit, (full_name, *key_of(*args, **kwargs)), spent)
+            said = descriptors(*args, **kwargs) if callable(descriptors) else descriptors
+            assert domain is not None
+            assert said is not None
+            return ByRules(domain, said, spent)
+
+        def question(*args: _Params.args, **kwargs: _Params.kwargs) -> Question:
+            asked = budget(*args, **kwargs)
+            if when_denied == "wait":
+                return partial(asked.acquire, max_wait=max_wait)
+            return asked.check
+
+        def refused(decision: Decision) -> _Result:
+            if when_denied == "return":
+                return cast(_Result, default)
+            raise OverLimit(f"a call of {full_name}", decision)
+
+        if inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"{full_name} is an asynchronous generator, which has nowhere to wait for its "
+                "check; limit the function that iterates over it"
+            )
+        if inspect.iscoroutinefunction(function):
+            run = cast(Callable[_Params, Awaitable[object]], function)
+
+            @wraps(function)
+            async def call_async(*args: _Params.args, **kwargs: _Params.kwargs) -> object:
+                decision = await _decide(_given(limiter), question(*args, **kwargs))
+                return await run(*args, **kwargs) if decision else refused(decision)
+
+            return cast(Callable[_Params, _Result], call_async)
+        _require_blocking(limiter, full_name)
+
+        @wraps(function)
+        def call(*args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+            given = _require_blocking(_given(limiter), full_name)
+            decision = given.run(question(*args, **kwargs))
+            return function(*args, **kwargs) if decision else refused(decision)
+
+        return call
+
+    return decorate
+
+
+async def _decide(limiter: _Limiter, question: Question) -> Decision:
+    if isinstance(limiter, Limiter):
+        return await question(limiter)
+    return await ask(limiter, question)
+
+
+def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
+    return limiter if isinstance(limiter, Limiter | BlockingLimiter) else limiter()
+
+
+def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
+    """Raise `ConfigError` for a limiter that a plain function could not wait for."""
+    if isinstance(limiter, Limiter):
+        raise ConfigError(
+            f"{name} is a plain function, which cannot await; give it a limiter of "
+            "ringfence.blocking, or make it async def"
+        )
+    return cast(BlockingLimiter, limiter)
+
+
+def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tuple[str, ...]]:
+    """Make the function that reads a call's key out of its arguments."""
+    if callable(key):
+        return lambda *args, **kwargs: _as_texts(key(*args, **kwargs))
+    names = (key,) if isinstance(key, str) else tuple(key)
+    signature = inspect.signature(function)
+    for each in names:
+        if each not in signature.parameters:
+            known = ", ".join(signature.parameters) or "none"
+            raise ConfigError(
+                f"key {each!r} is no parameter of {function.__qualname__}; it has: {known}"
+            )
+
+    def read(*args: object, **kwargs: object) -> tuple[str, ...]:
+        if not names:
+            return ()
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return tuple(str(bound.arguments[each]) for each in names)
+
+    return read
+
+
+def _as_texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)

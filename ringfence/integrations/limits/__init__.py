@@ -1,0 +1,18 @@
+"""A storage for the `limits` package, so that Flask-Limiter, slowapi and others count in a cluster.
+
+Importing this module makes four kinds of address known to `limits`: `ringfence://` for a cluster
+and `ringfence+local://` for this process alone, each also with `async+` before it.
+"""
+
+try:
+    import limits as _limits  # noqa: F401 - only to say what is missing
+except ImportError as error:
+    raise ImportError(
+        "ringfence.integrations.limits needs the package limits; install Ringfence with its extra "
+        "'limits'"
+    ) from error
+
+from ringfence.integrations.limits.asynchronous import AsyncRingfenceStorage
+from ringfence.integrations.limits.blocking import RingfenceStorage
+
+__all__ = ["AsyncRingfenceStorage", "RingfenceStorage"]

@@ -1,0 +1,66 @@
+"""Where a storage counts, read from the address and options that `limits` passes on."""
+
+from urllib.parse import parse_qsl, urlencode
+
+from ringfence.client.blocking import BlockingLimiter, connect, local
+from ringfence.client.url import parse_url
+from ringfence.errors import ConfigError
+from ringfence.rules import RuleSet
+
+__all__ = ["CLUSTER", "LOCAL", "limiter_at"]
+
+CLUSTER = "ringfence"
+LOCAL = "ringfence+local"
+_OPTIONS = ("raise_on_outage", "wait")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
+    """Make the limiter that an address names; it connects when first used.
+
+    `ringfence://` alone leaves the address to the environment's `RINGFENCE_URL`. The options stand
+    in the address or beside it. Raises `ConfigError` for what is wrong in either.
+    """
+    scheme, _, rest = (uri or f"{CLUSTER}://").removeprefix("async+").partition("://")
+    place, _, query = rest.partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    chosen = {**{name: said.pop(name) for name in _OPTIONS if name in said}, **options}
+    for name in chosen:
+        if name not in _OPTIONS:
+            raise ConfigError(
+                f"storage option {name!r} is not known; known are {', '.join(_OPTIONS)}"
+            )
+    if scheme == LOCAL:
+        if place.strip("/") or said or chosen:
+            raise ConfigError(
+                f"{LOCAL}:// counts in this process and takes neither host nor option"
+            )
+        return local(RuleSet())
+    url = f"{CLUSTER}://{place}" + (f"?{urlencode(said)}" if said else "") if place else None
+    if url is None and said:
+        raise ConfigError(f"{CLUSTER}:// names no host for its options {', '.join(said)}")
+    if url is not None:
+        parse_url(url)  # What is wrong with it is told now, not with the first request.
+    return connect(
+        url,
+        raise_on_outage=_flag(chosen.get("raise_on_outage", False)),
+        wait=_seconds(chosen.get("wait", 5.0)),
+    )
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in _TRUE + _FALSE:
+        raise ConfigError(f"storage option raise_on_outage: {value!r} is neither true nor false")
+    return str(value).lower() in _TRUE
+
+
+def _seconds(value: object) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise ConfigError(f"storage option wait: {value!r} is no number of seconds")
+    return seconds

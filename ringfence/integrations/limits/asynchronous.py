@@ -1,0 +1,133 @@
+"""The storage for the asynchronous strategies of `limits`, on asyncio and trio."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import TypeVar
+
+from limits.aio.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from limits.storage.base import TimestampedSlidingWindow
+
+from ringfence.client import Limiter
+from ringfence.client.blocking import BlockingLimiter
+from ringfence.errors import RingfenceError
+from ringfence.integrations.crossing import ask
+from ringfence.integrations.limits.address import CLUSTER, LOCAL, limiter_at
+from ringfence.integrations.limits.counting import Counting
+
+__all__ = ["AsyncRingfenceStorage"]
+
+_Result = TypeVar("_Result")
+_looked_at: ContextVar[tuple[object, str, float] | None] = ContextVar("_looked_at", default=None)
+"""Storage, key and end of the window whose count this task read last."""
+
+
+class AsyncRingfenceStorage(
+    Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
+):
+    """Counts at the owner of each key. It may be made before any event loop runs, and used in many.
+
+    Connections live in a background thread, as those of `RingfenceStorage` do, and the options are
+    the same. A `limiter` of this very event loop saves the way to that thread and back.
+    """
+
+    STORAGE_SCHEME = [f"async+{CLUSTER}", f"async+{LOCAL}"]  # noqa: RUF012 - the base class declares it so
+
+    def __init__(
+        self,
+        uri: str | None = None,
+        wrap_exceptions: bool = False,
+        limiter: Limiter | BlockingLimiter | None = None,
+        **options: float | str | bool,
+    ) -> None:
+        super().__init__(uri, wrap_exceptions)
+        self._is_own = limiter is None
+        self._limiter = limiter_at(uri, dict(options)) if limiter is None else limiter
+        self._counting = Counting()
+
+    @property
+    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
+        """What this storage may raise."""
+        return RingfenceError
+
+    def close(self) -> None:
+        """Close the connections; a limiter that was given is for its owner to close."""
+        if self._is_own and isinstance(self._limiter, BlockingLimiter):
+            self._limiter.close()
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Count `amount` in the key's fixed window, which its first hit began; return the count."""
+        return await self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
+
+    async def get(self, key: str) -> int:
+        """How much is counted in the key's fixed window."""
+        window = await self._run(partial(self._counting.window, key=key))
+        _looked_at.set((self, key, window.ends_at))
+        return window.count
+
+    async def get_expiry(self, key: str) -> float:
+        """When the key's fixed window ends, in seconds since the epoch; now when it has none.
+
+        Right after a `get` in the same task, as the strategies call it, this asks nobody again.
+        """
+        looked_at = _looked_at.get()
+        _looked_at.set(None)
+        if looked_at is not None and looked_at[:2] == (self, key) and looked_at[2] > time.time():
+            return looked_at[2]
+        return (await self._run(partial(self._counting.window, key=key))).ends_at
+
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """Log `amount` hits if the last `expiry` seconds have room for all of them."""
+        counting = self._counting
+        return await self._run(
+            partial(counting.acquire_entry, key=key, limit=limit, expiry=expiry, amount=amount)
+        )
+
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        """The instant of the oldest hit that counts, and how many count."""
+        return await self._run(
+            partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry)
+        )
+
+    async def acquire_sliding_window_entry(
+        self, key: str, limit: int, expiry: int, amount: int = 1
+    ) -> bool:
+        """Count `amount` if the weighted counts of two windows leave room for it."""
+        acquire = self._counting.acquire_sliding_window_entry
+        return await self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """Counts and times to live; all that is counted stands as current (see `Counting`)."""
+        return await self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
+
+    async def clear_sliding_window(self, key: str, expiry: int) -> None:
+        """Forget a key's weighted counts."""
+        await self._run(partial(self._counting.clear_sliding_window, key=key, expiry=expiry))
+
+    async def clear(self, key: str) -> None:
+        """Forget a key's fixed and moving window."""
+        _looked_at.set(None)
+        await self._run(partial(self._counting.clear, key=key))
+
+    async def reset(self) -> int | None:
+        """Forget all keys of all such storages over the same cluster.
+
+        Return how many of them this process has counted, 10 000 at most. Other processes notice
+        within a second.
+        """
+        _looked_at.set(None)
+        return await self._run(self._counting.reset)
+
+    async def check(self) -> bool:
+        """Whether a member of the cluster decides."""
+        try:
+            return await self._run(self._counting.check)
+        except RingfenceError:
+            return False  # It could not even be connected to.
+
+    async def _run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
+        limiter = self._limiter
+        if isinstance(limiter, Limiter):
+            return await call(limiter)
+        return await ask(limiter, call)

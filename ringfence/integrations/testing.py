@@ -1,0 +1,152 @@
+"""A cluster for tests of applications: no node, a clock that stands, a reset, an off switch.
+
+All limiters that connect to it count together, whatever thread or event loop they live in. The
+pytest plug-in puts it in place of the real one; other test runners can do so with `installed`.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import anyio.lowlevel
+
+import ringfence.client.connect  # noqa: F401 - to be found in sys.modules
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.connect import rules_of
+from ringfence.client.limiter import Limiter
+from ringfence.client.local import LocalDecider
+from ringfence.client.patience import Patience
+from ringfence.client.url import ENVIRONMENT
+from ringfence.limiter import Outcomes
+from ringfence.rules import RuleSet
+from ringfence.wire import Source
+
+__all__ = ["FakeClock", "FakeCluster"]
+
+_KEYS = 100_000
+
+
+class FakeClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = time.time_ns()
+
+    def now(self) -> int:
+        """Nanoseconds since the epoch."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once."""
+        if seconds < 0:
+            raise ValueError(f"the clock cannot go back by {-seconds} s")
+        self._now += round(seconds * 1e9)
+
+
+class _FakePatience(Patience):
+    """Whoever waits for a turn moves the clock instead."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def now(self) -> float:
+        return self._clock.now() / 1e9
+
+    async def sleep(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+        await anyio.lowlevel.checkpoint()
+
+
+class FakeCluster:
+    """Counters that stand for a cluster's; `rules` as `ringfence.local` takes them."""
+
+    def __init__(self, rules: RuleSet | Mapping[str, object] | str | Path) -> None:
+        self.rules = rules_of(rules) if rules else RuleSet()
+        self.clock = FakeClock()
+        self.is_off = False
+        """While true, everything passes and nothing is counted."""
+        self.limiter = BlockingLimiter(self._open)
+        """A limiter over these counters, for the test itself."""
+        self._lock = threading.Lock()
+        self._counting = self._fresh()
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass at once."""
+        self.clock.advance(seconds)
+
+    def reset(self) -> None:
+        """Forget all counters; the clock stays where it is."""
+        with self._lock:
+            self._counting = self._fresh()
+
+    @contextmanager
+    def installed(self) -> Iterator["FakeCluster"]:
+        """Have all that connects meanwhile, by whatever address, find this cluster."""
+        home = sys.modules["ringfence.client.connect"]
+        patient = partial(Limiter, patience=_FakePatience(self.clock))
+        environment = {ENVIRONMENT: "ringfence://localhost"}
+        with (
+            mock.patch.object(home, "open_cluster", self._connect),
+            mock.patch.object(home, "Limiter", patient),
+            mock.patch.dict("os.environ", environment),
+        ):
+            try:
+                yield self
+            finally:
+                self.limiter.close()
+
+    def decide(self, batch: Batch) -> Verdicts:
+        """Decide every row now, in whatever thread."""
+        with self._lock:
+            if not self.is_off:
+                return self._counting.decide_now(batch)
+        rows = len(batch)
+        nothing = [0] * rows
+        amounts = [_amount(batch, row, self._limit_of) for row in range(rows)]
+        return Verdicts(
+            Outcomes(nothing, amounts, amounts, nothing, nothing, nothing, nothing),
+            [Source.LOCAL] * rows,
+        )
+
+    def _fresh(self) -> LocalDecider:
+        return LocalDecider(self.rules, self.clock, _KEYS)
+
+    def _limit_of(self, identity: int) -> int:
+        limits = {rule.id: rule.limit for rule in self.rules.rules()}
+        limit = limits.get(identity)
+        return 0 if limit is None else limit.amount
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Limiter]:
+        yield Limiter(_Decider(self, self.rules), patience=_FakePatience(self.clock))
+
+    @asynccontextmanager
+    async def _connect(
+        self, url: object, *, rules: RuleSet | None = None, **options: object
+    ) -> AsyncIterator["_Decider"]:
+        yield _Decider(self, self.rules if rules is None else rules.as_carried())
+
+
+class _Decider(LocalDecider):
+    """The counters as one limiter sees them, by rules of its own perhaps."""
+
+    def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
+        super().__init__(rules, cluster.clock, _KEYS)
+        self._cluster = cluster
+
+    def decide_now(self, batch: Batch) -> Verdicts:
+        """Leave it to what all share."""
+        return self._cluster.decide(batch)
+
+
+def _amount(batch: Batch, row: int, limit_of: Callable[[int], int]) -> int:
+    carried = batch.which[row] if batch.which else 0
+    if carried:
+        return batch.limits[carried - 1].amount
+    return limit_of(int.from_bytes(batch.keys[row][:8], "big"))

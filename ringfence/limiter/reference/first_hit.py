@@ -1,0 +1,60 @@
+"""Windows that begin with a key's first hit: a count, and the instant when it is forgotten.
+
+What Redis users know as INCR with EXPIRE. Every key has windows of its own, which no number names,
+so data centers cannot add such counts up.
+"""
+
+from collections.abc import Sequence
+
+from ringfence.limiter.reference.counter import Counter
+from ringfence.limiter.reference.window import Window, WindowScheme
+from ringfence.limiter.states import checked, fitting, units_in
+
+__all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
+
+
+class FirstHitWindowScheme(WindowScheme):
+    """How long a window lasts, and how much fits in one."""
+
+    __slots__ = ()
+
+    def window(self, now: int) -> tuple[int, int]:
+        """Begin a window at `now`: its first instant, and the first one after it."""
+        return now, now + self.limit.period_ns
+
+    def open(self, now: int, used: int = 0) -> "FirstHitWindow":
+        """Start with `used` units in a window that begins at `now`."""
+        return FirstHitWindow(self, *self.window(now), used)
+
+    def revive(self, state: Sequence[int], now: int) -> "FirstHitWindow":
+        """Read the window's age and its count."""
+        age_ns, count = checked(state, 2)
+        units_in([count])
+        return FirstHitWindow(self, *self.window(now - age_ns), count)
+
+    def adopt(self, counter: Counter, now: int) -> Counter:
+        """Keep window and count when both schemes have windows of the same length."""
+        if (
+            isinstance(counter, FirstHitWindow)
+            and counter.scheme.limit.period_ns == self.limit.period_ns
+        ):
+            return FirstHitWindow(self, counter.start, counter.end, counter.count)
+        return super().adopt(counter, now)
+
+
+class FirstHitWindow(Window):
+    """One key's count in the window that its first hit began."""
+
+    __slots__ = ()
+
+    def state(self, now: int) -> list[int]:
+        """The window's age and its count."""
+        return [max(0, now - self.start), self.count]
+
+    def charge(self, units: int, now: int, age_ns: int) -> None:
+        """Count in the open window, even what came before it; else begin the window of then."""
+        if now < self.end:
+            self.count += fitting(units, self.count)
+        elif age_ns < self.scheme.limit.period_ns:
+            self.start, self.end = self.scheme.window(now - age_ns)
+            self.count = fitting(units, 0)

@@ -1,0 +1,81 @@
+"""What all windows have in common that count from zero again: a count, and when it is forgotten.
+
+When a window begins, its kind says: `fixed_window` and `first_hit`.
+"""
+
+from abc import abstractmethod
+
+from ringfence.limiter.reference.counter import (
+    ALLOWED,
+    DENIED,
+    NEVER,
+    OVER_SOFT,
+    Counter,
+    Scheme,
+    Verdict,
+)
+
+__all__ = ["Window", "WindowScheme"]
+
+
+class WindowScheme(Scheme):
+    """Where windows begin and end, and how much fits in one."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def window(self, now: int) -> tuple[int, int]:
+        """Find the window that a hit at `now` falls in, or begins: its first instant, and the first
+        one after it."""
+
+
+class Window(Counter):
+    """One key's count in the latest window it was charged in."""
+
+    __slots__ = ("count", "end", "scheme", "start")
+
+    def __init__(self, scheme: WindowScheme, start: int, end: int, count: int) -> None:
+        self.scheme: WindowScheme = scheme
+        self.start = start
+        self.end = end
+        self.count = count
+
+    def check(self, cost: int, now: int) -> Verdict:
+        """Count `cost` in the current window if it fits there."""
+        scheme = self.scheme
+        start, end, used = self.start, self.end, self.count
+        if now >= end:
+            start, end = scheme.window(now)
+            used = 0
+        wanted = cost or 1
+        if used + wanted > scheme.ceiling:
+            remaining = scheme.ceiling - used
+            left = end - now if used else 0
+            return (
+                NEVER if wanted > scheme.ceiling else DENIED,
+                remaining if remaining > 0 else 0,
+                0 if wanted > scheme.ceiling else left,
+                left,
+                0,
+                0,
+            )
+        if cost:
+            used += cost
+            self.start, self.end, self.count = start, end, used
+        return (
+            ALLOWED if used <= scheme.hard else OVER_SOFT,
+            scheme.ceiling - used,
+            0,
+            end - now if used else 0,
+            0,
+            0,
+        )
+
+    def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
+        """Take back from the current window, if the charge surely fell into it."""
+        if max(now, self.start) - age_ns >= self.start:
+            self.count = max(self.count - cost, 0)
+
+    def used(self, now: int) -> int:
+        """Units counted in the window that contains `now`."""
+        return self.count if now < self.end else 0

@@ -1,0 +1,5 @@
+"""`ringfence simulate` and what stands under it."""
+
+from simulations.cli.simulate import simulate
+
+__all__ = ["simulate"]

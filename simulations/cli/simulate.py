@@ -1,0 +1,85 @@
+"""The group `ringfence simulate`: the scenarios are its verbs, beside the few that are none."""
+
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+from rich.table import Table
+
+from node.cli.common import as_json, console, json_option
+from simulations.cli.scenario import scenario_command
+from simulations.drawing import DRAWN
+from simulations.scenarios import SCENARIOS
+
+__all__ = ["simulate"]
+
+_MODULES = {
+    "swarm": "searching.swarm",
+    "what-if": "asking.what_if_command",
+    "mutants": "mutating.mutants",
+}
+"""Verbs that are no scenario, and where each is; loaded when asked for."""
+_DRAWN = "one seed of the swarm: hosts, network, load and faults are drawn"
+
+
+class _Scenarios(click.Group):
+    """Every scenario is a verb."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*SCENARIOS, DRAWN, *_MODULES]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in SCENARIOS:
+            return scenario_command(cmd_name, SCENARIOS[cmd_name].about)
+        if cmd_name == DRAWN:
+            return scenario_command(cmd_name, _DRAWN)
+        if cmd_name not in _MODULES:
+            return None
+        module, name = _MODULES[cmd_name].split(".")
+        verb = getattr(import_module(f"simulations.cli.{module}"), name)
+        assert isinstance(verb, click.Command)
+        return verb
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known:
+            near = get_close_matches(args[0], known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise click.UsageError(f"no scenario is called {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Scenarios, invoke_without_command=True)
+@json_option
+@click.pass_context
+def simulate(ctx: click.Context, json_: bool) -> None:
+    """Run many nodes in one process, on virtual time, with any fault, from a seed.
+
+    The code that runs is the code that ships. Without a NAME the scenarios are listed.
+
+    Exit status: 0 all invariants held, 1 one did not, 2 wrong input.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if json_:
+        for name, scenario in SCENARIOS.items():
+            as_json({"name": name, "about": scenario.about, "level": scenario.level})
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("scenario", "level", "nodes", "data centers", "what it shows"):
+        table.add_column(heading, overflow="fold")
+    for name, scenario in SCENARIOS.items():
+        table.add_row(
+            name,
+            scenario.level,
+            str(scenario.nodes),
+            str(scenario.datacenters),
+            scenario.about,
+        )
+    screen = console()
+    screen.print(table)
+    screen.print("\nRun one:              ringfence simulate split-brain --seed 7")
+    screen.print("Search for failures:  ringfence simulate swarm --seeds 200 --jobs 2")
+    screen.print("Ask about your log:   ringfence simulate what-if --rules FILE --log ACCESS.LOG")

@@ -1,0 +1,120 @@
+"""A client of the core level: it knows the ring and asks the owner, then the standby.
+
+The routing client that ships waits by anyio; this one is as patient, asks the same members in the
+same order, and fetches the view when an answer tells of another one.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from hashring import NodeId, View
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.failure import FailurePolicy
+from ringfence.client.link_settings import LinkSettings
+from ringfence.client.router import Routes
+from simulations.core_deciding import CoreRouter
+from simulations.core_link import CoreLink, Server
+from simulations.core_time import Tasks
+from simulations.virtual_time import HostClock
+
+if TYPE_CHECKING:
+    from simulations.core_world import CoreWorld
+
+__all__ = ["CoreClient"]
+
+_NS = 1_000_000_000
+_REFRESH_S = 0.1
+"""Seconds between two looks at the members."""
+_LOOK_S = 5.0
+"""Seconds after which it looks although nobody said that it is behind."""
+
+
+class CoreClient:
+    """An application's limiter, beside the nodes of one data center."""
+
+    def __init__(self, world: "CoreWorld", name: str, datacenter: str, random: Random) -> None:
+        self.name = name
+        self.datacenter = datacenter
+        self.network = world.network
+        self.tasks = Tasks()
+        self._world = world
+        self._random = random
+        self._view = View.of(())
+        self._links: dict[str, CoreLink] = {}
+        self._is_behind = True
+        clock = HostClock(lambda: world.agenda.seconds)
+        fallback = FailurePolicy(world.rules.by_id, clock, 1_000_000).decide
+        self._router = CoreRouter(self, fallback, self._link, (False, True))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of virtual time."""
+        return self._world.agenda.seconds
+
+    def due(self, call: Callable[[], object]) -> None:
+        """Call now: clients do not stand still."""
+        call()
+
+    def later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        """Call after so many seconds."""
+        self._world.agenda.at(self._world.agenda.now + round(seconds * _NS), call, *args)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call in a moment."""
+        self._world.agenda.at(self._world.agenda.now, call)
+
+    def begin(self, view: View) -> None:
+        """Start from a view, and keep it fresh."""
+        self._set_view(view)
+        self._refresh(0.0)
+
+    def check(self, batch: Batch, done: Callable[[Verdicts], None]) -> None:
+        """Have one check decided."""
+
+        async def ask() -> None:
+            done(await self._router.decide(batch, hops=0))
+
+        self.tasks.start(ask())
+
+    def server(self, name: str) -> Server | None:
+        """The node at a member's address, if one runs."""
+        return self._world.node_at(name)
+
+    def heard(self, name: str, view: int) -> None:
+        """Notice that we are behind."""
+        self._is_behind = self._is_behind or view != self._view.hash
+
+    def reachable(self, name: str, is_so: bool) -> None:
+        """A member that is lost may be none any more."""
+        self._is_behind = True
+
+    def _refresh(self, looked_at: float) -> None:
+        if not self._is_behind and self.seconds - looked_at < _LOOK_S:
+            self.later(_REFRESH_S, self._refresh, looked_at)
+            return
+        self._is_behind = False
+        near = [member.name for member in self._view.ring(self.datacenter).members]
+        within_reach = [name for name in near if not self._link(NodeId(name)).is_lost]
+        name = self._random.choice(within_reach or self._world.in_datacenter(self.datacenter))
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, View):
+                if reply != self._view and reply.ring(self.datacenter).members:
+                    self._set_view(reply)
+            else:
+                self._is_behind = True
+            self.later(_REFRESH_S, self._refresh, self.seconds)
+
+        self._link(NodeId(name)).look(on_reply)
+
+    def _set_view(self, view: View) -> None:
+        self._view = view
+        self._router.routes = Routes(view.ring(self.datacenter), {})
+
+    def _link(self, name: NodeId) -> CoreLink:
+        link = self._links.get(name)
+        if link is None:
+            settings = LinkSettings()
+            link = self._links[name] = CoreLink(self, name, settings, lambda: self._view.hash)
+        return link

@@ -1,0 +1,267 @@
+"""A link of the core level: asks and calls to one member, over the heap instead of QUIC.
+
+As patient as `ringfence.client.link`, whose settings it takes: a frame is given up after the answer
+timeout, later when the member answers others; the second one in a row proves that it is lost, and
+it is knocked at until it answers. What is answered too late is taken back. Frames are not joined,
+and carry values instead of bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from gossip import Record
+from hashring import View
+from ringfence.client.asks import Ask, request_of
+from ringfence.client.batch import Batch, Done, Verdicts
+from ringfence.client.link_settings import LinkSettings
+from ringfence.limiter import Code
+from ringfence.wire import Answer, Message, Op, Ping, Refused, Request
+from simulations.core_network import CoreNetwork
+
+__all__ = ["Asked", "CoreLink", "Home", "Look", "Respond", "Server", "Told"]
+
+_KNOCK_S = 1.0
+"""Seconds between two attempts to reach a lost member."""
+_MOST_LATE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A member's whole list of members, or a question for it: records where the wire has bytes."""
+
+    seq: int
+    records: list[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Which members do you send checks to?"""
+
+    seq: int
+
+
+Asked: TypeAlias = Message | Request | Told | Look | View
+"""What is asked over a link, or answers it."""
+Respond: TypeAlias = Callable[[Asked], None]
+
+
+class Server(Protocol):
+    """Whoever answers: one life of a node."""
+
+    def due(self, call: Callable[[], object]) -> None:
+        """Call now, or when its host goes on."""
+
+    def serve(self, sender: str, message: Asked, respond: Respond) -> None:
+        """Answer, now or later, once or never."""
+
+
+class Home(Protocol):
+    """Whoever asks: one life of a node, or a client."""
+
+    name: str
+    network: CoreNetwork
+
+    @property
+    def seconds(self) -> float:
+        """The time."""
+
+    def due(self, call: Callable[[], object]) -> None:
+        """Call now, or when the host goes on; never when this life is over."""
+
+    def later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        """Call after so many seconds, as `due` does."""
+
+    def server(self, name: str) -> Server | None:
+        """Who answers at a member's address, if anybody does."""
+
+    def heard(self, name: str, view: int) -> None:
+        """A member has this view."""
+
+    def reachable(self, name: str, is_so: bool) -> None:
+        """A member was lost, or is back."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    sent_at: float
+    ask: Ask | None
+    on_reply: Callable[[object], None] | None
+
+
+class CoreLink:
+    """The way from one home to one member."""
+
+    def __init__(
+        self, home: Home, to: str, settings: LinkSettings, view: Callable[[], int]
+    ) -> None:
+        self.to = to
+        self.is_lost = False
+        self._home = home
+        self._settings = settings
+        self._view = view
+        self._frames: dict[int, _Frame] = {}
+        self._given_up: dict[int, Ask] = {}
+        self._next_seq = 1
+        self._connection = 0
+        """Which connection this is: what was under way on an earlier one is gone."""
+        self._heard_at = float("-inf")
+        self._misses = 0
+        self._is_closed = False
+
+    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> None:
+        """Have the member decide `batch`; `done(None)` when it could not in time."""
+        if self.is_lost or self._is_closed:
+            done(None)
+            return
+        ask = Ask(batch, hops, stand_in, done, self._home.seconds)
+        seq = self._add(_Frame(ask.asked_at, ask, None), self._settings.answer_timeout)
+        deadline_ms = round(self._settings.slow_timeout * 1000)
+        self._send(seq, request_of([ask], seq, self._view(), deadline_ms))
+
+    def call(
+        self,
+        make: Callable[[int], Asked],
+        on_reply: Callable[[object], None],
+        timeout: float | None = None,
+    ) -> None:
+        """Send the message that `make` builds for a sequence number; tell its reply, or None."""
+        if self.is_lost or self._is_closed:
+            on_reply(None)
+            return
+        patience = self._settings.answer_timeout if timeout is None else timeout
+        seq = self._add(_Frame(self._home.seconds, None, on_reply), patience)
+        self._send(seq, make(seq))
+
+    def look(self, on_reply: Callable[[object], None]) -> None:
+        """Fetch the member's view."""
+        self.call(Look, on_reply)
+
+    def close(self) -> None:
+        """Give up what waits, and stop."""
+        self._is_closed = True
+        self._give_up_everything()
+
+    def retire(self) -> None:
+        """Take nothing new; what was asked is still answered."""
+        self._is_closed = True
+
+    # -- on the way ----------------------------------------------------------------------------
+
+    def _add(self, frame: _Frame, patience: float) -> int:
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        self._frames[seq] = frame
+        self._home.later(patience, self._on_time, seq)
+        return seq
+
+    def _send(self, seq: int, message: Asked) -> None:
+        home, server, connection = self._home, self._home.server(self.to), self._connection
+        if server is None:
+            return  # Nobody is there: silence tells.
+
+        def respond(reply: Asked) -> None:
+            home.network.stream(self.to, home.name, lambda: home.due(lambda: back(reply)))
+
+        def back(reply: Asked) -> None:
+            if connection == self._connection:
+                self._take(seq, reply)
+
+        def arrive() -> None:
+            if connection == self._connection and home.server(self.to) is server:
+                server.due(lambda: server.serve(home.name, message, respond))
+
+        home.network.stream(home.name, self.to, arrive)
+
+    def _take(self, seq: int, reply: Asked) -> None:
+        self._heard_at = self._home.seconds
+        self._misses = 0
+        frame = self._frames.pop(seq, None)
+        if isinstance(reply, Answer):
+            if frame is not None and frame.ask is not None:
+                frame.ask.done(Verdicts(reply.outcomes, reply.sources))
+            elif (late := self._given_up.pop(seq, None)) is not None:
+                self._take_back(late, reply)
+            self._home.heard(self.to, reply.view)
+        elif frame is not None:
+            _tell(frame, None if isinstance(reply, Refused) else reply)
+
+    def _take_back(self, ask: Ask, answer: Answer) -> None:
+        """Whoever asked has gone elsewhere since, and the check was counted there."""
+        codes = answer.outcomes.codes
+        rows = [row for row, code in enumerate(codes) if code <= Code.OVER_SOFT]
+        if ask.batch.op is Op.CHECK and rows:
+            taken = ask.batch.take(rows)
+            age_ns = max(0, round((self._home.seconds - ask.asked_at) * 1e9))
+            refund = Batch(Op.REFUND, taken.keys, taken.costs, ages_ns=[age_ns] * len(rows))
+            refund.leases = [answer.outcomes.leases[row] for row in rows]
+            self.ask(refund, hops=ask.hops, done=_nothing)
+
+    # -- patience ------------------------------------------------------------------------------
+
+    def _on_time(self, seq: int) -> None:
+        frame = self._frames.get(seq)
+        if frame is None:
+            return
+        now, settings = self._home.seconds, self._settings
+        latest = frame.sent_at + settings.slow_timeout
+        due = min(self._heard_at + settings.answer_timeout, latest)
+        if frame.ask is not None and due > now + 1e-6:
+            self._home.later(due - now, self._on_time, seq)  # It is busy: it answers others.
+            return
+        del self._frames[seq]
+        if frame.ask is not None:
+            self._given_up[seq] = frame.ask
+            if len(self._given_up) > _MOST_LATE:
+                del self._given_up[next(iter(self._given_up))]
+        _tell(frame, None)
+        if frame.sent_at > self._heard_at and not self.is_lost and not self._is_closed:
+            self._on_silence()
+
+    def _on_silence(self) -> None:
+        self._misses += 1
+        if self._misses == 1:
+            self.call(Ping, _nothing)
+            return
+        self._misses = 0
+        self.is_lost = True
+        self._connection += 1
+        self._give_up_everything()
+        self._home.reachable(self.to, False)
+        self._knock()
+
+    def _knock(self) -> None:
+        if self._is_closed or not self.is_lost:
+            return
+        home, server = self._home, self._home.server(self.to)
+        if server is not None and not home.network.is_cut(home.name, self.to):
+
+            def arrive() -> None:
+                server.due(lambda: home.network.stream(self.to, home.name, back))
+
+            def back() -> None:
+                home.due(self._open)
+
+            home.network.stream(home.name, self.to, arrive)
+        home.later(_KNOCK_S, self._knock)
+
+    def _open(self) -> None:
+        if self.is_lost and not self._is_closed:
+            self.is_lost = False
+            self._heard_at = self._home.seconds
+            self._home.reachable(self.to, True)
+
+    def _give_up_everything(self) -> None:
+        frames, self._frames = self._frames, {}
+        for frame in frames.values():
+            _tell(frame, None)
+
+
+def _tell(frame: _Frame, reply: Asked | None) -> None:
+    if frame.on_reply is not None:
+        frame.on_reply(reply)
+    elif frame.ask is not None:
+        frame.ask.done(None)
+
+
+def _nothing(reply: object) -> None:
+    """Nobody waits for it."""

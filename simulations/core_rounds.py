@@ -1,0 +1,76 @@
+"""The rounds of one node at core level: copies to standbys, counts to other data centers.
+
+What a round tells is decided by the code that ships. Here a round is planned only when there may be
+something to tell: a thousand nodes have ten thousand rounds a second in which nothing happens.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from node.holdings import Holdings
+from node.streaming import INTERVAL, Streaming
+from node.worldwide import INTERVAL as WORLD_INTERVAL
+from node.worldwide import Worldwide
+from ringfence.limiter import Engine
+from simulations.core_handoff import Waits
+
+__all__ = ["CoreRounds"]
+
+_NS = 1_000_000_000
+_DIGEST_EVERY = 10.0
+
+
+class CoreRounds:
+    """Has `Streaming` and `Worldwide` tell what has changed."""
+
+    def __init__(
+        self,
+        waits: Waits,
+        uptime: Callable[[], int],
+        holdings: Holdings,
+        engine: Engine,
+        streaming: Streaming,
+        worldwide: Worldwide | None,
+        random: Random,
+    ) -> None:
+        """`worldwide` is None when there is one data center only."""
+        self._waits = waits
+        self._uptime = uptime
+        self._holdings = holdings
+        self._engine = engine
+        self._streaming = streaming
+        self._worldwide = worldwide
+        self._random = random
+        self._is_streaming = False
+        self._is_telling = False
+        self._digest_at = round(_DIGEST_EVERY * _NS)
+
+    def stir(self) -> None:
+        """Have rounds run while there is something to tell."""
+        if self._holdings.dirty and not self._is_streaming:
+            self._is_streaming = True
+            step = round(INTERVAL * _NS)  # Rounds go on by themselves: this is the next one.
+            self._waits.later((step - self._uptime() % step) / _NS, self._send_copies)
+        if self._worldwide is not None and not self._is_telling:
+            self._is_telling = True
+            self._waits.later(WORLD_INTERVAL, self._tell, self._worldwide)
+
+    def mark_for_new_standbys(self) -> None:
+        """Send everything to whoever has become a standby."""
+        changed = self._streaming.newly_stood_by()
+        if changed:
+            self._streaming.mark(self._engine.keys(), changed)
+            self.stir()
+
+    def _send_copies(self) -> None:
+        self._is_streaming = False
+        self._streaming.flush()
+        self.stir()
+
+    def _tell(self, worldwide: Worldwide) -> None:
+        worldwide.flush()
+        if self._uptime() >= self._digest_at:
+            self._digest_at = self._uptime() + round(_DIGEST_EVERY * _NS)
+            worldwide.send_digests()
+        pause = WORLD_INTERVAL * (0.9 + 0.2 * self._random.random())
+        self._waits.later(pause, self._tell, worldwide)

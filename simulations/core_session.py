@@ -1,0 +1,111 @@
+"""What a node at core level answers to whom: the messages of `ringfence.wire`, as values.
+
+The part of `node.node` and `node.session` that hands each message to whoever knows the answer.
+"""
+
+from typing import TYPE_CHECKING
+
+from hashring import NodeId
+from node.streaming import as_snapshot
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.wire import (
+    Answer,
+    Cells,
+    Copy,
+    Digest,
+    Done,
+    ErrorCode,
+    Kept,
+    Offer,
+    Ping,
+    Pong,
+    Pull,
+    Refused,
+    Request,
+)
+from simulations.core_link import Asked, Look, Respond, Told
+
+if TYPE_CHECKING:
+    from simulations.core_node import CoreNode
+
+__all__ = ["CoreSession"]
+
+
+class CoreSession:
+    """Answers for one life of a node."""
+
+    def __init__(self, node: "CoreNode") -> None:
+        self._node = node
+
+    def serve(self, sender: str, message: Asked, respond: Respond) -> None:
+        """Answer what a client or a peer asks."""
+
+        def answer(reply: Asked) -> None:
+            if self._node.is_alive:
+                respond(reply)
+
+        match message:
+            case Request():
+                self._check(message, answer)
+            case Told(seq, records):
+                self._node.gossiping.merge(records)
+                answer(Told(seq, self._node.membership.snapshot()))
+            case Look():
+                answer(self._node.view)
+            case Ping(seq):
+                answer(Pong(seq))
+            case Pull():
+                self._node.tasks.start(self._give(NodeId(sender), message, answer))
+            case Copy(seq, counts):
+                held = as_snapshot(counts)
+                self._node.holdings.keep_copy(NodeId(sender), held, self._node.clock.now())
+                self._node.counters.add("copies_received")
+                answer(Done(seq))
+            case Offer(seq, shards):
+                self._node.handoff.offered(NodeId(sender), shards)
+                answer(Done(seq))
+            case Kept(seq, shards):
+                self._node.handoff.kept(NodeId(sender), shards)
+                answer(Done(seq))
+            case Cells():
+                answer(self._node.worldwide.take_cells(self._datacenter_of(sender), message))
+            case Digest():
+                answer(self._node.worldwide.take_digest(self._datacenter_of(sender), message))
+            case _:
+                raise AssertionError(message)
+
+    async def _give(self, sender: NodeId, pull: Pull, answer: Respond) -> None:
+        answer(await self._node.handoff.answer(sender, pull))
+
+    def _check(self, request: Request, answer: Respond) -> None:
+        batch = Batch(
+            request.op,
+            request.keys,
+            request.costs,
+            ages_ns=request.ages_ns,
+            leases=request.leases,
+        )
+        self._node.asked(request.hops)
+
+        def reply(verdicts: Verdicts | None) -> None:
+            if verdicts is None:
+                answer(Refused(request.seq, ErrorCode.NOT_HERE, "could not have these keys"))
+            else:
+                answer(
+                    Answer(
+                        request.seq, self._node.view.hash, 0, verdicts.outcomes, verdicts.sources
+                    )
+                )
+
+        verdicts = self._node.deciding.decide_now(request, batch)
+        if isinstance(verdicts, Refused):
+            self._node.counters.add("refused_not_owner")
+            answer(verdicts)
+        elif verdicts is not None:
+            reply(verdicts)
+        else:
+            self._node.deciding.answer(request, batch, reply)
+
+    def _datacenter_of(self, name: str) -> str:
+        record = self._node.membership.records.get(name)
+        return record.datacenter if record else ""

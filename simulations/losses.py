@@ -1,0 +1,124 @@
+"""Which hits a run may lose at most: when faults leave an owner's hits without any copy.
+
+A standby's copy is a tenth of a second old while all is well. Where the network was disturbed it is
+older, and without a standby there is none. Pure: a scenario in, spans of time out.
+"""
+
+from collections.abc import Iterable
+
+from simulations.faults import VERBS
+from simulations.scenario import Fault, Scenario
+
+__all__ = ["has_emptied", "members_of", "uncopied_spans"]
+
+_UNCOPIED = 0.35
+"""Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
+before it, and the way."""
+_AFTERWARDS = 0.1
+"""Seconds that an answer may need to be told."""
+_NEW_COPY = 8.0
+"""Seconds until a death or a return is known to all and every standby has all its copies."""
+_LEAVING = 8.0
+"""Seconds that a node may take to hand over."""
+_HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
+"""Faults that hold no copy up."""
+
+
+def uncopied_spans(scenario: Scenario) -> list[tuple[float, float]]:
+    """Spans of time, apart from each other, in which what was admitted may be lost."""
+    found: list[tuple[float, float]] = []
+    for fault in scenario.faults:
+        if fault.verb not in ("crash", "leave"):
+            continue
+        others = [other for other in scenario.faults if other is not fault]
+        is_alone = _is_alone(fault, others, scenario)
+        since = _disturbed_since(fault, others)
+        if fault.verb == "leave" and not is_alone and since is None:
+            continue
+        begin = fault.at if since is None else min(since, fault.at)
+        span = float("-inf") if is_alone else begin - _UNCOPIED
+        found.append((span, fault.at + (_LEAVING if fault.verb == "leave" else _AFTERWARDS)))
+    return _joined(found)
+
+
+def has_emptied(scenario: Scenario) -> bool:
+    """Whether some data center loses all its nodes at once: it begins its counts from nothing then,
+    and others go on by what they remember of them."""
+    return any(
+        fault.verb in ("crash", "leave")
+        and _is_last(fault, [other for other in scenario.faults if other is not fault], scenario)
+        for fault in scenario.faults
+    )
+
+
+def members_of(scenario: Scenario) -> dict[str, tuple[str, str]]:
+    """The data center and the zone of each host, by name."""
+    return {
+        f"n{number + 1}": (
+            f"dc{number % scenario.datacenters + 1}",
+            f"z{number // scenario.datacenters % scenario.zones + 1}",
+        )
+        for number in range(scenario.nodes)
+    }
+
+
+def _of(fault: Fault, scenario: Scenario) -> list[str]:
+    """The hosts that a fault is about."""
+    args, places = fault.args, members_of(scenario)
+    if "node" in args:
+        return str(args["node"]).split(",")
+    if "zone" in args:
+        return [name for name, (_, zone) in places.items() if zone == args["zone"]]
+    if "datacenter" in args:
+        return [name for name, (dc, _) in places.items() if dc == args["datacenter"]]
+    return list(places)
+
+
+def _is_alone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
+    """Whether nobody in the data center can have all copies when it happens."""
+    if fault.verb == "crash" and len(_gone(fault, others, scenario)) > 1:
+        return True
+    return _is_last(fault, others, scenario)
+
+
+def _is_last(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
+    """Whether its data center has nobody else then."""
+    places, gone = members_of(scenario), _gone(fault, others, scenario)
+    concerned = {places[name][0] for name in _of(fault, scenario)}
+    left = {place[0] for name, place in places.items() if name not in gone}
+    return not concerned <= left
+
+
+def _gone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> set[str]:
+    """Those that are down with it, or back so shortly that they have nothing yet."""
+    gone = set(_of(fault, scenario))
+    for other in others:
+        if other.verb in ("crash", "leave") and other.at <= fault.at:
+            back = float("inf") if other.until is None else other.until + _NEW_COPY
+            if fault.at < back:
+                gone.update(_of(other, scenario))
+    return gone
+
+
+def _disturbed_since(fault: Fault, others: Iterable[Fault]) -> float | None:
+    """When the disturbances began that last until shortly before it; None when there are none."""
+    begin, end = fault.at, fault.at + (_LEAVING if fault.verb == "leave" else 0.0)
+    is_disturbed = False
+    for other in sorted(others, key=lambda other: other.at, reverse=True):
+        if other.verb in _HARMLESS:
+            continue
+        until = other.at if VERBS[other.verb].end is None else other.until
+        if other.at <= end and (until is None or until + _NEW_COPY >= begin):
+            is_disturbed = True
+            begin = min(begin, other.at)
+    return begin if is_disturbed else None
+
+
+def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined

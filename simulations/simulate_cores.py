@@ -1,0 +1,186 @@
+"""One run at core level, from a scenario and a seed to its outcome.
+
+The same order of things as at node level, on one heap: the load begins on a cluster that stands,
+faults come and go, everything is well for a while, then counters are read and judged.
+"""
+
+import gc
+from collections.abc import Iterator
+from time import perf_counter
+
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.rules import Descriptor, Rule
+from ringfence.wire import Op, Source
+from simulations.core_watch import detection_bound
+from simulations.core_world import CoreWorld, drive
+from simulations.events import Events
+from simulations.faults import apply
+from simulations.faults import check as check_fault
+from simulations.figures import figures_of
+from simulations.judge import Final, Judge
+from simulations.ledger import Answered, Ledger
+from simulations.loads import Arrival, arrivals
+from simulations.marks import marks_of
+from simulations.observer import Observer
+from simulations.outcome import Outcome, Violation
+from simulations.scenario import Fault, Load, Scenario
+from simulations.seeds import stream
+from simulations.simulate import DOMAIN, Progress, rules_of
+
+__all__ = ["simulate_cores"]
+
+_NS = 1_000_000_000
+_CLIENTS_PER_DATACENTER = 2
+_MOST_READ = 300
+_PRINTS = 40
+"""How often progress is told."""
+
+
+def simulate_cores(
+    scenario: Scenario, seed: int, command: str, progress: Progress = lambda part: None
+) -> Outcome:
+    """Run a scenario with cores alone. Raises `ValueError` for faults or loads that are none."""
+    for fault in scenario.faults:
+        check_fault(fault)
+    outcome = Outcome(scenario, seed, command, faults=scenario.faults)
+    began = perf_counter()
+    was_enabled = gc.isenabled()
+    gc.disable()  # Most of what there is lives to the end, and is large.
+    try:
+        _Run(scenario, seed, outcome, progress).run()
+    finally:
+        if was_enabled:
+            gc.enable()
+    outcome.real_s = perf_counter() - began
+    return outcome
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, seed: int, outcome: Outcome, progress: Progress) -> None:
+        self._scenario = scenario
+        self._seed = seed
+        self._outcome = outcome
+        self._progress = progress
+        self._events = Events()
+        self._ledger = Ledger()
+        self._asked = 0
+        self._known_faults = () if scenario.is_blind else scenario.faults
+        self._world = CoreWorld(scenario, seed, self._events, self._known_faults)
+        self._agenda = self._world.agenda
+        self._observer = Observer(self._world, self._ledger)
+
+    def run(self) -> None:
+        world, scenario = self._world, self._scenario
+        world.found()
+        for datacenter in world.datacenters:
+            for _ in range(_CLIENTS_PER_DATACENTER):
+                world.connect(datacenter)
+        self._look()
+        for number, load in enumerate(scenario.loads):
+            random = stream(self._seed, "load", number)
+            self._plan(load, arrivals(load, scenario.seconds, len(world.clients), random))
+        for fault in scenario.faults:
+            self._agenda.at(round(fault.at * _NS), self._fault, fault, False)
+        end = scenario.seconds + scenario.calm
+        for step in range(1, _PRINTS + 1):
+            self._agenda.run(round(end * step / _PRINTS * _NS))
+            self._progress(step / (_PRINTS + 1))
+        self._close(self._read())
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._observer.look()
+        self._world.watch.look()
+        self._agenda.at(self._agenda.now + _NS, self._look)
+
+    def _plan(self, load: Load, coming: Iterator[Arrival]) -> None:
+        """Put the next arrival on the heap, and with it the one after."""
+        arrival = next(coming, None)
+        if arrival is not None:
+            self._agenda.at(round(arrival.at * _NS), self._arrive, load, coming, arrival)
+
+    def _arrive(self, load: Load, coming: Iterator[Arrival], arrival: Arrival) -> None:
+        self._plan(load, coming)
+        world = self._world
+        found = world.rules.match(DOMAIN, [Descriptor(((load.rule, arrival.key),))])[0]
+        if found is None:
+            raise ValueError(f"no rule for {load.rule}")
+        asked = world.now
+        self._asked += 1
+        client = world.clients[arrival.client]
+
+        def done(verdicts: Verdicts) -> None:
+            outcome, source = verdicts.outcomes.row(0), Source(verdicts.sources[0])
+            answer = Answered(
+                asked,
+                world.now,
+                client.datacenter,
+                arrival.key,
+                arrival.cost,
+                outcome.is_admitted,
+                source,
+                outcome.retry_after_ns / _NS or None,
+            )
+            self._ledger.add(load.rule, answer)
+            verdict = "allowed" if outcome.is_admitted else "denied"
+            what = f"{load.rule}={arrival.key} {arrival.cost} {verdict}"
+            world.note(client.name, f"{what} {outcome.remaining} {source.name}")
+
+        client.check(Batch(Op.CHECK, [found.key], [arrival.cost]), done)
+
+    def _fault(self, fault: Fault, is_end: bool) -> None:
+        self._world.note("fault", f"{'ends' if is_end else 'begins'}: {fault}")
+        drive(apply(self._world, fault, is_end=is_end))
+        if fault.until is not None and not is_end:
+            self._agenda.at(round(fault.until * _NS), self._fault, fault, True)
+
+    # -- what has come of it -------------------------------------------------------------------
+
+    def _read(self) -> Final:
+        """Read what is counted where, as one who sees everything."""
+        final = Final(problems=self._world.watch.problems(), bugs=self._world.network.problems)
+        for rule in {load.rule: None for load in self._scenario.loads}:
+            for key in self._ledger.keys(rule)[:_MOST_READ]:
+                match = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])[0]
+                if match is not None:
+                    for datacenter, used in self._used(match.key):
+                        final.used[datacenter, rule, key] = used
+        return final
+
+    def _used(self, key: bytes) -> Iterator[tuple[str, int]]:
+        for datacenter in self._world.datacenters:
+            for node in self._world.nodes():
+                if node.counts(key) and node.membership.me.datacenter == datacenter:
+                    row = node.engine.decide([key], [0], [], [], [], node.clock.now()).row(0)
+                    yield datacenter, row.limit - row.remaining
+                    break
+
+    def _close(self, final: Final) -> None:
+        outcome, world, watch = self._outcome, self._world, self._world.watch
+        counters = world.counters()
+        rules: dict[str, Rule] = rules_of(world.rules.rules(), self._scenario.loads)
+        late_s = self._observer.stalest_ms / 1000
+        judge = Judge(rules, self._scenario, late_s)
+        judged = judge.violations(self._ledger, final, world.now)
+        outcome.violations = [*watch.violations, *judged]
+        silent = self._asked - len(self._ledger.answers)
+        if silent:
+            text = f"{silent} checks were never answered"
+            outcome.violations.append(Violation("deadline", world.now, text))
+        outcome.virtual_s = world.now
+        outcome.event_hash = self._events.digest
+        outcome.marks = marks_of(counters)
+        outcome.series = self._observer.series(rules, outcome.virtual_s)
+        outcome.figures = figures_of(self._ledger, judge) | {
+            "staleness_worst_ms": self._observer.stalest_ms,
+            "events": self._events.count,
+            "deaths": counters["gossip_deaths"],
+            "false_deaths": counters["false_deaths"],
+            "detection_worst_s": max(watch.detections, default=0.0),
+            "detection_bound_s": detection_bound(len(world.in_datacenter("dc1"))),
+            "converged_at_s": watch.converged_at,
+            "datagrams_per_node_s": world.network.datagrams / len(world.names()) / world.now,
+            "pending_most": watch.most_pending,
+            "heap_events": self._agenda.count,
+        }

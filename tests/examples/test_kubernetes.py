@@ -1,0 +1,133 @@
+"""The manifests fit Kubernetes' own schemas and each other, and what they run is what runs."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from node.access import KeyDir
+from node.keys import write_keys
+from ringfence.rules.load import load_text
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "kubernetes"
+MANIFESTS: list[dict[str, Any]] = list(
+    yaml.safe_load_all((FOLDER / "ringfence.yaml").read_text("utf-8"))
+)
+BY_KIND = {manifest["kind"]: manifest for manifest in MANIFESTS}
+POD = BY_KIND["StatefulSet"]["spec"]["template"]["spec"]
+NODE = POD["containers"][0]
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.37"])
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda each: each["kind"])
+def test_manifests_fit_the_schemas_of_kubernetes(manifest: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_service_and_the_budget_mean_the_pods_of_the_stateful_set() -> None:
+    labels = BY_KIND["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    service = BY_KIND["Service"]
+
+    assert service["spec"]["selector"] == labels
+    assert BY_KIND["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert BY_KIND["StatefulSet"]["spec"]["selector"]["matchLabels"] == labels
+    assert BY_KIND["StatefulSet"]["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
+
+
+def test_ports_volumes_and_names_agree() -> None:
+    ports = {port["name"]: port["containerPort"] for port in NODE["ports"]}
+    flags = dict(word.removeprefix("--").split("=", 1) for word in NODE["command"][2:])
+    mounted = {mount["name"]: mount["mountPath"] for mount in NODE["volumeMounts"]}
+    http = next(each["value"] for each in NODE["env"] if each["name"] == "RINGFENCE_NODE_HTTP")
+
+    assert {port["port"] for port in BY_KIND["Service"]["spec"]["ports"]} == set(ports.values())
+    assert flags["listen"].endswith(f":{ports['quic']}")
+    assert flags["join"] == f"dns:{BY_KIND['Service']['metadata']['name']}:{ports['quic']}"
+    assert http.endswith(f":{ports['operator']}")
+    assert {flags["rules"], flags["keys"]} == set(mounted.values())
+    assert {volume["name"] for volume in POD["volumes"]} == set(mounted)
+    assert POD["volumes"][0]["configMap"]["name"] == BY_KIND["ConfigMap"]["metadata"]["name"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert NODE[probe]["httpGet"]["port"] in ports
+
+
+def test_the_rules_in_the_config_map_load_without_a_warning() -> None:
+    for name, text in BY_KIND["ConfigMap"]["data"].items():
+        assert list(load_text(text, name).warnings) == []
+
+
+def test_stopping_leaves_more_time_than_leaving_takes() -> None:
+    patience = int(re.findall(r"--timeout (\d+)", hook())[0])
+
+    assert patience + 2 * 5.0 < POD["terminationGracePeriodSeconds"]
+
+
+def hook() -> str:
+    shell, flag, line = NODE["lifecycle"]["preStop"]["exec"]["command"]
+    assert (shell, flag) == ("sh", "-c")
+    return str(line)
+
+
+def test_the_command_runs_a_node_and_the_hook_makes_it_leave(tmp_path: Path) -> None:
+    """On this machine: another port, and its folders in place of the mounted ones."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, ["ringfence"], ["127.0.0.1"], ["ops:check,observe,admin"], days=2)
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    for name, text in BY_KIND["ConfigMap"]["data"].items():
+        (rules / name).write_text(text, "utf-8")
+
+    def here(text: str) -> str:
+        moved = text.replace("/keys", str(keys.path)).replace("/rules", str(rules))
+        moved = moved.replace("dns:ringfence:7101", f"dns:localhost:{port}")
+        return moved.replace("0.0.0.0", "127.0.0.1").replace(":7101", f":{port}")
+
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    script = tools / "ringfence"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m node.entry "$@"\n', "utf-8")
+    script.chmod(0o755)
+    environment = {
+        **{name: value for name, value in os.environ.items() if "RINGFENCE" not in name},
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "POD_NAME": "ringfence-0",
+        "POD_IP": "127.0.0.1",
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        node = subprocess.Popen(
+            [here(word) for word in NODE["command"]],
+            stderr=written,
+            env=environment,
+        )
+    try:
+        give_up = time.monotonic() + 20
+        while "view of 1 members" not in log.read_text("utf-8"):
+            assert node.poll() is None, log.read_text("utf-8")
+            assert time.monotonic() < give_up, log.read_text("utf-8")
+            time.sleep(0.02)
+        told = subprocess.run(
+            ["sh", "-c", here(hook())], env=environment, capture_output=True, text=True, check=False
+        )
+        assert told.stderr == ""
+        assert told.stdout.startswith("ringfence-0 has handed over and left")
+        assert node.wait(20) == 0
+    finally:
+        node.send_signal(signal.SIGKILL)
+        node.wait()

@@ -1,0 +1,92 @@
+import configparser
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from node.settings import load_settings
+
+FOLDER = Path(__file__).parents[2] / "examples" / "systemd"
+UNIT = FOLDER / "ringfence.service"
+LATE = """
+domain: late
+descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]
+"""
+PROGRAM = "/opt/ringfence/bin/ringfence"
+
+
+def command() -> list[str]:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read(UNIT, "utf-8")
+    return shlex.split(unit["Service"]["ExecStart"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    # The program is not installed here; another one in its place lets the rest be verified.
+    unit.write_text(UNIT.read_text("utf-8").replace(PROGRAM, sys.executable), "utf-8")
+
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
+    )
+
+    ours = [line for line in told.stderr.splitlines() if unit.name in line]
+    assert ours == []
+
+
+def test_the_settings_are_good_settings() -> None:
+    settings = load_settings(FOLDER / "node.toml", environment={})
+
+    assert settings.is_beyond_loopback
+    assert settings.keys
+    assert settings.listen in settings.join
+
+
+def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "early.yaml").write_text("domain: early\n", "utf-8")
+    (tmp_path / "node.toml").write_text('rules = "rules"\nreload_interval = 0\n', "utf-8")
+    program, *words = command()
+    assert program == PROGRAM
+    assert words[-2:] == ["--config", "/etc/ringfence/node.toml"]
+    log = tmp_path / "log"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, log.open("wb") as written:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        held.close()
+        started = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "node.entry", *words[:-1], tmp_path / "node.toml"),
+                *("--listen", f"127.0.0.1:{port}"),
+            ],
+            stderr=written,
+            cwd=FOLDER.parents[1],
+        )
+    try:
+        wait_for(log, "view of 1 members", started)
+        (rules / "late.yaml").write_text(LATE, "utf-8")
+        started.send_signal(signal.SIGHUP)
+        wait_for(log, "in force, 1 in all", started)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(20) == 0
+    finally:
+        started.kill()
+        started.wait()
+    assert "has stopped" in log.read_text("utf-8")
+
+
+def wait_for(log: Path, words: str, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a process has logged something; nothing else tells what it has done."""
+    give_up = time.monotonic() + 20
+    while words not in log.read_text("utf-8"):
+        assert process.poll() is None, log.read_text("utf-8")
+        assert time.monotonic() < give_up, log.read_text("utf-8")
+        time.sleep(0.02)

@@ -1,0 +1,159 @@
+import time
+
+import anyio
+import pytest
+from limits import parse
+from limits.aio.strategies import STRATEGIES, MovingWindowRateLimiter
+from limits.errors import StorageError
+from limits.storage import storage_from_string
+
+import ringfence
+from ringfence.errors import PeerUnavailable
+from ringfence.integrations.limits import AsyncRingfenceStorage
+from ringfence.rules import RuleSet
+
+BACKENDS = ("asyncio", "trio")
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values())
+
+
+def run(backend, test):
+    """Run a test in a fresh event loop, with a storage that was made outside of any."""
+    storage = storage_from_string("async+ringfence+local://")
+    try:
+        anyio.run(test, storage, backend=backend)
+    finally:
+        storage.close()
+
+
+async def hit_often(limiter, item, times, key="a"):
+    allowed = []
+
+    async def hit():
+        allowed.append(await limiter.hit(item, key))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(times):
+            tasks.start_soon(hit)
+    return sum(allowed)
+
+
+@every_backend
+@every_strategy
+def test_a_hundred_tasks_get_exactly_what_the_limit_allows(strategy, backend):
+    async def test(storage):
+        limiter, item = strategy(storage), parse("5/minute")
+
+        assert await hit_often(limiter, item, 100) == 5
+        assert not await limiter.test(item, "a")
+        assert (await limiter.get_window_stats(item, "a")).remaining == 0
+        await limiter.clear(item, "a")
+        assert (await limiter.get_window_stats(item, "a")).remaining == 5
+        assert await limiter.hit(item, "a", cost=5)
+        await storage.reset()
+        assert await limiter.test(item, "a", cost=5)
+
+    run(backend, test)
+
+
+@every_backend
+def test_a_million_units_in_one_hit_take_no_time_to_speak_of(backend):
+    async def test(storage):
+        limiter, million = MovingWindowRateLimiter(storage), parse("1000000/day")
+        began = time.perf_counter()
+
+        assert await limiter.hit(million, "a", cost=1_000_000)
+        assert not await limiter.hit(million, "a")
+
+        assert time.perf_counter() - began < 2
+
+    run(backend, test)
+
+
+@every_backend
+def test_windows_are_read_back(backend):
+    async def test(storage):
+        key = "LIMITER/a/5/1/minute"
+        assert await storage.check()
+        assert await storage.get_expiry(key) == pytest.approx(time.time(), abs=5)
+        assert await storage.incr(key, 60, 3) == 3
+        assert await storage.get(key) == 3
+        told = await storage.get_expiry(key)
+        assert told == pytest.approx(time.time() + 60, abs=5)
+        assert await storage.get_expiry(key) == pytest.approx(told, abs=1)
+        await storage.acquire_entry(key, 5, 60, 2)
+        assert await storage.get_moving_window(key, 5, 60) == (
+            pytest.approx(time.time(), abs=5),
+            2,
+        )
+
+    run(backend, test)
+
+
+@every_backend
+def test_a_wait_that_is_cancelled_ends_and_leaves_the_storage_usable(backend):
+    async def test(storage):
+        for _ in range(2):  # The first time, it has not even connected yet.
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await storage.incr("k/1/1/minute", 60)
+            assert scope.cancelled_caught
+            assert await storage.incr("other/1/1/minute", 60)
+
+    run(backend, test)
+
+
+def test_one_storage_serves_several_event_loops():
+    async def count(storage, expected):
+        assert await storage.incr("k/1/1/minute", 60) == expected
+
+    storage = storage_from_string("async+ringfence+local://")
+    try:
+        for expected, backend in enumerate(BACKENDS * 2, 1):
+            anyio.run(count, storage, expected, backend=backend)
+    finally:
+        storage.close()
+
+
+@every_strategy
+async def test_a_limiter_of_this_event_loop_can_be_given(strategy):
+    async with ringfence.local(RuleSet()) as limiter:
+        storage = AsyncRingfenceStorage(limiter=limiter)
+
+        assert await hit_often(strategy(storage), parse("5/minute"), 100) == 5
+        storage.close()
+        assert (await limiter.check_limit("1/s", "a")).allowed
+
+
+@every_backend
+@every_strategy
+def test_a_cluster_holds_one_limit_for_all_loops(strategy, backend, cluster):
+    async def test():
+        storages = [storage_from_string(f"async+{cluster.url}") for _ in range(2)]
+        item, key = parse("5/hour"), f"{strategy.__name__} on {backend}"
+        try:
+            allowed = [await hit_often(strategy(each), item, 20, key) for each in storages]
+        finally:
+            for each in storages:
+                each.close()
+        assert allowed == [5, 0]
+
+    anyio.run(test, backend=backend)
+
+
+@every_backend
+def test_an_outage_is_told_when_asked_for(backend):
+    async def test():
+        storage = storage_from_string(
+            "async+ringfence://127.0.0.1:9",
+            wait=0.05,
+            raise_on_outage=True,
+            wrap_exceptions=True,
+        )
+        assert not await storage.check()
+        with pytest.raises(StorageError) as caught:
+            await storage.get("k/1/1/minute")
+        assert isinstance(caught.value.storage_error, PeerUnavailable)
+        storage.close()
+
+    anyio.run(test, backend=backend)

@@ -1,0 +1,325 @@
+"""The storage is what `limits` expects of one: compared with its own, and by its contract."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond, parse
+from limits.errors import StorageError
+from limits.storage import MemoryStorage, storage_from_string
+from limits.strategies import (
+    STRATEGIES,
+    FixedWindowRateLimiter,
+    MovingWindowRateLimiter,
+    RateLimiter,
+    SlidingWindowCounterRateLimiter,
+)
+
+from ringfence.client.blocking import BlockingLimiter, connect, local
+from ringfence.errors import ConfigError, PeerUnavailable
+from ringfence.integrations.limits import RingfenceStorage
+from ringfence.rules import RuleSet
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values())
+NOWHERE = "ringfence://127.0.0.1:9"
+
+
+@pytest.fixture
+def storage(limiter):
+    return RingfenceStorage(limiter=limiter)
+
+
+steps = st.lists(
+    # Instants that never fall on a window's very end, where `limits` counts the closed interval.
+    st.tuples(st.sampled_from([0.001, 0.301, 3.001, 7.001, 12.001, 25.001]), st.integers(1, 4)),
+    max_size=25,
+)
+
+
+@every_strategy
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=steps, amount=st.integers(1, 8))
+def test_every_hit_is_decided_as_by_the_storage_of_limits_itself(
+    strategy, steps, amount, clock, limiter
+):
+    ours, theirs = (strategy(each) for each in (RingfenceStorage(limiter=limiter), MemoryStorage()))
+    item = RateLimitItemPerSecond(amount, 10)
+    ours.storage.reset()
+
+    for gap, cost in steps:
+        clock.advance(gap)
+        assert ours.test(item, "a", cost=cost) == theirs.test(item, "a", cost=cost)
+        assert ours.hit(item, "a", cost=cost) == theirs.hit(item, "a", cost=cost)
+        assert_same_stats(ours, theirs, item)
+
+
+def assert_same_stats(ours: RateLimiter, theirs: RateLimiter, item: RateLimitItem) -> None:
+    told, expected = ours.get_window_stats(item, "a"), theirs.get_window_stats(item, "a")
+    assert told.remaining == expected.remaining
+    if told.remaining < item.amount:
+        assert told.reset_time == pytest.approx(expected.reset_time, abs=1e-5)
+
+
+@every_strategy
+def test_a_hundred_threads_get_exactly_what_the_limit_allows(strategy, storage):
+    limiter, five = strategy(storage), RateLimitItemPerMinute(5)
+
+    with ThreadPoolExecutor(100) as pool:
+        allowed = list(pool.map(lambda _: limiter.hit(five, "all"), range(100)))
+
+    assert sum(allowed) == 5
+
+
+@every_strategy
+def test_a_limit_that_was_cleared_begins_anew(strategy, storage):
+    limiter, once = strategy(storage), parse("1/minute")
+    assert limiter.hit(once, "a")
+    assert limiter.hit(once, "b")
+
+    limiter.clear(once, "a")
+
+    assert limiter.hit(once, "a")
+    assert not limiter.hit(once, "b")
+
+
+@every_strategy
+def test_a_reset_forgets_everything_also_for_other_processes_within_a_second(
+    strategy, limiter, monkeypatch
+):
+    ours, another = (strategy(RingfenceStorage(limiter=limiter)) for _ in range(2))
+    once = parse("1/hour")
+    assert ours.hit(once, "a")
+    assert not another.hit(once, "a")
+
+    assert ours.storage.reset() == 1
+
+    assert ours.hit(once, "a")
+    assert not another.hit(once, "a")
+    later = time.monotonic() + 1.1
+    monkeypatch.setattr("ringfence.integrations.limits.counting.monotonic", lambda: later)
+    assert not another.hit(once, "a"), "the hit after the reset counts for both"
+    ours.clear(once, "a")
+    assert another.hit(once, "a")
+
+
+def test_a_million_units_in_one_hit_take_no_time_to_speak_of(storage):
+    limiter, million = MovingWindowRateLimiter(storage), parse("1000000/day")
+    began = time.perf_counter()
+
+    assert limiter.hit(million, "a", cost=1_000_000)
+    assert limiter.get_window_stats(million, "a").remaining == 0
+    assert not limiter.hit(million, "a")
+
+    assert time.perf_counter() - began < 2
+
+
+def test_denied_hits_count_in_a_fixed_window_and_costs_beyond_the_limit_never_pass(storage):
+    item = parse("10/minute")
+    fixed, moving = FixedWindowRateLimiter(storage), MovingWindowRateLimiter(storage)
+
+    assert fixed.hit(item, "a", cost=8)
+    assert not fixed.hit(item, "a", cost=5)
+    assert storage.get(item.key_for("a")) == 13
+    assert not moving.hit(item, "a", cost=11)
+    assert moving.hit(item, "a", cost=10)
+    assert SlidingWindowCounterRateLimiter(storage).hit(item, "a", cost=10)
+
+
+def test_hits_of_nothing_always_pass_and_count_nothing(storage, clock):
+    assert storage.acquire_entry("k/1/1/minute", 1, 60, 1)
+    assert storage.acquire_entry("k/1/1/minute", 1, 60, 0)
+    assert storage.acquire_sliding_window_entry("k/1/1/minute", 0, 60, 0)
+    assert storage.incr("k/1/1/minute", 60, 0) == 0
+    assert storage.get_expiry("k/1/1/minute") == clock.seconds
+
+
+@pytest.mark.parametrize("key", ["named/by/nobody", "plain", "LIMITER/a/5/2/minute"])
+def test_a_window_is_read_back_by_whatever_key_it_was_counted(key, storage, clock):
+    """The last key names two minutes, and is counted by 30 seconds nevertheless."""
+    assert [storage.incr(key, 30), storage.incr(key, 30, 4)] == [1, 5]
+
+    clock.advance(10)
+    assert storage.get(key) == 5
+    assert storage.get_expiry(key) == pytest.approx(clock.seconds + 20)
+    storage.clear(key)
+    assert storage.get(key) == 0
+    assert storage.get_expiry(key) == clock.seconds
+
+
+def test_only_so_many_keys_are_remembered(storage, monkeypatch):
+    monkeypatch.setattr("ringfence.integrations.limits.counting._REMEMBERED", 2)
+    for key in ("a", "b", "c", "c"):
+        storage.incr(key, 30)
+
+    assert [storage.get(key) for key in ("a", "b", "c")] == [0, 1, 2]
+    assert storage.reset() == 2
+    assert storage.reset() == 0
+
+
+def test_a_key_that_says_no_period_and_was_never_counted_has_nothing(storage, clock):
+    for key in ("odd", "odd/0/minute", "odd/x/minute", "odd/1/fortnight"):
+        storage.clear(key)
+        assert (storage.get(key), storage.get_expiry(key)) == (0, clock.seconds)
+
+
+def test_the_end_of_a_window_that_was_just_looked_at_costs_no_question(storage, limiter):
+    asked = count_questions(limiter)
+    key = parse("5/minute").key_for("a")
+    storage.incr(key, 60)
+    asked.clear()
+
+    storage.get(key)
+    first = storage.get_expiry(key)
+    assert len(asked) == 1
+    assert storage.get_expiry(key) == pytest.approx(first)
+    assert len(asked) == 2
+
+
+def count_questions(limiter: BlockingLimiter) -> list[object]:
+    asked: list[object] = []
+    run = limiter.run
+
+    def counted(call):
+        asked.append(call)
+        return run(call)
+
+    limiter.run = counted
+    return asked
+
+
+def test_what_was_read_of_a_window_is_not_believed_beyond_its_end(storage, clock):
+    key = parse("5/minute").key_for("a")
+    storage.incr(key, 60)
+    storage.get(key)
+    clock.advance(61)
+
+    assert storage.get_expiry(key) == clock.seconds
+
+
+def test_the_oldest_hit_tells_where_a_moving_window_starts(storage, clock):
+    key, began = "LIMITER/a/5/1/minute", clock.seconds
+    assert storage.get_moving_window(key, 5, 60) == (began, 0)
+    for gap in (0, 10, 20):
+        clock.advance(gap)
+        storage.acquire_entry(key, 5, 60)
+
+    assert storage.get_moving_window(key, 5, 60) == (pytest.approx(began), 3)
+    clock.advance(31)
+    assert storage.get_moving_window(key, 5, 60) == (pytest.approx(began + 10), 2)
+
+
+def test_without_a_cluster_requests_pass_unless_errors_are_asked_for():
+    item = parse("1/minute")
+    passing = storage_from_string(NOWHERE, wait=0.05)
+    failing = storage_from_string(f"{NOWHERE}?raise_on_outage=yes&wait=0.05")
+    wrapping = storage_from_string(NOWHERE, wait=0.05, raise_on_outage=True, wrap_exceptions=True)
+    try:
+        assert not passing.check()
+        for strategy in STRATEGIES.values():
+            assert [strategy(passing).hit(item, "a") for _ in range(3)] == [True] * 3
+        assert passing.incr("k/1/1/minute", 60, 7) == 7
+        assert not failing.check()
+        with pytest.raises(PeerUnavailable):
+            FixedWindowRateLimiter(failing).hit(item, "a")
+        with pytest.raises(StorageError) as caught:
+            FixedWindowRateLimiter(wrapping).hit(item, "a")
+        assert isinstance(caught.value.storage_error, PeerUnavailable)
+    finally:
+        for storage in (passing, failing, wrapping):
+            storage.close()
+
+
+def test_a_storage_that_was_closed_says_so():
+    storage = storage_from_string("ringfence+local://")
+    assert storage.check()
+    storage.close()
+
+    assert not storage.check()
+    with pytest.raises(ConfigError, match="closed"):
+        storage.get("k/1/1/minute")
+
+
+def test_a_limiter_that_was_given_is_left_to_its_owner(limiter):
+    RingfenceStorage(limiter=limiter).close()
+
+    assert limiter.check_limit("1/s", "a")
+
+
+@every_strategy
+def test_a_cluster_holds_one_limit_for_all_its_storages(strategy, cluster):
+    item = parse("5/hour")
+    storages = [storage_from_string(cluster.url) for _ in range(2)]
+    limiters = [strategy(storage) for storage in storages]
+    key = strategy.__name__
+    try:
+        with ThreadPoolExecutor(40) as pool:
+            allowed = list(pool.map(lambda n: limiters[n % 2].hit(item, key), range(40)))
+
+        assert sum(allowed) == 5
+        assert [each.get_window_stats(item, key).remaining for each in limiters] == [0, 0]
+        limiters[0].clear(item, key)
+        assert limiters[1].get_window_stats(item, key).remaining == 5
+        assert all(storage.check() for storage in storages)
+    finally:
+        for storage in storages:
+            storage.close()
+
+
+def test_the_environment_may_name_the_cluster(cluster, monkeypatch):
+    monkeypatch.setenv("RINGFENCE_URL", cluster.url)
+    storage = storage_from_string("ringfence://")
+    try:
+        assert storage.check()
+    finally:
+        storage.close()
+
+
+def test_a_forked_child_counts_on():
+    storage = storage_from_string("ringfence+local://")
+    storage.incr("k/1/1/minute", 60)
+    child = os.fork()
+    if not child:
+        os._exit(storage.incr("k/1/1/minute", 60))
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "mend"),
+    [
+        ("ringfence://h:1?speed=9", {}, "unknown option 'speed'"),
+        ("ringfence://h:1", {"speed": 9}, "known are raise_on_outage, wait"),
+        ("ringfence://h:1?wait=soon", {}, "no number of seconds"),
+        ("ringfence://h:1", {"wait": -1}, "no number of seconds"),
+        ("ringfence://h:1?raise_on_outage=perhaps", {}, "neither true nor false"),
+        ("ringfence://?ca=x", {}, "names no host"),
+        ("ringfence+local://h", {}, "neither host nor option"),
+        ("async+ringfence+local://", {"wait": 1}, "neither host nor option"),
+        ("async+ringfence://h:x", {}, "is not a number"),
+    ],
+)
+def test_an_address_with_something_wrong_is_refused_at_once(uri, options, mend):
+    with pytest.raises(ConfigError, match=mend):
+        storage_from_string(uri, **options)
+
+
+def test_options_may_be_said_in_either_place():
+    for storage in (
+        storage_from_string(NOWHERE, raise_on_outage="off", wait="0.05"),
+        storage_from_string(f"{NOWHERE}?raise_on_outage=False&wait=0.05"),
+    ):
+        assert storage.incr("k/1/1/minute", 60) == 1
+        storage.close()
+
+
+def test_limiters_of_both_kinds_can_be_given():
+    with local(RuleSet()) as limiter, connect(NOWHERE, wait=0.05) as other:
+        assert RingfenceStorage(limiter=limiter).check()
+        assert not RingfenceStorage(limiter=other).check()

@@ -1,0 +1,148 @@
+"""Flask-Limiter and slowapi, unchanged, with one address of ours: in this process and on nodes."""
+
+import anyio
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from flask import Flask
+from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.util import get_remote_address as flask_address
+from slowapi import Limiter as SlowLimiter
+from slowapi import _rate_limit_exceeded_handler
+from slowapi.errors import RateLimitExceeded
+from slowapi.util import get_remote_address as slow_address
+from starlette.responses import PlainTextResponse
+
+import ringfence.integrations.limits  # noqa: F401 - makes its addresses known
+
+STRATEGIES = ("fixed-window", "moving-window", "sliding-window-counter")
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+LOCAL = "ringfence+local://"
+
+
+def flask_app(uri, strategy="fixed-window", **options):
+    app = Flask("app")
+    limiter = FlaskLimiter(
+        flask_address,
+        app=app,
+        storage_uri=uri,
+        strategy=strategy,
+        headers_enabled=True,
+        **options,
+    )
+
+    @app.get("/a")
+    @limiter.limit("5/hour")
+    def a():
+        return "a"
+
+    @app.get("/failing")
+    @limiter.limit("2/hour", deduct_when=lambda response: response.status_code == 401)
+    def failing():
+        return "no", 401
+
+    return app, limiter
+
+
+def slow_app(uri, strategy="fixed-window", **options):
+    limiter = SlowLimiter(
+        slow_address, storage_uri=uri, strategy=strategy, headers_enabled=True, **options
+    )
+    app = FastAPI()
+    app.state.limiter = limiter
+    app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
+
+    @app.get("/a")
+    @limiter.limit("5/hour")
+    async def a(request: Request):
+        return PlainTextResponse("a")
+
+    return app, limiter
+
+
+def get_each(apps):
+    """Get /a of each of these, one after the other, in an asyncio loop."""
+
+    async def get(app):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
+            return await client.get("http://test/a")
+
+    async def get_all():
+        return [await get(app) for app in apps]
+
+    return anyio.run(get_all, backend="asyncio")
+
+
+@every_strategy
+def test_flask_limiter_admits_what_the_limit_says_and_tells_what_is_left(strategy):
+    app, limiter = flask_app(LOCAL, strategy)
+    client = app.test_client()
+
+    answers = [client.get("/a") for _ in range(7)]
+
+    assert [each.status_code for each in answers] == [200] * 5 + [429] * 2
+    assert [each.headers["X-RateLimit-Remaining"] for each in answers[:5]] == [*"43210"]
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 3601
+    limiter.reset()
+    assert client.get("/a").status_code == 200
+    limiter.storage.close()
+
+
+@every_strategy
+def test_flask_limiter_charges_only_failures_when_told_to(strategy):
+    app, limiter = flask_app(LOCAL, strategy)
+    client = app.test_client()
+
+    assert [client.get("/failing").status_code for _ in range(3)] == [401, 401, 429]
+    limiter.storage.close()
+
+
+def test_flask_limiter_falls_back_when_the_cluster_is_away_and_asks_whether_it_is_back():
+    app, limiter = flask_app(
+        "ringfence://127.0.0.1:9",
+        storage_options={"raise_on_outage": True, "wait": 0.05},
+        in_memory_fallback=["2/hour"],
+    )
+    client = app.test_client()
+
+    assert [client.get("/a").status_code for _ in range(3)] == [200, 200, 429]
+    limiter.storage.close()
+
+
+def test_flask_limiter_lets_requests_pass_when_the_cluster_is_away():
+    app, limiter = flask_app("ringfence://127.0.0.1:9", storage_options={"wait": 0.05})
+    client = app.test_client()
+
+    assert [client.get("/a").status_code for _ in range(7)] == [200] * 7
+    limiter.storage.close()
+
+
+@every_strategy
+def test_slowapi_admits_what_the_limit_says_and_tells_what_is_left(strategy):
+    app, limiter = slow_app(LOCAL, strategy)
+    answers = get_each([app] * 7)
+
+    assert [each.status_code for each in answers] == [200] * 5 + [429] * 2
+    assert [each.headers["X-RateLimit-Remaining"] for each in answers[:5]] == [*"43210"]
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 3601
+    limiter.reset()
+    assert get_each([app])[0].status_code == 200
+    limiter._storage.close()
+
+
+def test_two_servers_of_each_kind_share_one_budget_on_real_nodes(cluster):
+    """The two name their keys differently, so the budget is shared among each kind's servers."""
+    flasks = [flask_app(cluster.url, "moving-window") for _ in range(2)]
+    slows = [slow_app(cluster.url, "moving-window") for _ in range(2)]
+    clients = [app.test_client() for app, _ in flasks]
+    try:
+        statuses = [clients[n % 2].get("/a").status_code for n in range(12)]
+        assert statuses == [200] * 5 + [429] * 7
+
+        told = get_each([app for app, _ in slows] * 6)
+        assert [each.status_code for each in told] == [200] * 5 + [429] * 7
+    finally:
+        for _, limiter in flasks:
+            limiter.storage.close()
+        for _, limiter in slows:
+            limiter._storage.close()

@@ -1,0 +1,199 @@
+import anyio
+import pytest
+import trio
+
+import ringfence
+from ringfence.errors import ConfigError
+from ringfence.integrations.decorator import OverLimit, limited
+from ringfence.rules import RuleSet
+
+RULES = {
+    "domain": "jobs",
+    "descriptors": [
+        {"key": "to", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
+    ],
+}
+
+
+class TrioClock:
+    def now(self):
+        return round(trio.current_time() * 1e9)
+
+
+def test_a_function_is_called_as_often_as_its_limit_allows(limiter):
+    called = []
+
+    @limited(limiter, "2/hour", key="user")
+    def greet(user, times=1):
+        """Say hello."""
+        called.append((user, times))
+        return f"hello {user}"
+
+    assert greet("ann") == "hello ann"
+    assert greet(user="ann", times=2) == "hello ann"
+    assert greet("bob") == "hello bob"
+    with pytest.raises(OverLimit, match="greet is over its limit of 2; the same pass") as caught:
+        greet("ann")
+    assert 0 < caught.value.retry_after <= 7200
+    assert caught.value.decision.limit == 2
+    assert called == [("ann", 1), ("ann", 2), ("bob", 1)]
+    assert (greet.__name__, greet.__doc__) == ("greet", "Say hello.")
+
+
+def test_a_denied_call_can_return_a_default_instead(limiter):
+    @limited(limiter, "1/hour", when_denied="return", default="later")
+    def work():
+        return "done"
+
+    assert [work(), work()] == ["done", "later"]
+
+
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [
+        ((), ["ab", "xy"]),
+        ("left", ["ab", "ay"]),
+        (("left", "right"), ["ab", "ab"]),
+        (lambda left, right: right, ["ab", "xb"]),
+        (lambda left, right: (left, right), ["ab", "ab"]),
+    ],
+)
+def test_calls_with_the_same_key_share_a_budget(limiter, key, same):
+    @limited(limiter, "1/hour", key=key, when_denied="return", default=False)
+    def work(left, right):
+        return True
+
+    assert [work(*pair) for pair in same] == [True, False]
+
+
+def test_functions_count_apart_unless_they_are_given_one_name(limiter):
+    def make(**options):
+        @limited(limiter, "1/hour", when_denied="return", default=False, **options)
+        def first():
+            return True
+
+        @limited(limiter, "1/hour", when_denied="return", default=False, **options)
+        def second():
+            return True
+
+        return first, second
+
+    first, second = make()
+    assert [first(), second(), first()] == [True, True, False]
+    first, second = make(name="mail")
+    assert [first(), second()] == [True, False]
+
+
+def test_the_cost_may_depend_on_the_call(limiter):
+    @limited(limiter, "5/hour", cost=len)
+    def send(messages):
+        return len(messages)
+
+    assert send("abc") == 3
+    assert send("ab") == 2
+    with pytest.raises(OverLimit, match="no wait would help"):
+        send("abcdef")
+
+
+def test_the_rules_of_a_domain_may_say_the_limit():
+    with ringfence.blocking.local(RULES) as limiter:
+
+        @limited(limiter, domain="jobs", descriptors=lambda to: {"to": to}, when_denied="return")
+        def send(to):
+            return to
+
+        @limited(limiter, domain="jobs", descriptors={"to": "a"}, when_denied="return")
+        def send_to_a():
+            return "a"
+
+        assert [send("a"), send_to_a(), send("a"), send("b")] == ["a", "a", None, "b"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_coroutine_function_waits_for_a_blocking_limiter_in_any_loop(limiter, backend):
+    @limited(limiter, "1/hour", when_denied="return", default="later")
+    async def work():
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    async def twice():
+        return [await work(), await work()]
+
+    assert anyio.run(twice, backend=backend) == ["done", "later"]
+
+
+async def test_waiting_calls_get_their_turn_one_after_the_other_if_it_comes_in_time(autojump_clock):
+    async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
+        began = trio.current_time()
+
+        async def work():
+            return trio.current_time() - began
+
+        def waiting(max_wait):
+            limit = "1/s token_bucket"
+            return limited(limiter, limit, name="w", when_denied="wait", max_wait=max_wait)(work)
+
+        assert [await waiting(1.5)() for _ in range(3)] == pytest.approx([0, 1, 2])
+        with pytest.raises(OverLimit):
+            await waiting(0.5)()
+
+
+async def test_waiting_calls_heed_the_rules_too(autojump_clock):
+    async with ringfence.local(RULES, clock=TrioClock()) as limiter:
+
+        @limited(limiter, domain="jobs", descriptors={"to": "a"}, when_denied="wait")
+        async def work():
+            return True
+
+        assert await work()
+        assert await work()
+        with pytest.raises(OverLimit):
+            await work()
+
+
+def test_a_limiter_may_be_found_at_the_first_call(limiter):
+    found = []
+
+    @limited(lambda: found[0], "1/hour")
+    def work():
+        return True
+
+    found.append(limiter)
+    assert work()
+
+
+async def test_a_plain_function_needs_a_limiter_it_can_block_on():
+    async with ringfence.local(RuleSet()) as limiter:
+        with pytest.raises(ConfigError, match="cannot await; give it a limiter"):
+            limited(limiter, "1/s")(len)
+        later = limited(lambda: limiter, "1/s", name="len")(len)
+        with pytest.raises(ConfigError, match="cannot await"):
+            later("abc")
+
+
+@pytest.mark.parametrize(
+    ("options", "mend"),
+    [
+        ({}, "give either a limit"),
+        ({"limit": "1/s", "domain": "d", "descriptors": {"a": "b"}}, "give either a limit"),
+        ({"domain": "d"}, "give either a limit"),
+        ({"limit": "1/fortnigt"}, "unknown unit"),
+        ({"limit": "1/s", "when_denied": "shout"}, "none of raise, wait, return"),
+        ({"limit": "1/s", "max_wait": -1}, "max_wait -1 is no duration"),
+        ({"limit": "1/s", "key": "usr"}, "no parameter of .*it has: user"),
+    ],
+)
+def test_what_makes_no_sense_is_told_when_the_function_is_decorated(limiter, options, mend):
+    def greet(user):
+        return user
+
+    with pytest.raises(ConfigError, match=mend):
+        limited(limiter, **options)(greet)
+
+
+def test_an_asynchronous_generator_cannot_be_limited(limiter):
+    async def numbers():
+        yield 1
+
+    with pytest.raises(ConfigError, match="limit the function that iterates"):
+        limited(limiter, "1/s")(numbers)

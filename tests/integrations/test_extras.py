@@ -1,0 +1,25 @@
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("extra", ["limits", "httpx"])
+def test_without_its_extra_an_integration_says_which_one_to_install(extra):
+    program = f"import sys; sys.modules[{extra!r}] = None; import ringfence.integrations.{extra}"
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert told.returncode == 1
+    assert f"install Ringfence with its extra '{extra}'" in told.stderr
+
+
+def test_the_decorator_needs_no_extra():
+    program = (
+        "import sys; sys.modules['limits'] = sys.modules['httpx'] = None; "
+        "import ringfence.integrations.decorator, ringfence.integrations.testing"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True)

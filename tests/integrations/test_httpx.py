@@ -1,0 +1,239 @@
+import time
+
+import anyio
+import httpx
+import pytest
+import trio
+
+import ringfence
+from ringfence.client.blocking import local
+from ringfence.errors import ConfigError
+from ringfence.integrations.httpx import AsyncWaitingTransport, TurnTooLate, WaitingTransport
+from ringfence.integrations.over_limit import OverLimit
+from ringfence.rules import RuleSet
+
+RULES = {
+    "domain": "out",
+    "descriptors": [
+        {
+            "key": "path",
+            "rate_limit": {"unit": "hour", "requests_per_unit": 1},
+        },
+    ],
+}
+BUCKET = "1/s token_bucket"
+
+
+class TrioClock:
+    def now(self):
+        return round(trio.current_time() * 1e9)
+
+
+class Upstream:
+    """The other side: says what it is told to, in turn, then 200."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def __call__(self, request):
+        self.asked.append(request.url.path)
+        status, headers = self.answers.pop(0) if self.answers else (200, {})
+        return httpx.Response(status, headers=headers, text="hello")
+
+
+def client_of(limiter, upstream, *limit, **options):
+    return httpx.AsyncClient(
+        base_url="http://up.test",
+        transport=AsyncWaitingTransport(
+            limiter, *limit, **{"transport": httpx.MockTransport(upstream), **options}
+        ),
+    )
+
+
+class Unread(httpx.AsyncBaseTransport):
+    """Answers without reading the request, which `MockTransport` keeps as bytes."""
+
+    def __init__(self, upstream):
+        self.upstream = upstream
+
+    async def handle_async_request(self, request):
+        return self.upstream(request)
+
+
+class Sleeps:
+    """Sleeping as the blocking transport does it, without the time it takes."""
+
+    def __init__(self, monkeypatch):
+        self.at = 1000.0
+        self.slept = []
+        monkeypatch.setattr("ringfence.integrations.httpx.monotonic", lambda: self.at)
+        monkeypatch.setattr("ringfence.integrations.httpx.sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.at += seconds
+        if seconds:
+            self.slept.append(seconds)
+
+
+async def test_requests_wait_for_their_turn(autojump_clock):
+    upstream = Upstream()
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, BUCKET) as client,
+    ):
+        began = trio.current_time()
+        for _ in range(3):
+            assert (await client.get("/a")).text == "hello"
+
+        assert trio.current_time() - began == pytest.approx(2)
+        other = await client.get("http://other.test/a")
+        assert other.status_code == 200
+        assert trio.current_time() - began == pytest.approx(2), "another host's budget"
+
+
+async def test_a_request_whose_turn_comes_too_late_is_not_sent(autojump_clock):
+    upstream = Upstream()
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, BUCKET, max_wait=0.5) as client,
+    ):
+        await client.get("/a")
+        with pytest.raises(
+            TurnTooLate,
+            match=r"^GET http://up.test/b is over its limit of 1; the same passes in 1 s",
+        ) as caught:
+            await client.get("/b", params={"secret": "x"})
+
+        assert upstream.asked == ["/a"]
+        assert caught.value.request.url.path == "/b"
+        assert isinstance(caught.value, OverLimit | httpx.TransportError)
+        assert caught.value.retry_after == pytest.approx(1)
+
+
+async def test_rules_may_say_the_limit(autojump_clock):
+    async with ringfence.local(RULES, clock=TrioClock()) as limiter:
+        options = {"domain": "out", "descriptors": lambda request: {"path": request.url.path}}
+        async with client_of(limiter, Upstream(), **options, max_wait=1) as client:
+            await client.get("/a")
+            await client.get("/b")
+            with pytest.raises(TurnTooLate):
+                await client.get("/a")
+
+
+async def test_a_refusal_of_the_other_side_is_waited_out_when_that_was_asked_for(autojump_clock):
+    upstream = Upstream((429, {"Retry-After": "7"}), (503, {"Retry-After": "3"}))
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, "100/s", heed_retry_after=True) as client,
+    ):
+        began = trio.current_time()
+        answer = await client.post("/a", json={"x": 1})
+
+        assert answer.status_code == 200
+        assert trio.current_time() - began == pytest.approx(10)
+        assert upstream.asked == ["/a"] * 3
+
+
+async def test_others_of_the_same_key_are_held_back_as_well(autojump_clock):
+    upstream = Upstream((429, {"Retry-After": "7"}))
+    async with ringfence.local(RuleSet(), clock=TrioClock()) as limiter:
+        options = {"heed_retry_after": True, "max_wait": 10, "transport": Unread(upstream)}
+        async with client_of(limiter, upstream, "100/s", **options) as client:
+            began = trio.current_time()
+            streamed = await client.post("/a", content=chunks())
+            assert streamed.status_code == 429, "its body cannot be sent twice"
+            assert trio.current_time() == began
+
+            await client.get("/b")
+            assert trio.current_time() - began == pytest.approx(7)
+
+
+async def chunks():
+    yield b"once"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (429, {}),
+        (429, {"Retry-After": "x"}),
+        (429, {"Retry-After": "99"}),
+        (404, {"Retry-After": "1"}),
+    ],
+)
+async def test_what_is_not_worth_waiting_for_is_returned_as_it_is(answer, autojump_clock):
+    upstream = Upstream(answer)
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, "100/s", heed_retry_after=True) as client,
+    ):
+        began = trio.current_time()
+        assert (await client.get("/a")).status_code == answer[0]
+        assert trio.current_time() == began
+        assert len(upstream.asked) == 1
+
+
+async def test_refusals_are_passed_on_unless_told_to_heed_them(autojump_clock):
+    upstream = Upstream((429, {"Retry-After": "1"}))
+    async with (
+        ringfence.local(RuleSet(), clock=TrioClock()) as limiter,
+        client_of(limiter, upstream, "100/s") as client,
+    ):
+        assert (await client.get("/a")).status_code == 429
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_blocking_limiter_serves_an_async_client_in_any_loop(backend):
+    upstream = Upstream()
+
+    async def get_twice():
+        async with client_of(limiter, upstream, "1/hour", max_wait=0) as client:
+            await client.get("/a")
+            with pytest.raises(TurnTooLate):
+                await client.get("/a")
+
+    with local(RuleSet()) as limiter:
+        anyio.run(get_twice, backend=backend)
+
+
+def test_a_blocking_client_waits_too(monkeypatch):
+    sleeps, upstream = Sleeps(monkeypatch), Upstream((429, {"Retry-After": "7"}))
+    with local(RuleSet()) as limiter:
+        transport = WaitingTransport(
+            limiter,
+            "2/hour",
+            heed_retry_after=True,
+            transport=httpx.MockTransport(upstream),
+            key=lambda request: "all",
+        )
+        with httpx.Client(transport=transport) as client:
+            assert client.get("http://up.test/a").status_code == 200
+            assert sleeps.slept == [7]
+            with pytest.raises(TurnTooLate):
+                client.get("http://other.test/a")
+
+
+def test_a_blocking_client_waits_for_its_turn_in_real_time():
+    with (
+        local(RuleSet()) as limiter,
+        httpx.Client(
+            transport=WaitingTransport(
+                limiter, "10/s token_bucket burst 1", transport=httpx.MockTransport(Upstream())
+            )
+        ) as client,
+    ):
+        began = time.monotonic()
+        for _ in range(3):
+            client.get("http://up.test/a")
+
+        assert time.monotonic() - began >= 0.19
+
+
+@pytest.mark.parametrize("kind", [WaitingTransport, AsyncWaitingTransport])
+def test_what_makes_no_sense_is_told_at_once(kind):
+    with local(RuleSet()) as limiter:
+        with pytest.raises(ConfigError, match="give either a limit"):
+            kind(limiter)
+        with pytest.raises(ConfigError, match="no duration"):
+            kind(limiter, "1/s", max_wait=-1)

@@ -1,0 +1,102 @@
+"""The port itself, over real sockets of this host."""
+
+import json
+import socket
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from node.http import OperatorPort, open_port
+from node.http.connection import Limits
+from ringfence.errors import ConfigError
+from tests.node.cluster import world
+
+
+@asynccontextmanager
+async def port(limits: Limits | None = None) -> AsyncIterator[OperatorPort]:
+    async with world("a") as made:
+        opened = await open_port(made.nodes["a"], ("127.0.0.1", 0), None, limits)
+        made.nursery.start_soon(opened.run)
+        yield opened
+
+
+def get(url: str) -> tuple[int, object]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def get_text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+@asynccontextmanager
+async def connected(opened: OperatorPort) -> AsyncIterator[trio.SocketStream]:
+    """A connection that has been answered once, and so has surely been accepted."""
+    stream = await trio.open_tcp_stream("127.0.0.1", int(opened.url.rpartition(":")[2]))
+    async with stream:
+        await ask(stream)
+        yield stream
+
+
+async def ask(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    heard = b""
+    while b"}" not in heard:
+        heard += await stream.receive_some()
+    assert heard.startswith(b"HTTP/1.1 200")
+
+
+async def test_the_port_answers_over_http() -> None:
+    async with port() as opened:
+        assert opened.url.startswith("http://127.0.0.1:")
+        ready = await trio.to_thread.run_sync(get, f"{opened.url}/readyz")
+        wrong = await trio.to_thread.run_sync(get, f"{opened.url}/nothing")
+
+    assert ready == (200, {"status": "ready", "node": "a", "state": "alive"})
+    assert wrong[0] == 404
+
+
+async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> None:
+    with trio.fail_after(20):
+        async with (
+            port(Limits(connections=2)) as opened,
+            connected(opened) as first,
+            connected(opened) as second,
+            connected(opened) as third,
+        ):
+            assert await first.receive_some() == b""
+            await ask(second)
+            await ask(third)
+
+
+async def test_connections_that_break_are_no_bugs() -> None:
+    async with port() as opened:
+        for said in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+            async with connected(opened) as stream:
+                if said:
+                    await stream.send_all(said)
+                # Closed like this it is reset: nothing more can be read or written.
+                stream.socket.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+        answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
+
+    assert "ringfence_decisions" in answer
+    assert "http_bug" not in answer
+
+
+async def test_an_address_that_is_taken_is_said_to_be_so() -> None:
+    async with port() as opened, world("a") as other:
+        taken = int(opened.url.rpartition(":")[2])
+
+        with pytest.raises(ConfigError, match="choose another address"):
+            await open_port(other.nodes["a"], ("127.0.0.1", taken), None)

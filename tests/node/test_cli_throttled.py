@@ -1,0 +1,140 @@
+"""`ringfence throttled`: the lists of several nodes as one, and what is said when one fails."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner, Result
+
+from node.cli.throttled import throttled
+from ringfence.errors import RingfenceError
+
+Serve = Callable[..., str]
+
+
+def told(node: str, *rows: tuple[str, int, int]) -> bytes:
+    keys = [
+        {
+            "rule": "api > client",
+            "identity": "0" * 16,
+            "shadow": False,
+            "counter": [["client", name]],
+            "key": name.encode().hex(),
+            "denied": denied,
+            "error": error,
+        }
+        for name, denied, error in rows
+    ]
+    total = sum(denied for _, denied, _ in rows)
+    return json.dumps(
+        {"asked": node, "denied": total, "seconds": [300, 600], "keys": keys}
+    ).encode()
+
+
+@contextmanager
+def serving(body: bytes, status: int = 200, seen: list[str] | None = None) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if seen is not None:
+                seen.append(f"{self.path} {self.headers.get('Authorization')}")
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with ExitStack() as stack:
+        yield lambda *words, **more: stack.enter_context(serving(*words, **more))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(throttled, words)
+
+
+def refusal(*words: str) -> str:
+    error = run(*words).exception
+    assert isinstance(error, RingfenceError)
+    return str(error)
+
+
+def rows_of(result: Result) -> Sequence[tuple[str, str, int]]:
+    rows = json.loads(result.output)["keys"]
+    return [(row["node"], row["counter"][0][1], row["denied"]) for row in rows]
+
+
+def test_the_lists_of_all_nodes_are_one(serve: Serve) -> None:
+    urls = [serve(told("a", ("x", 5, 0), ("y", 1, 0))), serve(told("b", ("z", 3, 1)))]
+
+    result = run(*urls, "--json", "--count", "2")
+
+    assert rows_of(result) == [("a", "x", 5), ("b", "z", 3)]
+    assert json.loads(result.output)["denied"] == 9
+
+
+def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
+    result = run(serve(told("a", ("203.0.113.7", 1200, 0), ("x\x1b[2J", 40, 8))))
+
+    lines = result.output.splitlines()
+    assert lines[1].split() == ["1200", "client=203.0.113.7", "api", ">", "client", "a"]
+    assert lines[2].startswith("32 to 40  client=x?[2J")
+    assert lines[3] == "1240 denials in all during the last 5 to 10 minutes"
+
+
+def test_when_nobody_was_denied_that_is_said(serve: Serve) -> None:
+    assert run(serve(told("a"))).output == "nobody was denied lately\n"
+
+
+def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path) -> None:
+    seen: list[str] = []
+    path = tmp_path / "ops.token"
+    path.write_text("ops.00ff\n", "ascii")
+
+    run(serve(told("a"), seen=seen), "--token-file", str(path), "--count", "7")
+
+    assert seen == ["/v1/throttled?count=7 Bearer ops.00ff"]
+
+
+def test_a_refusal_is_told_as_the_node_says_it(serve: Serve) -> None:
+    body = json.dumps({"status": 401, "title": "this needs a token", "detail": "send one"})
+
+    assert "this needs a token; send one" in refusal(serve(body.encode(), 401))
+    assert "it answers 502" in refusal(serve(b"<html>", 502))
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"asked": 1}'])
+def test_what_is_no_operators_port_is_said_to_be_none(serve: Serve, body: bytes) -> None:
+    assert "no operator's port" in refusal(serve(body))
+
+
+def test_a_node_that_does_not_answer_is_named() -> None:
+    assert "http://127.0.0.1:9: no answer" in refusal("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:7180", "ftp://x", "http://", "http://[", "http://a b"])
+def test_what_is_no_url_is_said_to_be_none(url: str) -> None:
+    assert url in refusal(url)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+
+    assert missing in refusal("http://127.0.0.1:9", "--token-file", missing)
+    assert missing in refusal("http://127.0.0.1:9", "--ca", missing)

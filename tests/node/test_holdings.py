@@ -1,0 +1,70 @@
+"""Whose counters a node counts, without any network."""
+
+from hashring import NodeId, shard_of
+from node.counters import Counters
+from node.holdings import Holdings
+from ringfence.client.batch import Batch
+from ringfence.client.local import decide_by
+from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.wire import Op
+
+DAY = 86_400_000_000_000
+RULE = 7
+KEY = RULE.to_bytes(8, "big") + b"\x01k"
+NOW = 1_800_000_000 * 1_000_000_000
+
+
+class Host:
+    """A node's holdings and its engine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = NodeId(name)
+        self.engine = Engine(max_keys=100)
+        self.engine.set_rules({RULE: EngineRule(Limit(1000, DAY))})
+        self.holdings = Holdings(
+            self.name,
+            self.engine,
+            Counters(),
+            lambda key: DAY,
+            lambda keys: None,
+            max_keys=100,
+            first_gift=1,
+        )
+
+    def spend(self, units: int) -> None:
+        batch = Batch(Op.CHECK, [KEY], [units])
+        self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
+
+    def stand_in_for(self, owner: str) -> None:
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), [], NOW)
+
+    def copy_to(self, other: "Host") -> None:
+        other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
+
+    @property
+    def used(self) -> int:
+        return self.engine.used(KEY, NOW)
+
+
+def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> None:
+    one, other = Host("a"), Host("b")
+    for host in (one, other):
+        host.stand_in_for("c")
+        host.spend(5)
+    for _ in range(5):
+        one.copy_to(other)
+        other.copy_to(one)
+
+    assert (one.used, other.used) == (5, 5)
+
+
+def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin(shard_of(KEY))
+    stand_in.stand_in_for("c")
+    owner.spend(4)
+    stand_in.spend(5)
+
+    owner.copy_to(stand_in)
+
+    assert stand_in.used == 9

@@ -1,0 +1,125 @@
+"""Decisions by rule, result and source, and what happens when there are too many rules."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from node.measures import MOST_LABELS, NO_RULE, OTHER_RULES, Measures, Span
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.limiter import Code, Limit, Outcomes
+from ringfence.rules import Rule
+from ringfence.wire import Op, Source
+
+
+def rule(number: int, key: str, *, shadow: bool = False) -> Rule:
+    return Rule(number, "api", ((key, None),), Limit(5, 60_000_000_000), shadow=shadow)
+
+
+def batch_of(*numbers: int, op: Op = Op.CHECK) -> Batch:
+    keys = [number.to_bytes(8, "big") + b"\x01%d" % at for at, number in enumerate(numbers)]
+    return Batch(op, keys, [1] * len(keys))
+
+
+def verdicts_of(codes: Sequence[Code], source: Source = Source.OWNER) -> Verdicts:
+    return Verdicts(Outcomes(list(codes)), [source] * len(codes))
+
+
+@pytest.fixture
+def rules() -> dict[int, Rule]:
+    return {1: rule(1, "client"), 2: rule(2, "beta", shadow=True)}
+
+
+@pytest.fixture
+def measures(rules: dict[int, Rule]) -> Measures:
+    return Measures(rules.get)
+
+
+def test_checks_are_counted_by_rule_and_result(measures: Measures) -> None:
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
+    measures.decided(batch_of(1), verdicts_of([Code.DENIED]), stand_in=False)
+    codes = [Code.ALLOWED, Code.OVER_SOFT, Code.NEVER, Code.DENIED, Code.UNCHARGED]
+    measures.decided(batch_of(1, 1, 1, 2, 1), verdicts_of(codes), stand_in=False)
+    measures.decided(batch_of(7), verdicts_of([Code.UNKNOWN_RULE]), stand_in=False)
+
+    assert measures.decisions() == {
+        ("api > client", "allowed", "owner"): 2,
+        ("api > client", "over_soft", "owner"): 1,
+        ("api > client", "denied", "owner"): 2,
+        ("api > client", "uncharged", "owner"): 1,
+        ("api > beta", "shadow_denied", "owner"): 1,
+        (NO_RULE, "unknown_rule", "owner"): 1,
+    }
+
+
+def test_the_sources_are_told_apart(measures: Measures) -> None:
+    measures.decided(batch_of(1, 1), verdicts_of([Code.ALLOWED, Code.DENIED]), stand_in=True)
+    answer = verdicts_of([Code.ALLOWED, Code.ALLOWED, Code.DENIED], Source.OWNER)
+    answer.sources[1:] = [Source.POLICY, Source.LOCAL]
+    measures.undecided(batch_of(1, 1, 1), answer)
+
+    assert measures.decisions() == {
+        ("api > client", "allowed", "standby"): 1,
+        ("api > client", "denied", "standby"): 1,
+        ("api > client", "allowed", "policy"): 1,
+        ("api > client", "denied", "local"): 1,
+    }
+
+
+def test_refunds_and_resets_are_no_decisions(measures: Measures) -> None:
+    measures.decided(batch_of(1, op=Op.REFUND), verdicts_of([Code.ALLOWED]), stand_in=False)
+    measures.undecided(batch_of(1, op=Op.RESET), verdicts_of([Code.ALLOWED], Source.POLICY))
+
+    assert measures.decisions() == {}
+    assert measures.frame_checks.sum == 0
+
+
+def test_no_count_falls_when_a_rule_goes_away(measures: Measures, rules: dict[int, Rule]) -> None:
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
+    before = measures.decisions()
+    del rules[1]
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
+
+    assert before == {("api > client", "allowed", "owner"): 1}
+    assert measures.decisions() == before | {(NO_RULE, "allowed", "owner"): 1}
+
+
+def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: Measures) -> None:
+    rules.update({number: rule(number, f"key{number}") for number in range(10, 10 + MOST_LABELS)})
+    numbers = [1, *range(10, 10 + MOST_LABELS)]
+    measures.decided(batch_of(*numbers), verdicts_of([Code.ALLOWED] * len(numbers)), stand_in=False)
+
+    found = measures.decisions()
+
+    assert len(found) == MOST_LABELS + 1
+    assert found[OTHER_RULES, "allowed", "owner"] == 1
+
+
+def test_ids_that_strangers_make_up_take_no_memory(measures: Measures) -> None:
+    for number in range(100, 10_100):
+        measures.decided(batch_of(number), verdicts_of([Code.UNKNOWN_RULE]), stand_in=False)
+
+    assert len(measures._asked) + len(measures._odd) < 5000
+    assert measures.decisions() == {(NO_RULE, "unknown_rule", "owner"): 10_000}
+
+
+def test_a_name_is_no_longer_than_a_label_may_be(rules: dict[int, Rule]) -> None:
+    long = Measures(rules.get).label_of(rule(3, "x" * 500))
+
+    assert len(long) < 250
+    assert long.endswith("0000000000000003")
+
+
+def test_who_is_denied_is_remembered(measures: Measures) -> None:
+    batch = batch_of(1, 2)
+    measures.decided(batch, verdicts_of([Code.ALLOWED, Code.DENIED]), stand_in=False)
+
+    assert [row.key for row in measures.throttled.most(5)] == [batch.keys[1]]
+
+
+def test_a_span_counts_values_by_their_binary_digits() -> None:
+    span = Span(4)
+    for value in (0, 1, 2, 3, 4, 7, 8, 1000):
+        span.add(value)
+
+    assert span.counts == [1, 1, 2, 4]
+    assert span.sum == 1025

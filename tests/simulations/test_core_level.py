@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import pytest
+
+from simulations.core_watch import detection_bound
+from simulations.drawing import drawn
+from simulations.scenario import Fault, Load, Scenario
+from simulations.scenarios import RULES, scenario
+from simulations.simulate_cores import simulate_cores
+
+EXACT = Load(rule="exact", per_second=30, keys=20)
+
+
+def small(*faults, **changes):
+    fields = {"nodes": 4, "seconds": 8.0, "calm": 12.0, "loads": (EXACT,)} | changes
+    return Scenario("small", "for a test", level="core", rules=RULES, faults=faults, **fields)
+
+
+def run(case, seed=1):
+    return simulate_cores(case, seed, "a command")
+
+
+def test_equal_seeds_have_equal_histories_and_others_have_not():
+    case = small(Fault(2, "crash", 4, {"node": "n2"}), seconds=4.0, calm=4.0)
+    one, again, other = run(case, 1), run(case, 1), run(case, 2)
+    assert one.event_hash == again.event_hash
+    assert one.figures == again.figures
+    assert one.event_hash != other.event_hash
+
+
+def test_nothing_is_lost_or_waited_for_while_nothing_goes_wrong():
+    outcome = run(small(calm=2.0))
+    assert outcome.violations == []
+    assert outcome.figures["by_owner"] == outcome.figures["checks"] > 100
+    assert outcome.figures["deaths"] == 0
+
+
+def test_a_crash_is_noticed_in_time_and_the_others_take_the_shards():
+    outcome = run(small(Fault(2, "crash", None, {"node": "n2"})))
+    assert outcome.violations == []
+    assert outcome.marks["member_died"] == 3
+    assert outcome.marks["shard_taken_over"] > 1000
+    assert 0 < outcome.figures["detection_worst_s"] < outcome.figures["detection_bound_s"]
+
+
+def test_a_node_that_leaves_and_comes_back_loses_no_hit():
+    outcome = run(small(Fault(2, "leave", 5, {"node": "n3"})))
+    assert outcome.violations == []
+    assert outcome.figures["lost"] == 0
+    assert outcome.marks["shard_given"] > 1000
+    assert outcome.marks["shard_taken_over"] == 0
+
+
+def test_two_sides_of_a_healed_split_agree_again_on_members_shards_and_hits():
+    outcome = run(small(Fault(1, "cut", 7, {"node": "n1"}), calm=45.0))
+    assert outcome.violations == []
+    assert outcome.marks["member_died"] > 0
+    assert outcome.marks["split_healed"] > 1000
+    assert outcome.figures["converged_at_s"] > 7
+
+
+def test_data_centers_hear_of_each_others_hits():
+    load = Load(rule="everywhere", per_second=40, keys=2)
+    outcome = run(small(nodes=4, datacenters=2, loads=(load,)))
+    assert outcome.violations == []
+    assert 0 < outcome.figures["staleness_worst_ms"] <= 2000
+
+
+def test_lost_repeated_and_late_datagrams_change_no_count():
+    faults = (
+        Fault(1, "loss", 6, {"share": 0.1}),
+        Fault(1, "repeats", 6, {"share": 0.5}),
+        Fault(2, "clock_drift", 6, {"node": "n2", "ppm": 500}),
+    )
+    outcome = run(small(*faults))
+    assert outcome.violations == []
+
+
+def test_a_clock_that_is_an_hour_off_is_noticed_and_trusted_again():
+    faults = (
+        Fault(1, "clock_step", None, {"node": "n3", "by_s": 3600}),
+        Fault(6, "clock_step", None, {"node": "n3", "by_s": -3600}),
+    )
+    outcome = run(small(*faults, calm=20.0))
+    assert outcome.violations == []
+    assert outcome.marks["clock_suspect"]
+    assert outcome.marks["clock_trusted_again"]
+
+
+def test_a_judge_who_is_told_of_no_fault_calls_a_split_a_violation():
+    cut = Fault(1, "cut", 18, {"node": "n1"})
+    blind = run(replace(scenario("canary"), faults=(cut,), calm=5.0))
+    assert {"over_admission", "false_death"} <= {each.property for each in blind.violations}
+
+
+def test_a_fault_that_is_none_is_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="unknown fault 'flood'"):
+        run(small(Fault(1, "flood")))
+
+
+def test_scenarios_drawn_for_a_swarm_follow_from_the_seed_alone():
+    for level in ("core", "node"):
+        cases = [drawn(seed, level) for seed in range(60)]
+        assert cases == [drawn(seed, level) for seed in range(60)]
+        assert {case.datacenters for case in cases} == {1, 2, 3}
+        assert {case.nodes for case in cases} == {2, 3, 4, 5, 6}
+        assert any(case.faults for case in cases)
+        assert all((fault.until or 0) <= case.seconds for case in cases for fault in case.faults)
+
+
+def test_detection_may_take_longer_among_more_members():
+    assert detection_bound(4) < detection_bound(30) < detection_bound(1000) < 40

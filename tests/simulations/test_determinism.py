@@ -1,0 +1,177 @@
+"""Equal seeds, equal histories: nothing that runs inside may depend on anything but the seed."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from simulations.mutants import GROUNDS
+from simulations.simulate import simulate_nodes
+from tests.simulations.chance import found_in
+
+ROOT = Path(__file__).parents[2]
+INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
+OUTSIDE = {
+    "node/cli": "the command line",
+    "node/demo": "real processes and their show",
+    "node/discovery.py": "asks the host's resolver",
+    "node/entry.py": "the command line",
+    "node/keys.py": "makes keys, which nobody may foresee",
+    "node/replay": "replays a log against a real cluster",
+    "node/serve.py": "a node on a real network",
+    "ringfence/blocking.py": "threads",
+    "ringfence/client/blocking.py": "threads",
+    "ringfence/client/connect.py": "a client on a real network",
+    "ringfence/gateway": "a process of its own, on a real network",
+    "ringfence/integrations": "runs in other frameworks",
+    "ringfence/transport/icmp.py": "a real network",
+    "ringfence/transport/tls.py": "certificates have dates",
+    "ringfence/transport/udp.py": "a real network",
+    "ringfence/transport/udp_anyio.py": "a real network",
+    "ringfence/transport/udp_trio.py": "a real network",
+    "simulations/cli": "the command line",
+    "simulations/cli.py": "the command line",
+    "simulations/swarm.py": "starts processes and waits for them",
+    "simulations/mutants/trial.py": "has nodes count in Python, where mutants are",
+    "simulations/mutants/hunt.py": "starts processes and waits for them",
+}
+"""What no simulated node or client runs, and why."""
+ALLOWED = {
+    ("ringfence/client/clock.py", "time.time_ns"): "the host's clock, for production alone",
+    ("ringfence/client/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
+    ("ringfence/transport/endpoint.py", "os.urandom"): "a default that tests and worlds replace",
+    ("ringfence/transport/pipe.py", "order of self.cids"): "each is struck out; nothing is sent",
+    ("node/settings.py", "os.environ"): "what a real node is started with",
+    ("node/settings.py", "socket.gethostname"): "what a real node is started with",
+    ("ringfence/client/cluster.py", "id()"): "asks whether a link is in use; nothing is ordered",
+    ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
+    ("simulations/simulate.py", "time.perf_counter"): "how long a run took, which no event tells",
+}
+"""Uses that change no history, and why."""
+
+TWICE = """
+import sys
+junk = [bytearray(n % 4096) for n in range({junk})]
+del junk[::3]
+from simulations.mutants import GROUNDS
+from simulations.simulate import simulate_nodes
+import logging; logging.disable(logging.CRITICAL)
+for name in {names}:
+    print(name, simulate_nodes(GROUNDS[name].scenario, {seed}, "").event_hash)
+"""
+
+
+@cache
+def uses_inside() -> tuple[tuple[str, int, str], ...]:
+    """Module, line and name of each use that `chance` finds."""
+    return tuple(
+        (name, line, use)
+        for folder in INSIDE
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not is_outside(name := path.relative_to(ROOT).as_posix())
+        for line, use in found_in(path.read_text("utf-8"))
+    )
+
+
+def is_outside(name: str) -> bool:
+    return any(name == shell or name.startswith(f"{shell}/") for shell in OUTSIDE)
+
+
+def test_what_runs_inside_knows_no_clock_no_shared_chance_and_no_order_of_sets() -> None:
+    found = [
+        f"{name}, line {line}: {use}; take it from the arguments, or put it in order"
+        for name, line, use in uses_inside()
+        if (name, use) not in ALLOWED
+    ]
+
+    assert not found, "\n".join(found)
+
+
+def test_every_use_that_is_allowed_is_still_there() -> None:
+    used = {(name, use) for name, _, use in uses_inside()}
+
+    assert ALLOWED.keys() <= used
+
+
+@pytest.mark.parametrize(
+    ("source", "use"),
+    [
+        ("import time\ntime.monotonic()", "time.monotonic"),
+        ("from time import perf_counter as now\nnow()", "time.perf_counter"),
+        ("import time as clock\nread = clock.time", "time.time"),
+        ("from datetime import datetime\ndatetime.now()", "datetime.datetime.now"),
+        ("import datetime as dt\ndt.date.today()", "datetime.date.today"),
+        ("import random\nrandom.choice([1])", "random.choice"),
+        ("from random import shuffle\nshuffle([])", "random.shuffle"),
+        ("from random import SystemRandom\nSystemRandom()", "random.SystemRandom"),
+        ("import os\nos.urandom(8)", "os.urandom"),
+        ("import secrets\nsecrets.token_hex()", "secrets.token_hex"),
+        ("from uuid import uuid4\nuuid4()", "uuid.uuid4"),
+        ("sorted([], key=lambda each: hash(each))", "hash()"),
+        ("place = id(object())", "id()"),
+        ("for each in {1, 2}: print(each)", "order of {1, 2}"),
+        ("found = list(set([1]))", "order of set([1])"),
+        ("a = {}\nfor each in a.keys() & {1}: pass", "order of a.keys() & {1}"),
+        ("a = b = {}\nfor each in a.keys() - b: pass", "order of a.keys() - b"),
+        ("def f(some: set[str]):\n    return [each for each in some]", "order of some"),
+        ("def f(it):\n    some = {e for e in it}\n    return ', '.join(some)", "order of some"),
+        ("def f(it):\n    some = frozenset(it)\n    return (0, *some)", "order of some"),
+        ("def f(it):\n    some = set(it)\n    return some.pop()", "order of some"),
+        (
+            "class A:\n    def __init__(self):\n        self.some: set[int] = set()\n"
+            "    def f(self):\n        for each in self.some: print(each)",
+            "order of self.some",
+        ),
+    ],
+)
+def test_each_source_of_difference_is_seen(source: str, use: str) -> None:
+    assert use in [found for _, found in found_in(source)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from random import Random\nRandom(1).choice([1])",
+        "def f(random):\n    return random.choice([1])",
+        "for each in sorted({1, 2}): print(each)",
+        "def f(some: set[int]):\n    return max(some), len(some), 1 in some, sorted(some)",
+        "def f(some: set[int]):\n    return any(each > 1 for each in some)",
+        "def f(some: set[int]):\n    return {each + 1 for each in some}",
+        "for each in {'a': 1}: print(each)",
+        "for each in dict.fromkeys([1]).keys(): print(each)",
+    ],
+)
+def test_what_the_seed_decides_is_let_pass(source: str) -> None:
+    assert found_in(source) == []
+
+
+def test_a_run_is_the_same_in_another_process_with_other_hashes_and_another_heap() -> None:
+    names = ("leave",)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWICE.format(junk=junk, names=names, seed=5)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed, junk in (("1", 0), ("4242", 50_000))
+    ]
+
+    one, other = (child.communicate(timeout=100)[0] for child in children)
+
+    assert one == other
+    assert len(set(one.split())) == 2 * len(names)
+
+
+@pytest.mark.parametrize("name", ["costs", "clock-ahead"])
+def test_a_run_repeated_in_one_process_is_the_same(name: str) -> None:
+    scenario = GROUNDS[name].scenario
+
+    one, other = (simulate_nodes(scenario, 3, "").event_hash for _ in range(2))
+
+    assert one == other
+    assert simulate_nodes(scenario, 4, "").event_hash != one

@@ -1,0 +1,45 @@
+"""What the simulation found in the code that ships, each as the smallest run that showed it."""
+
+import pytest
+
+from simulations.changes import fault_of
+from simulations.running import run_scenario
+from simulations.scenario import Load, Scenario
+from simulations.scenarios import RULES
+
+
+def run(*faults: str, nodes: int = 3, datacenters: int = 1, calm: float = 20) -> list[str]:
+    scenario = Scenario(
+        "found",
+        "a bug",
+        nodes=nodes,
+        datacenters=datacenters,
+        seconds=14,
+        calm=calm,
+        rules=RULES,
+        loads=(Load(rule="exact", per_second=15, keys=20),),
+        faults=tuple(fault_of(text) for text in faults),
+    )
+    outcome = run_scenario(scenario, 7, scenario)
+    return [f"{each.property}: {each.text}" for each in outcome.violations]
+
+
+def test_counters_whose_gift_was_lost_on_the_way_are_offered_again() -> None:
+    assert run("cut@2-12 node=n3 one_way=1") == []
+
+
+@pytest.mark.parametrize("by_s", [-10, -1.5, 5])
+def test_a_clock_that_is_seconds_off_is_put_right_within_seconds(by_s: float) -> None:
+    assert run(f"clock_step@3 node=n2 by_s={by_s}", calm=15) == []
+
+
+def test_a_node_alone_in_its_data_center_decides_whatever_its_clock() -> None:
+    assert run("clock_step@3 node=n1 by_s=5", datacenters=3) == []
+
+
+def test_what_changed_while_the_standby_could_not_be_reached_is_copied_later() -> None:
+    assert run("cut@3-4.2 node=n1 from=n2", "crash@13 node=n1", calm=12) == []
+
+
+def test_a_host_that_is_busy_for_long_moves_nobodys_clock() -> None:
+    assert run("busy@2-12 node=n3 cost_ms=20", "leave@8-13 node=n2") == []

@@ -1,0 +1,89 @@
+import pytest
+
+from ringfence.rules.load import load_text
+from ringfence.wire import Source
+from simulations.judge import Final, Judge
+from simulations.ledger import Answered, Ledger
+from simulations.scenario import Fault, Scenario
+
+RULES = """
+domain: sim
+descriptors:
+  - key: day
+    rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}
+  - key: world
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
+  - key: parts
+    rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
+"""
+KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
+DAY = {"day": KNOWN["day"]}
+CRASH = (Fault(1, "crash", 2, {"node": "n1"}),)
+
+
+def answered(at, *, allowed=True, datacenter="dc1", retry_after=None, cost=1):
+    if not allowed and retry_after is None:
+        retry_after = 60.0
+    return Answered(
+        at, at + 0.001, datacenter, "k", cost, allowed, Source.OWNER, retry_after=retry_after
+    )
+
+
+def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0):
+    ledger = Ledger()
+    name = next(iter(rules))
+    for answer in answers:
+        ledger.add(name, answer)
+    for asked in late:
+        ledger.ask(name, "k", asked)
+    final = Final({(where, name, "k"): units for where, units in (used or {"dc1": 3}).items()})
+    scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
+    judge = Judge(rules, scenario, 0.2, 0.0)
+    return [each.property for each in judge.violations(ledger, final, end)]
+
+
+ALL = [answered(1.0), answered(2.0), answered(3.0)]
+
+
+def test_a_run_in_which_all_is_well_has_no_violation():
+    assert violations(DAY, [*ALL, answered(4.0, allowed=False)]) == []
+
+
+def test_a_check_that_nobody_ever_answered_breaks_the_deadline():
+    assert violations(DAY, ALL, late=[20.0]) == ["deadline"]
+    assert violations(DAY, ALL, late=[29.0]) == []
+
+
+@pytest.mark.parametrize("retry_after", [0.0, -1.0, 1e9])
+def test_who_is_denied_must_be_told_when_to_come_back(retry_after):
+    denied = answered(4.0, allowed=False, retry_after=retry_after)
+
+    assert violations(DAY, [*ALL, denied]) == ["retry_after"]
+
+
+def test_one_window_lets_its_amount_through_and_not_twice_that():
+    assert "over_admission" in violations(DAY, [*ALL, answered(4.0)])
+
+
+def test_laws_to_the_unit_are_for_runs_in_which_nothing_is_lost():
+    denied = answered(2.5, allowed=False)
+
+    assert "wrong_denial" in violations(DAY, [answered(1.0), denied], {"dc1": 1})
+    assert violations(DAY, [answered(1.0), denied], {"dc1": 1}, faults=CRASH) == []
+
+
+def test_sliding_counts_of_data_centers_agree_but_for_what_drains_meanwhile():
+    world = {"world": KNOWN["world"]}
+    some = [answered(1.0), answered(1.0, datacenter="dc2")]
+
+    assert violations(world, some, {"dc1": 200, "dc2": 203}, datacenters=2) == []
+    assert violations(world, some, {"dc1": 200, "dc2": 220}, datacenters=2) == ["agreement"]
+
+
+def test_the_parts_of_a_split_limit_are_one_limit():
+    parts = {"parts": KNOWN["parts"]}
+    here, there = ([answered(at, datacenter=dc) for at in (1.0, 2.0)] for dc in ("dc1", "dc2"))
+    more = answered(3.0, datacenter="dc2")
+
+    assert violations(parts, [*here, *there], datacenters=2) == []
+    assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]

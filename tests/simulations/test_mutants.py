@@ -1,0 +1,181 @@
+import inspect
+from pathlib import Path
+
+import pytest
+
+from node.shares import share_of
+from ringfence.limiter.reference.fixed_window import FixedWindow
+from simulations.mutants import (
+    GROUNDS,
+    MUTANTS,
+    Edit,
+    Kill,
+    Mutant,
+    MutantGone,
+    Result,
+    as_row,
+    hunt,
+    planted,
+    summary,
+    try_out,
+)
+
+WORDS = Edit("node.shares:_part", "amount // count", "amount")
+
+
+def target_of(edit: Edit) -> object:
+    module, _, path = edit.target.partition(":")
+    found: object = inspect.importlib.import_module(module)
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part)
+    return found
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_can_be_planted_and_leaves_no_trace(name: str) -> None:
+    mutant = MUTANTS[name]
+    before = [target_of(edit) for edit in mutant.edits]
+
+    with planted(mutant):
+        during = [target_of(edit) for edit in mutant.edits]
+
+    assert all(one is not other for one, other in zip(before, during, strict=True))
+    assert [target_of(edit) for edit in mutant.edits] == before
+
+
+def test_enough_is_planted_and_each_mutant_is_hunted_somewhere() -> None:
+    assert len(MUTANTS) >= 34
+    assert all(mutant.grounds for mutant in MUTANTS.values())
+    assert {name for mutant in MUTANTS.values() for name in mutant.grounds} == GROUNDS.keys()
+    assert all(mutant.about[-1] != "." for mutant in MUTANTS.values())
+
+
+def test_the_page_on_mutants_lists_them_all() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mutants.md").read_text("utf-8")
+    rows = {line.split(" | ")[0].strip("| `"): line for line in page.splitlines() if "| " in line}
+
+    assert all(mutant.about in rows[mutant.name] for mutant in MUTANTS.values())
+    assert all(ground.scenario.about in rows[name] for name, ground in GROUNDS.items())
+    assert len(rows) == len(MUTANTS) + len(GROUNDS) + 2  # and the heads
+
+
+def test_a_planted_function_acts_wherever_it_was_imported() -> None:
+    from node import worldwide  # its own name for `share_of`
+
+    edit = Edit("node.shares:share_of", "names = sorted({datacenter, *datacenters})", "names = [1]")
+    with planted(Mutant("any", "", (edit,), ())):
+        assert worldwide.share_of is not share_of
+    assert worldwide.share_of is share_of
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (Edit("node.shares:nothing", "a", "b"), "there is no node.shares:nothing any more"),
+        (Edit("node.shares:Nothing.method", "a", "b"), "there is no node.shares:Nothing.method"),
+        (Edit("node.shares:_part", "not there", "b"), "does not have these words once"),
+        (Edit("node.shares:_part", "count", "b"), "does not have these words once"),
+        (Edit("node.tally:_PARTS", "128", "1"), "no function with Python source"),
+    ],
+)
+def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, says: str) -> None:
+    first = Edit("node.shares:share_of", "sorted", "list")
+    before = target_of(first)
+
+    with (
+        pytest.raises(MutantGone, match=says),
+        planted(Mutant("old", "", (first, edit), ())),
+    ):
+        pass
+
+    assert target_of(first) is before
+
+
+def test_what_is_planted_is_undone_when_the_block_fails() -> None:
+    before = FixedWindow.check
+
+    with pytest.raises(ZeroDivisionError), planted(MUTANTS["cost-ignored"]):
+        raise ZeroDivisionError
+
+    assert FixedWindow.check is before
+
+
+def test_a_crash_is_a_violation() -> None:
+    edit = Edit("simulations.ledger:Ledger.add", "self.answers.append((rule, answer))", "1 / 0")
+
+    found = try_out(Mutant("crash", "", (edit,), ()), GROUNDS["costs"], 1)
+
+    assert [each.property for each in found] == ["crash"]
+    assert "ZeroDivisionError" in found[0].text
+
+
+def test_a_hunt_finds_mutants_and_spares_the_code_as_it_ships() -> None:
+    told: list[tuple[str, int, int]] = []
+    mutants = [MUTANTS["merge-by-sum"], MUTANTS["cost-ignored"]]
+
+    results = hunt(
+        mutants, (1, 2), 2, lambda result, done, of: told.append((result.name, done, of))
+    )
+
+    assert [result.mutant for result in results] == [None, None, *mutants]
+    assert [result.kill is None for result in results] == [True, True, False, False]
+    assert [(result.runs, result.seeds) for result in results] == [(2, 2), (2, 2), (1, 0), (1, 0)]
+    assert results[2].kill is not None
+    assert (results[2].kill.scenario, results[2].kill.seed) == ("two-centers", 1)
+    assert results[2].kill.violation == "agreement"
+    assert sorted(told)[-1][0] == "merge-by-sum"
+    assert [(done, of) for _, done, of in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert summary(results) == {"planted": 2, "found": 2, "survivors": [], "false_alarms": []}
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    (shipped, result) = hunt([MUTANTS["cost-ignored"]], (1,), 2, patience=0.01)
+
+    assert result.kill is not None
+    assert result.kill.violation == "hang"
+    assert shipped.kill is not None  # It has no more time than a mutant.
+
+
+@pytest.mark.parametrize(
+    ("mutant", "jobs", "says"),
+    [
+        (Mutant("lost", "", (WORDS,), ("nowhere",)), 1, "'nowhere', which is no scenario"),
+        (MUTANTS["cost-ignored"], 0, "give at least 1"),
+    ],
+)
+def test_a_hunt_that_makes_no_sense_is_refused(mutant: Mutant, jobs: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        hunt([mutant], (1,), jobs)
+
+
+def test_rows_and_the_summary_tell_all_that_is_known() -> None:
+    kill = Kill("crash", 2, "lost_hits", "one of two")
+    mutant = MUTANTS["dirty-key-lost"]
+    results = [
+        Result(None, None, 3, 3, 1.0),
+        Result(None, Kill("leave", 3, "outage", "k0"), 3, 2, 1.0),
+        Result(mutant, kill, 2, 1, 2.5),
+        Result(MUTANTS["stale-slot"], None, 3, 3, 4.0),
+    ]
+
+    assert as_row(results[2]) == {
+        "mutant": "dirty-key-lost",
+        "about": mutant.about,
+        "found": True,
+        "survived_seeds": 1,
+        "runs": 2,
+        "seconds": 2.5,
+        "scenario": "crash",
+        "seed": 2,
+        "violation": "lost_hits",
+        "text": "one of two",
+    }
+    assert as_row(results[3])["found"] is False
+    assert summary(results) == {
+        "planted": 2,
+        "found": 1,
+        "survivors": [
+            {"name": "stale-slot", "why": "no violation in 3 runs, 3 seeds of each scenario"}
+        ],
+        "false_alarms": [{"scenario": "leave", "seed": 3, "violation": "outage", "text": "k0"}],
+    }
