@@ -320,6 +320,7 @@ class Holdings:
             self._hold(shard)  # Most shards of most clusters.
             return
         here = self._taken.get(shard)
+        is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
         if not self.held[shard]:
             self._restore(counts, now)
             self._hold(shard)
@@ -327,12 +328,9 @@ class Holdings:
                 # Whoever we gave it to counts on from there: to him only the tally is news.
                 taken = self._taken[shard] = _Taken(NodeId(about.taken_from))
                 self._add_tallies(taken.tally, counts, tallies, now)
-        elif here is not None and here.is_base_whole and about.taken_from == self._me:
-            # Each went on without the other: theirs is a copy of ours, and what came on top.
-            del self._taken[shard]
-            self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
-            self._counters.add("splits_healed")
-        elif here is not None and (here.owner == sender or not about.taken_from):
+        elif (
+            here is not None and not is_base_ours and (here.owner == sender or not about.taken_from)
+        ):
             # The sender never lost them; what we admitted in its place comes on top.
             del self._taken[shard]
             self._restore(counts, now)
@@ -340,6 +338,8 @@ class Holdings:
             self._counters.add("splits_healed")
         elif about.taken_from:
             # Both sides began from the same counters: only what came on top is news.
+            if is_base_ours:
+                del self._taken[shard]
             self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
             self._counters.add("splits_healed")
         else:

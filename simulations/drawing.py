@@ -81,7 +81,7 @@ def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...
             for other in [*kept, fault]
             if other.verb in _DOWN and other.at <= _end(fault) and fault.at <= _end(other)
         }
-        gone = Counter(members_of(scenario)[name][0] for name in down)
+        gone = Counter(members_of(scenario)[name][0] for name in sorted(down))
         if fault.verb not in _DOWN or all(gone[each] < size for each, size in sizes.items()):
             kept.append(fault)
     return tuple(kept)

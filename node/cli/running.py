@@ -69,9 +69,9 @@ def node(
     cluster: str | None,
     rules: str | None,
     keys: str | None,
+    http: str | None,
     gateway: bool,
     gateway_config: Path | None,
-    http: str | None,
     log_level: str,
 ) -> None:
     """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.

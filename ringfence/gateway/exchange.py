@@ -80,9 +80,8 @@ class Body(Protocol):
 
 async def bounded_body(body: Body, length: str | None, most: int, within: float) -> bytes:
     """Read a body of at most `most` bytes in at most `within` seconds. Raises `Problem`."""
-    too_large = Problem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")
     if length is not None and (not length.isdecimal() or int(length) > most):
-        raise too_large
+        raise _too_large(most)
     read = b""
     try:
         async with asyncio.timeout(within):
@@ -91,9 +90,13 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
             async for chunk in body:
                 read += chunk
                 if len(read) > most:
-                    raise too_large
+                    raise _too_large(most)
     except TimeoutError:
         raise Problem(
             408, f"the body was not complete after {within:g} s", [("Connection", "close")]
         ) from None
     return read
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, f"the body is larger than {most} bytes; ask for fewer checks at once")

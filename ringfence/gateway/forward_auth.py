@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.exchange import Exchange, Problem, Response
 from ringfence.gateway.settings import GatewaySettings
-from ringfence.http.addresses import ClientAddress
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
 from ringfence.http.keys import Keys
@@ -33,8 +32,7 @@ class ForwardAuth:
         self._method_header = settings.method_header.lower()
         self._exempt_methods = frozenset(method.upper() for method in settings.exempt_methods)
         self._exempt_paths = tuple(settings.exempt_paths)
-        addresses = ClientAddress(settings.trusted_proxies, ipv6_prefix=settings.ipv6_prefix)
-        self._keys = Keys(settings.auth, addresses)
+        self._keys = Keys(settings.auth, settings.addresses)
 
     async def answer(self, exchange: Exchange) -> Response:
         """Check the request that an exchange describes."""

@@ -54,6 +54,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """The descriptors of `/v1/auth`: what to read of a request, by the names of `Keys`."""
     trusted_proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.0/8", "::1/128"])
     """Addresses and networks of proxies whose word is taken for the client's address."""
+    address_header: str = "x-forwarded-for"
+    """The one header that they write it into: also `forwarded` or `x-real-ip`."""
     ipv6_prefix: int = 64
     """What of an IPv6 address is one client."""
     uri_header: str = "x-forwarded-uri"
@@ -98,6 +100,13 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     def listen_at(self) -> Address:
         """Where HTTP is served."""
         return _address_of("listen", self.listen)
+
+    @property
+    def addresses(self) -> ClientAddress:
+        """How the client's address is found."""
+        return ClientAddress(
+            self.trusted_proxies, header=self.address_header, ipv6_prefix=self.ipv6_prefix
+        )
 
     @property
     def grpc_at(self) -> Address | None:
@@ -173,8 +182,7 @@ def _validate(settings: GatewaySettings) -> None:
         )
     parse_url(settings.cluster)
     _validate_numbers(settings)
-    addresses = ClientAddress(settings.trusted_proxies, ipv6_prefix=settings.ipv6_prefix)
-    Keys(settings.auth, addresses)
+    Keys(settings.auth, settings.addresses)
     if settings.deny_status not in (403, 429):
         raise ConfigError(f"deny_status {settings.deny_status}: choose 429 or 403")
     if bool(settings.tls_cert) != bool(settings.tls_key):

@@ -81,7 +81,7 @@ COUNTS = (
         (
             Edit(
                 "node.worldwide:Worldwide.admitted",
-                "now = _uptime()",
+                "now = self._uptime()",
                 "return",
             ),
         ),

@@ -5,7 +5,7 @@ from simulations.mutants.value import Edit, Mutant
 __all__ = ["LIMITER"]
 
 _REFERENCE = "ringfence.limiter.reference"
-_FIXED = f"{_REFERENCE}.fixed_window:FixedWindow.check"
+_FIXED = f"{_REFERENCE}.window:Window.check"
 _SLIDING = f"{_REFERENCE}.sliding_window:SlidingWindow.check"
 _LOG = f"{_REFERENCE}.sliding_log:SlidingLog"
 _BUCKET = f"{_REFERENCE}.bucket"

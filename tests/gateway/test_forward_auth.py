@@ -60,6 +60,16 @@ async def test_a_caller_who_is_no_proxy_speaks_for_nobody() -> None:
     assert answers[3].status == 429
 
 
+async def test_only_the_one_header_that_is_set_tells_the_address() -> None:
+    async with api(address_header="forwarded") as gateway:
+        answers = [
+            await auth(gateway, forwarded="for=203.0.113.7", x_forwarded_for=f"198.51.100.{number}")
+            for number in range(4)
+        ]
+
+    assert answers[3].status == 429
+
+
 async def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     async with api() as gateway:
         answers = [

@@ -194,7 +194,7 @@ def test_http_2_is_spoken_without_an_upgrade(shared: Gateway) -> None:
             received += piece
 
 
-def test_schemathesis_finds_nothing(shared: Gateway) -> None:
+def test_schemathesis_finds_nothing(shared: Gateway, tmp_path: Path) -> None:
     here = Path(__file__).parent
     ended = subprocess.run(
         [
@@ -204,8 +204,9 @@ def test_schemathesis_finds_nothing(shared: Gateway) -> None:
             *("--max-examples", "3", "--phases", "coverage,fuzzing"),
             *("-H", f"Authorization: {BEARER['Authorization']}"),
         ],
-        cwd=ROOT,
-        env=os.environ | {"SCHEMATHESIS_HOOKS": "tests.gateway.schemathesis_hooks"},
+        cwd=tmp_path,  # It leaves a folder where it runs.
+        env=os.environ
+        | {"SCHEMATHESIS_HOOKS": "tests.gateway.schemathesis_hooks", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

@@ -54,6 +54,7 @@ def test_grpc_can_be_left_out() -> None:
         ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
         ({"trusted_proxies": ["everybody"]}, "no address or network"),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
+        ({"address_header": "via"}, "proxy header"),
         ({"workers": 0}, "workers 0: give 1 to 64"),
         ({"patience": 0.018}, "standby would be asked too late"),
         ({"tls_cert": "cert.pem"}, "go together"),

@@ -83,6 +83,7 @@ Run = Callable[..., Ran]
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run the command in this process."""
     monkeypatch.delenv("RINGFENCE_URL", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def run_it(*words: str | Path) -> Ran:
         monkeypatch.setattr("sys.argv", ["ringfence", *map(str, words)])

@@ -15,6 +15,7 @@ from tests.simulations.chance import found_in
 ROOT = Path(__file__).parents[2]
 INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
 OUTSIDE = {
+    "node/beside.py": "starts a gateway beside a real node",
     "node/cli": "the command line",
     "node/demo": "real processes and their show",
     "node/discovery.py": "asks the host's resolver",
@@ -23,9 +24,11 @@ OUTSIDE = {
     "node/replay": "replays a log against a real cluster",
     "node/serve.py": "a node on a real network",
     "ringfence/blocking.py": "threads",
+    "ringfence/client/background.py": "threads",
     "ringfence/client/blocking.py": "threads",
     "ringfence/client/connect.py": "a client on a real network",
     "ringfence/gateway": "a process of its own, on a real network",
+    "ringfence/http": "runs in other frameworks",
     "ringfence/integrations": "runs in other frameworks",
     "ringfence/transport/icmp.py": "a real network",
     "ringfence/transport/tls.py": "certificates have dates",
@@ -33,7 +36,6 @@ OUTSIDE = {
     "ringfence/transport/udp_anyio.py": "a real network",
     "ringfence/transport/udp_trio.py": "a real network",
     "simulations/cli": "the command line",
-    "simulations/cli.py": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",
     "simulations/mutants/trial.py": "has nodes count in Python, where mutants are",
     "simulations/mutants/hunt.py": "starts processes and waits for them",
@@ -48,7 +50,10 @@ ALLOWED = {
     ("node/settings.py", "socket.gethostname"): "what a real node is started with",
     ("ringfence/client/cluster.py", "id()"): "asks whether a link is in use; nothing is ordered",
     ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
+    ("node/measures.py", "time.perf_counter_ns"): "a stopwatch, which no decision depends on",
+    ("node/throttled.py", "order of here.counts.keys() | before.counts.keys()"): "sorted below",
     ("simulations/simulate.py", "time.perf_counter"): "how long a run took, which no event tells",
+    ("simulations/simulate_cores.py", "time.perf_counter"): "as above",
 }
 """Uses that change no history, and why."""
 

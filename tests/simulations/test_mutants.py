@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from node.shares import share_of
-from ringfence.limiter.reference.fixed_window import FixedWindow
+from ringfence.limiter.reference.window import Window
 from simulations.mutants import (
     GROUNDS,
     MUTANTS,
@@ -92,12 +92,12 @@ def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, say
 
 
 def test_what_is_planted_is_undone_when_the_block_fails() -> None:
-    before = FixedWindow.check
+    before = Window.check
 
     with pytest.raises(ZeroDivisionError), planted(MUTANTS["cost-ignored"]):
         raise ZeroDivisionError
 
-    assert FixedWindow.check is before
+    assert Window.check is before
 
 
 def test_a_crash_is_a_violation() -> None:
