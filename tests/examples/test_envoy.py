@@ -1,5 +1,6 @@
 """examples/envoy: real Envoy before a three-node cluster."""
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -48,7 +49,8 @@ def envoy(directory: Path) -> Iterator[Edge]:
             text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
         config = directory / "envoy.yaml"
         config.write_text(text, "utf-8")
-        words = ["envoy", "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
+        binary = Path(sys.executable).parent / "envoy"
+        words = [str(binary), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
         with program([*words, "-l", "warning"], directory / "envoy.log"):
             until(lambda: is_up(f"http://127.0.0.1:{admin}/ready"))
             healthy = f"http://127.0.0.1:{admin}/clusters"

@@ -642,7 +642,8 @@ def test_what_strangers_leave_behind_is_free_without_the_garbage_collector(wire:
 def live_parts() -> int:
     """Count the parts of all QUIC connections there are."""
     kinds = (Quic, QuicPacketRecovery, QuicStream, CryptoPair)
-    return sum(isinstance(each, kinds) for each in gc.get_objects())
+    # By type alone: to ask a lazy proxy of another test's framework would wake it.
+    return sum(issubclass(type(each), kinds) for each in gc.get_objects())
 
 
 def test_when_all_half_open_places_are_taken_the_oldest_one_is_dropped(wire: Wire) -> None:
