@@ -1,4 +1,4 @@
-"""Changes asked for in words: what they mean, what is refused, and the words that say them again."""
+"""Changes asked for in words: what they mean, what is refused, how to ask for them again."""
 
 import shlex
 from dataclasses import replace
