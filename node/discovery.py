@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-import dns.asyncresolver
 import dns.exception
 import trio
 
@@ -91,7 +90,9 @@ class Discovery:
 
 async def _look_up(seed: Seed) -> list[Address]:
     if seed.kind == "srv":
-        answer = await dns.asyncresolver.resolve(seed.name, "SRV")
+        from dns.asyncresolver import resolve  # By itself a fifth of a node's start.
+
+        answer = await resolve(seed.name, "SRV")
         targets = [(str(each.target).rstrip("."), int(each.port)) for each in answer]
         return [a for host, port in targets for a in await _addresses(host, port)]
     return await _addresses(seed.name, seed.port)

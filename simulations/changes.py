@@ -8,11 +8,13 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 from ringfence.errors import ConfigError
+from simulations.checking import check
 from simulations.drawing import DRAWN
-from simulations.faults import VERBS, check
-from simulations.latency import PRESETS
+from simulations.faults import VERBS
+from simulations.latency import PRESETS, delay_s
 from simulations.scenario import Args, Fault, Scenario
 
 __all__ = ["NAMES", "checked", "command_of", "fault_of", "with_set", "words_of"]
@@ -69,7 +71,7 @@ def _with_loads(scenario: Scenario, name: str, word: str, value: str) -> Scenari
 
 def fault_of(text: str) -> Fault:
     """Read `VERB@AT-UNTIL NAME=VALUE ...`; raises `ConfigError`."""
-    first, *words = text.split()
+    first, *words = text.split() or [""]
     found = _FAULT.fullmatch(first)
     if found is None:
         raise ConfigError(
@@ -93,9 +95,9 @@ def fault_of(text: str) -> Fault:
 
 def words_of(fault: Fault) -> str:
     """The text that `fault_of` reads as this fault."""
-    until = "" if fault.until is None else f"-{fault.until:g}"
+    until = "" if fault.until is None else f"-{_written(fault.until)}"
     args = "".join(f" {name}={value}" for name, value in fault.args.items())
-    return f"{fault.verb}@{fault.at:g}{until}{args}"
+    return f"{fault.verb}@{_written(fault.at)}{until}{args}"
 
 
 def checked(scenario: Scenario) -> Scenario:
@@ -105,17 +107,26 @@ def checked(scenario: Scenario) -> Scenario:
             f"{scenario.nodes} nodes cannot stand in {scenario.datacenters} data centers: give "
             "each at least one"
         )
-    hosts = {f"n{number + 1}" for number in range(scenario.nodes)}
-    places = {f"dc{number + 1}" for number in range(scenario.datacenters)}
     for fault in scenario.faults:
-        for name, known in (("node", hosts), ("datacenter", places)):
+        for name, letters, count in (
+            ("node", "n", scenario.nodes),
+            ("from", "n", scenario.nodes),
+            ("datacenter", "dc", scenario.datacenters),
+            ("zone", "z", scenario.zones),
+        ):
+            known = {f"{letters}{number + 1}" for number in range(count)}
             asked = str(fault.args.get(name, "")).split(",") if name in fault.args else []
             unknown = [each for each in asked if each not in known]
             if unknown:
                 raise ConfigError(
-                    f"fault '{words_of(fault)}' is about {unknown[0]}, and there are {len(known)}: "
+                    f"fault '{words_of(fault)}' is about {unknown[0]}, but there "
+                    f"{f'are {letters}1 to {letters}{count}' if count > 1 else f'is {letters}1'}: "
                     "take more of them, or other faults with --fault"
                 )
+    try:
+        delay_s(scenario.network.latency, ("dc1", "z1"), (f"dc{scenario.datacenters}", "z1"))
+    except ValueError as error:
+        raise ConfigError(f"{scenario.datacenters} data centers: {error}") from None
     return scenario
 
 
@@ -129,18 +140,23 @@ def command_of(scenario: Scenario, original: Scenario, seed: int) -> str:
             words += [f"--{name}", str(getattr(scenario, name))]
     for name in ("zones", "seconds", "calm"):
         if getattr(scenario, name) != getattr(original, name):
-            words += ["--set", f"{name}={getattr(scenario, name):g}"]
+            words += ["--set", f"{name}={_written(getattr(scenario, name))}"]
     for name in ("latency", "loss", "repeats", "resets"):
         if getattr(scenario.network, name) != getattr(original.network, name):
             words += ["--set", f"{name}={getattr(scenario.network, name)}"]
     for name in ("per_second", "keys", "cost"):
         now = [getattr(load, name) for load in scenario.loads]
         if now != [getattr(load, name) for load in original.loads]:
-            words += ["--set", f"{name}={now[0]:g}"]
+            words += ["--set", f"{name}={_written(now[0])}"]
     if scenario.faults != original.faults:
         words += [part for fault in scenario.faults for part in ("--fault", words_of(fault))]
         words += ["--no-faults"] * (not scenario.faults)
     return shlex.join(words)
+
+
+def _written(number: float) -> str:
+    """All its digits and no exponent, which neither times nor counts may have."""
+    return format(Decimal(repr(number)), "f").removesuffix(".0")
 
 
 def _plain(text: str) -> str | float | int:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from simulations.scenario import Args, Fault
 
-__all__ = ["VERBS", "FaultyWorld", "Verb", "apply", "check"]
+__all__ = ["VERBS", "FaultyWorld", "Verb", "apply"]
 
 
 class FaultyWorld(Protocol):
@@ -264,14 +264,6 @@ VERBS = {
     "clock_step": Verb(_step, None, True, "a host's clock is set"),
     "clock_drift": Verb(_drift, _drift_no_more, False, "a host's clock runs fast or slow"),
 }
-
-
-def check(fault: Fault) -> None:
-    """Raise `ValueError` that says what is wrong with a fault written by hand."""
-    if fault.verb not in VERBS:
-        raise ValueError(f"unknown fault {fault.verb!r}; known are {', '.join(VERBS)}")
-    if fault.until is not None and fault.until < fault.at:
-        raise ValueError(f"fault {fault} ends before it begins")
 
 
 async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:

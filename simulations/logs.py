@@ -1,6 +1,7 @@
 """Loads that replay a real access log, squeezed into the time of a run."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from importlib.resources import as_file, files
 from itertools import islice
@@ -42,4 +43,5 @@ def _entries(path: str, lines: int) -> list[tuple[float, str]]:
 
 
 def _read(path: Path, lines: int) -> list[tuple[float, str]]:
-    return [(entry.time_ns / 1e9, entry.client) for entry in islice(read_log(path), lines)]
+    with closing(read_log(path)) as entries:
+        return [(entry.time_ns / 1e9, entry.client) for entry in islice(entries, lines)]

@@ -103,7 +103,8 @@ class SimulatedNetwork(MemoryNetwork):
         """See `MemoryNetwork`."""
         way = self._ways.get((sender.address, address))
         if way is None:
-            super().carry(sender, datagram, address)
+            if not self._overflows(address):
+                super().carry(sender, datagram, address)
             return
         if way.held is not None:
             way.held.append((sender, datagram))

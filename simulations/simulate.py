@@ -14,9 +14,9 @@ import trio
 
 from ringfence.rules import Rule
 from ringfence.wire import Source
+from simulations.checking import check
 from simulations.events import Events
 from simulations.faults import apply
-from simulations.faults import check as check_fault
 from simulations.figures import figures_of
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
@@ -50,7 +50,7 @@ def simulate_nodes(
 ) -> Outcome:
     """Run a scenario with real nodes. Raises `ValueError` for faults or loads that are none."""
     for fault in scenario.faults:
-        check_fault(fault)
+        check(fault)
     outcome = Outcome(scenario, seed, command, faults=scenario.faults)
     began = perf_counter()
     run(lambda: _Run(scenario, seed, outcome, progress).run(), seed)

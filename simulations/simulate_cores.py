@@ -11,15 +11,16 @@ from time import perf_counter
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Op, Source
+from simulations.checking import check
 from simulations.core_watch import detection_bound
 from simulations.core_world import CoreWorld, drive
 from simulations.events import Events
 from simulations.faults import apply
-from simulations.faults import check as check_fault
 from simulations.figures import figures_of
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
-from simulations.loads import Arrival, arrivals
+from simulations.loads import Arrival
+from simulations.logs import arrivals_of
 from simulations.marks import marks_of
 from simulations.observer import Observer
 from simulations.outcome import Outcome, Violation
@@ -41,7 +42,7 @@ def simulate_cores(
 ) -> Outcome:
     """Run a scenario with cores alone. Raises `ValueError` for faults or loads that are none."""
     for fault in scenario.faults:
-        check_fault(fault)
+        check(fault)
     outcome = Outcome(scenario, seed, command, faults=scenario.faults)
     began = perf_counter()
     was_enabled = gc.isenabled()
@@ -78,7 +79,7 @@ class _Run:
         self._look()
         for number, load in enumerate(scenario.loads):
             random = stream(self._seed, "load", number)
-            self._plan(load, arrivals(load, scenario.seconds, len(world.clients), random))
+            self._plan(load, arrivals_of(load, scenario.seconds, len(world.clients), random))
         for fault in scenario.faults:
             self._agenda.at(round(fault.at * _NS), self._fault, fault, False)
         end = scenario.seconds + scenario.calm

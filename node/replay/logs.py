@@ -8,7 +8,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -94,7 +94,7 @@ class LogReader(Iterator[Entry]):
     Every line becomes an entry or counts as malformed; the counts are final when the entries end.
     """
 
-    def __init__(self, name: str, lines: Iterator[str | _Unreadable]) -> None:
+    def __init__(self, name: str, lines: Generator[str | _Unreadable, None, None]) -> None:
         self._name = name
         self._lines = lines
         self._line = 0
@@ -105,6 +105,10 @@ class LogReader(Iterator[Entry]):
 
     def __next__(self) -> Entry:
         return next(self._entries)
+
+    def close(self) -> None:
+        """Read no further and close the file, as the end of the entries does by itself."""
+        self._lines.close()
 
     @property
     def format(self) -> str:
@@ -199,7 +203,7 @@ def _not_a_log(name: str, head: list[str | _Unreadable]) -> str:
     )
 
 
-def _lines_of(source: io.BufferedReader) -> Iterator[str | _Unreadable]:
+def _lines_of(source: io.BufferedReader) -> Generator[str | _Unreadable, None, None]:
     """Give each line as text without its end, or as the problem that it is."""
     with source:
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):

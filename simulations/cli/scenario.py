@@ -87,10 +87,13 @@ def scenario_command(name: str, about: str) -> click.Command:
             scenario = replace(scenario, faults=tuple(fault_of(text) for text in faults))
         if keep is not None:
             scenario = _with_kept(scenario, keep)
-        outcome = _run(checked(scenario), seed, original, is_quiet=json_)
         path = None if no_report else report or Path(f"ringfence-{name}-{seed}.html")
+        if path is not None and not path.parent.is_dir():
+            # Said before the run, which may take minutes.
+            raise ConfigError(f"--report {path}: there is no folder {path.parent}; make it first")
+        outcome = _run(checked(scenario), seed, original, is_quiet=json_)
         if path is not None:
-            write_report(outcome, path)
+            _write(outcome, path)
         _show(outcome, path, json_)
         if outcome.violations:
             raise SystemExit(1)
@@ -126,6 +129,13 @@ def _run(scenario: Scenario, seed: int, original: Scenario, *, is_quiet: bool) -
             )
         except ValueError as error:
             raise ConfigError(f"{scenario.name}: {error}") from error
+
+
+def _write(outcome: Outcome, path: Path) -> None:
+    try:
+        write_report(outcome, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write the report {path}: {error.strerror}") from error
 
 
 def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:

@@ -22,7 +22,11 @@ _SHRUNK = 5
 @click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many.")
 @click.option("--from", "first", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="At a time.")
-@click.option("--level", type=click.Choice(get_args(Level)), default="node", show_default=True)
+@click.option(
+    "--level",
+    type=click.Choice(get_args(Level)),
+    help="node if absent, or the level of the scenario that is named.",
+)
 @click.option(
     "--scenario",
     "name",
@@ -38,12 +42,20 @@ _SHRUNK = 5
 )
 @json_option
 def swarm(
-    seeds: int, first: int, jobs: int, level: Level, name: str, marks: bool | None, json_: bool
+    seeds: int,
+    first: int,
+    jobs: int,
+    level: Level | None,
+    name: str,
+    marks: bool | None,
+    json_: bool,
 ) -> None:
     """Search many seeds for a broken invariant, and shrink what is found.
 
     Every twentieth seed is run twice, and both histories must be equal.
     """
+    if level is None:
+        level = "node" if name == DRAWN else SCENARIOS[name].level
     screen = console(stderr=True)
     with (
         pool(jobs) as executor,

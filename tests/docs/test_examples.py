@@ -13,7 +13,11 @@ from ringfence.rules import parse_limit
 from ringfence.rules.load import load_path, load_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "scenarios").glob("*.md")),
+]
 SHOWN_AS_VALUES = {"wire-protocol.md"}
 """Its Python blocks are messages beside their bytes; the tests of the wire decode them."""
 

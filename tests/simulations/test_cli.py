@@ -1,0 +1,367 @@
+"""`ringfence simulate` as someone meets it: what it lists, runs, finds, writes and refuses."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.cli import command
+from simulations.marks import WANTED
+from simulations.scenario import Fault, Load
+from simulations.scenarios import SCENARIOS
+
+SHORT = ("--nodes", "3", "--set", "seconds=3", "--set", "calm=3")
+AT_CORE = ("--level", "core", *SHORT, "--no-report")
+
+
+@dataclass
+class Ran:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What was printed for a machine."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run `ringfence simulate` in this process, in a folder of its own."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run_it(*words: str | Path, verb: str = "simulate") -> Ran:
+        monkeypatch.setattr("sys.argv", ["ringfence", verb, *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            command.main()
+        told = capsys.readouterr()
+        return Ran(int(left.value.code or 0), told.out, told.err)
+
+    return run_it
+
+
+def refused(ran: Ran) -> str:
+    """What was said, once it is sure that it was said well."""
+    assert ran.status == 2
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n") <= 4
+    return ran.err
+
+
+# The list
+
+
+def test_without_a_name_all_scenarios_are_listed_with_what_to_do_next(run: Run) -> None:
+    ran = run()
+
+    assert ran.status == 0
+    for name, scenario in SCENARIOS.items():
+        assert name in ran.out
+        assert scenario.about.split(":")[0] in ran.out
+    assert "ringfence simulate swarm" in ran.out
+    assert "ringfence simulate what-if" in ran.out
+
+
+def test_a_machine_reads_name_and_about_of_every_scenario(run: Run) -> None:
+    rows = run("--json").rows
+
+    assert [(row["name"], row["about"]) for row in rows] == [
+        (name, scenario.about) for name, scenario in SCENARIOS.items()
+    ]
+
+
+@pytest.mark.parametrize("name", ["steady", "drawn", "swarm", "what-if", "mutants"])
+def test_every_verb_tells_its_options(run: Run, name: str) -> None:
+    ran = run(name, "--help")
+
+    assert ran.status == 0
+    assert "--json" in ran.out
+
+
+# One run
+
+
+def test_the_last_line_of_a_run_tells_all_that_came_of_it(run: Run, tmp_path: Path) -> None:
+    ran = run("steady", "--seed", "7", *SHORT, "--json", "--no-report")
+    row = ran.rows[-1]
+
+    assert ran.status == 0
+    assert (row["scenario"], row["seed"], row["level"]) == ("steady", 7, "node")
+    assert row["violations"] == []
+    assert len(bytes.fromhex(row["event_hash"])) >= 16
+    assert row["virtual_s"] >= 6
+    assert row["real_s"] > 0
+    assert row["figures"]["checks"] > 100
+    assert row["figures"]["checks"] == row["figures"]["admitted"] + row["figures"]["denied"]
+    assert row["figures"]["by_owner"] == row["figures"]["checks"]
+    assert row["report"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_that_a_run_tells_runs_it_again(run: Run) -> None:
+    first = run(
+        *("steady", "--seed", "7", *AT_CORE, "--json", "--fault", "crash@1-2 node=n2"),
+        *("--set", "loss=0.01", "--set", "per_second=12.5"),
+    ).rows[-1]
+    _, _, *words = shlex.split(first["command"])
+
+    again = run(*words, "--json", "--no-report").rows[-1]
+
+    assert again["event_hash"] == first["event_hash"]
+    assert again["faults"] == first["faults"] == ["1-2 s: crash node=n2"]
+    assert again["figures"] == first["figures"]
+
+
+def test_another_seed_has_another_history(run: Run) -> None:
+    one, other = (
+        run("steady", "--seed", seed, *AT_CORE, "--json").rows[-1]["event_hash"] for seed in "12"
+    )
+
+    assert one != other
+
+
+def test_people_read_figures_and_how_to_run_it_again(run: Run) -> None:
+    ran = run("steady", "--seed", "3", *AT_CORE)
+
+    assert ran.status == 0
+    assert "all invariants held" in ran.out
+    assert "latency p99 ms" in ran.out
+    assert ran.out.splitlines()[-1].startswith("again:  ringfence simulate steady --seed 3")
+
+
+def test_the_report_is_one_file_that_needs_nothing_from_elsewhere(run: Run, tmp_path: Path) -> None:
+    ran = run("steady", "--seed", "7", *AT_CORE[:-1], "--json")
+    path = tmp_path / "ringfence-steady-7.html"
+    page = path.read_text("utf-8")
+
+    assert ran.rows[-1]["report"] == path.name
+    assert list(tmp_path.iterdir()) == [path]
+    assert page.count("<svg") >= 2
+    assert "ringfence simulate steady --seed 7" in page
+    assert not [each for each in ("http://", "https://", "<script", "src=") if each in page]
+
+
+def test_the_report_goes_where_it_is_wanted(run: Run, tmp_path: Path) -> None:
+    ran = run("steady", *AT_CORE[:-1], "--report", "mine.html")
+
+    assert ran.status == 0
+    assert "report: mine.html" in ran.out
+    assert "<svg" in (tmp_path / "mine.html").read_text("utf-8")
+
+
+def test_the_replay_of_a_log_runs_at_core_level_too(run: Run) -> None:
+    row = run("replay", "--nodes", "4", *AT_CORE[2:], "--level", "core", "--json").rows[-1]
+
+    assert row["violations"] == []
+    assert row["figures"]["checks"] > 1000
+
+
+def test_of_a_scenarios_faults_only_some_may_be_kept(run: Run) -> None:
+    words = ("clock-skew", "--level", "core", "--json", "--no-report", "--set", "calm=1")
+    short = ("--set", "seconds=1")
+
+    def faults(*more: str) -> list[str]:
+        found = run(*words, *short, *more).rows[-1]["faults"]
+        assert isinstance(found, list)
+        return found
+
+    every = [str(fault) for fault in SCENARIOS["clock-skew"].faults]
+    assert faults("--keep", "2,0") == [every[2], every[0]]
+    assert faults("--keep", "none") == faults("--no-faults") == []
+
+
+# A broken invariant
+
+
+@pytest.fixture
+def small_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The canary at core level and smaller, so that it fails within a second."""
+    smaller = replace(
+        SCENARIOS["canary"],
+        level="core",
+        seconds=8,
+        calm=3,
+        loads=(Load(rule="exact", per_second=60, keys=4),),
+        faults=(Fault(1, "cut", 7, {"node": "n1"}), Fault(2, "loss", 3, {"share": 0.01})),
+    )
+    monkeypatch.setitem(SCENARIOS, "canary", smaller)
+
+
+def test_a_run_that_breaks_an_invariant_says_which_and_fails(run: Run, small_canary: None) -> None:
+    ran = run("canary", "--seed", "7", "--json", "--no-report")
+
+    assert ran.status == 1
+    [row] = ran.rows
+    assert "over_admission" in {each["property"] for each in row["violations"]}
+    assert all(each["text"] and each["at_s"] >= 0 for each in row["violations"])
+
+
+def test_people_are_told_of_a_broken_invariant_with_its_instant(
+    run: Run, small_canary: None
+) -> None:
+    ran = run("canary", "--no-report")
+
+    assert ran.status == 1
+    assert "AN INVARIANT DID NOT HOLD" in ran.out
+    assert "over_admission: exact=k" in ran.out
+
+
+def test_the_canary_does_not_fail_by_itself(run: Run, small_canary: None) -> None:
+    assert run("canary", "--no-faults", "--no-report").status == 0
+
+
+# The swarm
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a swarm use a thread in place of processes, which would not know a changed scenario."""
+
+    @contextmanager
+    def threads(jobs: int) -> Iterator[Executor]:
+        with ThreadPoolExecutor(jobs) as executor:
+            yield executor
+
+    monkeypatch.setattr("simulations.cli.searching.pool", threads)
+
+
+def test_a_swarm_tells_how_much_it_searched_and_which_rare_things_it_never_met(
+    run: Run, in_process: None
+) -> None:
+    ran = run("swarm", "--seeds", "1", "--from", "21", "--level", "core", "--marks", "--json")
+
+    assert ran.status == 1
+    [row] = ran.rows
+    assert (row["level"], row["seeds"], row["failed"]) == ("core", 1, [])
+    assert (row["run_twice"], row["differed"]) == (0, [])
+    assert row["virtual_s"] >= 60
+    assert row["marks"]
+    assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
+
+
+def test_a_swarm_shrinks_what_it_finds_and_its_command_replays_it(
+    run: Run, in_process: None, small_canary: None
+) -> None:
+    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--json")
+
+    assert ran.status == 1
+    [finding, summary] = ran.rows
+    assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
+    assert (finding["seed"], finding["faults"]) == (20, ["1-7 s: cut node=n1"])
+    assert finding["command"] == "ringfence simulate canary --seed 20 --level core --keep 0"
+
+    _, _, *words = shlex.split(finding["command"])
+    [again] = run(*words, "--json", "--no-report").rows
+
+    told = [[each["property"], each["text"]] for each in again["violations"]]
+    assert told == finding["violations"]
+
+
+# The user's own log
+
+RULES = """
+domain: log
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: ALGORITHM}
+"""
+
+
+def written(folder: Path, algorithm: str) -> tuple[Path, Path]:
+    rules, log = folder / "rules.yaml", folder / "access.log"
+    rules.write_text(RULES.replace("ALGORITHM", algorithm), "utf-8")
+    log.write_text(
+        "".join(
+            f"192.0.2.{second % 3} - - [01/Sep/2025:00:{second // 60:02}:{second % 60:02} +0000] "
+            f'"GET / HTTP/1.1" 200 5 "-" "-"\n'
+            for second in range(200)
+            if second % 7
+        ),
+        "utf-8",
+    )
+    return rules, log
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_log", "token_bucket"])
+def test_with_exact_counting_what_if_decides_as_a_replay_does(
+    run: Run, tmp_path: Path, algorithm: str
+) -> None:
+    rules, log = written(tmp_path, algorithm)
+    replay = ("--rules", rules, "--local", "--clock", "log", "--json")
+
+    asked = run("what-if", "--rules", rules, "--log", log, "--exact", "--json").rows[-1]
+    replayed = run(log, *replay, verb="replay").rows[-1]
+
+    assert replayed["denied"] > 10
+    assert asked["denied"] == asked["denied_exact"] == replayed["denied"]
+    assert {(row["client"], row["checks"], row["denied"]) for row in asked["throttled"]} == {
+        (row["client"], row["checked"], row["denied"]) for row in replayed["most_throttled"]
+    }
+
+
+def test_what_if_tells_people_who_would_have_been_throttled_and_by_which_rule(
+    run: Run, tmp_path: Path
+) -> None:
+    rules, log = written(tmp_path, "sliding_window")
+
+    ran = run("what-if", "--rules", rules, "--log", log)
+
+    assert ran.status == 0
+    assert "decided by 3 data centers" in ran.out
+    assert "192.0.2.1" in ran.out
+    assert "log.client" in ran.out
+
+
+# Wrong input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stedy"], "no scenario is called 'stedy'; did you mean steady?"),
+        (["xyzzy"], "no scenario is called 'xyzzy'; there are steady, hot-key"),
+        (["steady", "--set", "nodes"], "--set 'nodes': write NAME=VALUE"),
+        (["steady", "--set", "colour=red"], "--set 'colour=red': write NAME=VALUE"),
+        (["steady", "--set", "loss=2"], "give a number from 0 to 0.9"),
+        (["steady", "--set", "latency=moon"], "latency is lan, near"),
+        (["steady", "--nodes", "0"], "--nodes"),
+        (["steady", "--seed", "-1"], "--seed"),
+        (["steady", "--datacenters", "4"], "3 nodes cannot stand in 4 data centers"),
+        (["wan-partition", "--datacenters", "6"], "'regions' has no 'dc6'"),
+        (["steady", "--fault", ""], "write VERB@AT"),
+        (["steady", "--fault", "flood@3"], "unknown fault 'flood'; known are crash"),
+        (["steady", "--fault", "crash"], "write VERB@AT"),
+        (["steady", "--fault", "loss@1-2"], "loss needs share=NUMBER, from 0 to 1"),
+        (["steady", "--fault", "crash@1 who=n1"], "crash takes no 'who'"),
+        (["steady", "--fault", "crash@1-2 node=n9"], "is about n9, but there are n1 to n3"),
+        (["steady", "--fault", "cut@1-2 node=n1 from=x"], "is about x, but there are n1 to n3"),
+        (["node-crash", "--nodes", "1"], "is about n2, but there is n1"),
+        (["steady", "--keep", "0"], "--keep '0': write numbers below 0"),
+        (["churn", "--keep", "6"], "--keep '6': write numbers below 6"),
+        (["churn", "--keep", "a"], "--keep 'a': write numbers"),
+        (["churn", "--keep", "0", "--no-faults"], "--keep takes of the scenario's faults"),
+        (["steady", "--level", "core", "--fault", "clog@1-2"], "'clog' exists at node level only"),
+        (["steady", "--report", "no/where.html"], "--report no/where.html: there is no folder no"),
+        (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
+        (["swarm", "--seeds", "0"], "--seeds"),
+        (["swarm", "--scenario", "stedy"], "stedy"),
+        (["mutants", "nobody"], "no mutant is called 'nobody'"),
+        (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
+        (["what-if", "--rules", "none.yaml"], "--log"),
+        (["steady", "--frob"], "--frob"),
+    ],
+)
+def test_words_that_make_no_sense_are_named(run: Run, words: list[str], said: str) -> None:
+    assert said in refused(run(*words))
