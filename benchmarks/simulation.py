@@ -17,6 +17,7 @@ from simulations.scenarios import RULES
 
 __all__ = ["run"]
 
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     level: Level
