@@ -260,7 +260,6 @@ class Holdings:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
         self.held[shard] = False
-        self._adopted.pop(shard, None)
         if not keys and not self._taken:
             self._given[shard] = _Given(to, now, next(self._gifts), [_NOTHING], "")
             return

@@ -3,10 +3,11 @@
 from hashring import NodeId, shard_of
 from node.counters import Counters
 from node.holdings import Holdings
+from node.streaming import as_snapshot
 from ringfence.client.batch import Batch
 from ringfence.client.local import decide_by
 from ringfence.limiter import Engine, EngineRule, Limit
-from ringfence.wire import Op
+from ringfence.wire import Op, Pull, Pulled
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -41,6 +42,17 @@ class Host:
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
 
+    def ask(self, giver: "Host") -> Pulled:
+        giver.holdings.index([KEY])
+        pull = Pull(1, [shard_of(KEY)], 0)
+        return giver.holdings.answer(self.name, pull, NOW, lambda shard: False)
+
+    def take(self, giver: "Host", gift: Pulled) -> None:
+        (about,) = gift.groups
+        counts = as_snapshot(gift.counts)
+        tallies = gift.tallies or [[]]
+        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW, is_ours=True)
+
     @property
     def used(self) -> int:
         return self.engine.used(KEY, NOW)
@@ -68,3 +80,17 @@ def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
     owner.copy_to(stand_in)
 
     assert stand_in.used == 9
+
+
+def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
+    one, other, third = Host("a"), Host("b"), Host("c")
+    one.holdings.begin(shard_of(KEY))
+    one.spend(3)
+    gift = other.ask(one)
+    other.take(one, gift)
+    third.take(other, third.ask(other))
+
+    other.take(one, gift)
+
+    assert other.holdings.count == 0
+    assert (other.used, third.used) == (0, 3)
