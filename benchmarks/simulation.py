@@ -31,11 +31,11 @@ class _Size:
 _SIZES = (
     _Size("node", 5, 60.0, 5),
     _Size("node", 20, 10.0, 2),
-    # Real nodes each reckon their data center's ring anew when it changes; in one of a hundred the
-    # cluster would take a quarter of an hour to come up.
-    _Size("node", 100, 4.0, 1, datacenters=10),
     _Size("core", 100, 60.0, 3),
     _Size("core", 1000, 20.0, 1),
+    # The longest by far, so the last: each real node reckons its ring anew with each that joins,
+    # which in one data center would take a multiple of this.
+    _Size("node", 100, 2.0, 1, datacenters=10),
 )
 
 
