@@ -47,11 +47,11 @@ class Host:
         pull = Pull(1, [shard_of(KEY)], 0)
         return giver.holdings.answer(self.name, pull, NOW, lambda shard: False)
 
-    def take(self, giver: "Host", gift: Pulled) -> None:
+    def take(self, giver: "Host", gift: Pulled, *, is_ours: bool = True) -> None:
         (about,) = gift.groups
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
-        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW, is_ours=True)
+        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW, is_ours=is_ours)
 
     @property
     def used(self) -> int:
@@ -94,3 +94,18 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
 
     assert other.holdings.count == 0
     assert (other.used, third.used) == (0, 3)
+
+
+def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
+    owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(3)
+    copy = owner.holdings.state_of([KEY], NOW)
+    new_owner.take(owner, new_owner.ask(owner))
+    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    cut_off.spend(2)
+
+    owner.take(cut_off, owner.ask(cut_off), is_ours=False)
+    new_owner.take(owner, new_owner.ask(owner))
+
+    assert new_owner.used == 5
