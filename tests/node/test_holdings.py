@@ -109,3 +109,19 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
     new_owner.take(owner, new_owner.ask(owner))
 
     assert new_owner.used == 5
+
+
+def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(3)
+    copy = owner.holdings.state_of([KEY], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    owner.ask(stand_in)  # The answer is lost on the way.
+
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
+    stand_in.spend(1)
+    owner.take(stand_in, owner.ask(stand_in))
+
+    assert owner.used == 6
