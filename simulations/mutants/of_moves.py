@@ -77,7 +77,7 @@ MOVES = (
         (
             Edit(
                 "hashring.ring:Ring.standby",
-                "return self._standby_by_shard[shard] if self._standby_by_shard else None",
+                "return self.standby_by_shard[shard] if self.standby_by_shard else None",
                 "return self.owner_by_shard[shard]",
             ),
         ),
