@@ -84,12 +84,14 @@ class Handoff:
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
+        seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
             had = (before[shard], old.standby(shard)) if before else ()
             known = (*had, new.standby(shard), *self._sources.get(shard, ()))
-            self._sources[shard] = tuple(
-                dict.fromkeys([name for name in known if name and name != self._me])
-            )
+            if known not in seen:  # Thousands of shards have the same few sources.
+                others = [name for name in known if name and name != self._me]
+                seen[known] = tuple(dict.fromkeys(others))
+            self._sources[shard] = seen[known]
         self._wake.set()
 
     async def run(self) -> None:
