@@ -71,6 +71,7 @@ class Worldwide:
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
+        self._stalest_ms = 0
         self._heard_keys: dict[str, dict[bytes, list[int]]] = {}
 
     # -- rules and members ---------------------------------------------------------------------
@@ -227,6 +228,7 @@ class Worldwide:
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
+            self._stalest_ms = max(self._stalest_ms, age_ms)
 
     def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
         now = self._clock()
@@ -330,7 +332,8 @@ class Worldwide:
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
-        return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
+        waiting = sum(map(len, self._spreads.values()))
+        return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
 
 
 def _foreign(seq: int, writer: str, sender: str) -> Refused:
