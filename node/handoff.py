@@ -231,6 +231,8 @@ class Handoff:
                     is_ours=self._is_ours(shard),
                 )
                 adopted.append(shard)
+            elif group.moved_to and group.moved_to != self._me:
+                self._holdings.follow_to(shard, NodeId(group.moved_to))
             else:
                 self._holdings.settle(shard)
         self.thank(sender, adopted)

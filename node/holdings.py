@@ -7,7 +7,7 @@ ask for a shard is `handoff`'s affair. Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hashring import SHARDS, NodeId, shard_of
@@ -130,6 +130,12 @@ class Holdings:
         """The shards that were taken over, and from whom."""
         return [(shard, taken.owner) for shard, taken in self._taken.items()]
 
+    def follow_to(self, shard: int, owner: NodeId) -> None:
+        """Whoever had the shard that was taken over has given it to `owner`."""
+        taken = self._taken.get(shard)
+        if taken is not None:
+            self._taken[shard] = replace(taken, owner=owner)
+
     def settle(self, shard: int) -> None:
         """Whoever had the shard has nothing of it any more: it is simply ours."""
         self._taken.pop(shard, None)
@@ -246,7 +252,7 @@ class Holdings:
             append_row(part.counts, counts, at)
             part.tallies.append(row)
         if keeps_copy:
-            self.copies.keep(counts, now)
+            self.copies.keep(to, counts, now)
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)
@@ -302,7 +308,12 @@ class Holdings:
             # The sender never lost them; what we admitted in its place comes on top.
             del self._taken[shard]
             self._restore(counts, now)
-            self._charge({key: here.tally.row(key, now) for key in here.tally.all_keys()}, now)
+            # Of keys that it has nothing of, our state is what we admitted, and stays.
+            self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
+            if about.taken_from not in ("", self._me):
+                # It stood in itself: to whom it did so, what both of us admitted is news.
+                self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
+                self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
         elif about.taken_from:
             # Both sides began from the same counters: only what came on top is news.
@@ -329,10 +340,14 @@ class Holdings:
     def take_over(
         self, shard: int, owner: NodeId, copy: Iterable[tuple[int, Snapshot]], now: int
     ) -> None:
-        """Count a shard whose owner cannot be reached, from copies and when each one came."""
+        """Count a shard whose owner cannot be reached, from copies and when each one came.
+
+        Whose the own copies are is who will know what of our counters is news, whatever the ring
+        says of the owner: that one may have come a moment ago, and have nothing yet.
+        """
         if self.held[shard]:
             return
-        taken = _Taken(owner)
+        taken = _Taken(self.copies.sender_of(shard) or owner)
         given = self._given.get(shard)
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.
@@ -350,7 +365,7 @@ class Holdings:
 
     def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Keep what an owner sent to its standby; in its place we go on from it."""
-        self.copies.keep(counts, now)
+        self.copies.keep(sender, counts, now)
         if self._taken:
             self._follow(sender, counts, now)
 

@@ -29,7 +29,7 @@ MOVES = (
         (
             Edit(
                 "node.holdings:Holdings.keep_copy",
-                "self.copies.keep(counts, now)",
+                "self.copies.keep(sender, counts, now)",
                 "pass",
             ),
         ),
