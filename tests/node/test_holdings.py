@@ -128,9 +128,7 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
     assert owner.used == 6
 
 
-def test_what_a_stand_in_admitted_counts_once_when_the_owner_itself_had_nothing_of_the_key() -> (
-    None
-):
+def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
     owner, stand_in = Host("c"), Host("a")
     owner.holdings.begin(shard_of(KEY))
     stand_in.stand_in_for("c")
