@@ -30,6 +30,7 @@ from ringfence.wire import (
     Pong,
     Pulled,
     Rules,
+    Source,
     Stats,
     encode,
 )
@@ -43,6 +44,8 @@ Reply: TypeAlias = Members | Rules | Stats | Pong | Exchanged | Pulled | Differs
 REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done)
 
 _Send: TypeAlias = Callable[[bytes], None]
+_COUNTED = (Source.OWNER, Source.STANDBY)
+"""Whose answers are charges: any other was made up where no owner could be asked."""
 
 
 @dataclass(slots=True)
@@ -229,8 +232,13 @@ class Flight:
         refunds: list[tuple[Batch, int]] = []
         start = 0
         for ask in frame.asks:
-            codes = answer.outcomes.codes[start : start + len(ask.batch)]
-            charged = [row for row, code in enumerate(codes) if code <= Code.OVER_SOFT]
+            end = start + len(ask.batch)
+            codes, sources = answer.outcomes.codes[start:end], answer.sources[start:end]
+            charged = [
+                row
+                for row, (code, source) in enumerate(zip(codes, sources, strict=True))
+                if code <= Code.OVER_SOFT and source in _COUNTED
+            ]
             if charged and ask.batch.op is Op.CHECK:
                 taken = ask.batch.take(charged)
                 refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
@@ -238,7 +246,7 @@ class Flight:
                 refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
                 refund.leases = [answer.outcomes.leases[start + row] for row in charged]
                 refunds.append((refund, ask.hops))
-            start += len(ask.batch)
+            start = end
         return refunds
 
     def reply(self, reply: Reply) -> bool:
