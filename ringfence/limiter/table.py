@@ -267,6 +267,11 @@ class Table:
             self._keep(key, counter, now)
         return counter.told(now) if isinstance(counter, Shared) else []
 
+    def heard(self, key: bytes, writer: str, now: int) -> list[int]:
+        """What another data center has told of a key: window number and count in turns."""
+        counter = self._find(key)
+        return counter.heard_cells(now).get(writer, []) if isinstance(counter, Shared) else []
+
     def used(self, key: bytes, now: int) -> int:
         """Units of a key in use."""
         counter = self._find(key)
