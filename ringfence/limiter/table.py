@@ -130,6 +130,8 @@ class Table:
     ) -> Outcome:
         """Give back `cost` units that were charged at most `age_ns` ago; answer like a peek.
 
+        Age 0 stands for the newest: of a window the one that counts now, of a log the last hits.
+
         Gives back what still weighs on the key, and rather less than more: units that have
         drained or expired since, or were charged to an older window, do not come back twice.
         Under a concurrency limit, `lease` names the lease to release, 0 the oldest units.
