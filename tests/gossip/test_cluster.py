@@ -133,6 +133,19 @@ def test_a_split_that_heals_is_forgotten(world, seconds):
     ]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_split_is_over_some_ten_seconds_after_it_heals(world, seed):
+    """One of all that are held dead on both sides is spoken to within a pause."""
+    cluster = world(seed)
+    cluster.grow(6)
+    side = {"n0", "n1", "n2"}
+    cluster.cut = lambda source, target: (source in side) != (target in side)
+    cluster.run(90 + 2.7 * seed)
+    cluster.cut = lambda source, target: False
+
+    cluster.run_until(cluster.agree, within=LAN.announce_every + 2.0)
+
+
 def test_a_member_that_lost_everybody_finds_its_seeds_again(world):
     """V5, foca#15: a member whose peers were all down never recovered."""
     cluster = world()
