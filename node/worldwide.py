@@ -77,6 +77,7 @@ class Worldwide:
         self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
         """What each data center told last, by shard and key."""
         self._recalling = Recalling(engine, holdings, link_to, clock, self._limit_of)
+        self._stalest_ms = 0
 
     # -- rules and members ---------------------------------------------------------------------
 
@@ -244,6 +245,7 @@ class Worldwide:
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
+            self._stalest_ms = max(self._stalest_ms, age_ms)
 
     def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
         now = self._clock()
@@ -364,7 +366,8 @@ class Worldwide:
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
-        return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
+        waiting = sum(map(len, self._spreads.values()))
+        return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
 
 
 def _sum_of(rows: Mapping[bytes, Sequence[int]]) -> int:

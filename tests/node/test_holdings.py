@@ -39,7 +39,8 @@ class Host:
         self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
     def stand_in_for(self, owner: str) -> None:
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), [], NOW)
+        copies = list(self.holdings.copies.of(shard_of(KEY)))
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW)
 
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
@@ -138,3 +139,47 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     c.holdings.take_over(shard_of(KEY), a.name, [(NOW, a.holdings.state_of([KEY], NOW))], NOW)
 
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
+
+
+def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin(shard_of(KEY))
+    stand_in.stand_in_for("c")
+    stand_in.spend(4)
+
+    stand_in.take(owner, stand_in.ask(owner))
+
+    assert stand_in.used == 4
+
+
+def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
+    owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("a")
+    stand_in.spend(2)
+    stand_in.copy_to(next_one)
+    next_one.stand_in_for("b")
+    next_one.spend(1)
+    owner.spend(3)
+
+    next_one.take(stand_in, next_one.ask(stand_in))
+    assert next_one.used == 7
+    next_one.take(owner, next_one.ask(owner))
+
+    assert next_one.used == 10
+
+
+def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
+    owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("c")
+    stand_in.spend(1)
+    newcomer.take(stand_in, newcomer.ask(stand_in))
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 5
