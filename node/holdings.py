@@ -51,12 +51,13 @@ class Holdings:
         counters: Counters,
         period_of: Callable[[bytes], int],
         came: Callable[[Sequence[bytes]], None],
+        begun: Callable[[int], None],
         *,
         max_keys: int,
         first_gift: int,
     ) -> None:
         """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
-        of keys that are counted here from now on.
+        of keys that are counted here from now on, `begun` of shards that are so from nothing.
 
         Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
         """
@@ -71,6 +72,7 @@ class Holdings:
         self._counters = counters
         self._period_of = period_of
         self._came = came
+        self._begun = begun
         self._taken: dict[int, _Taken] = {}
         self._given = Gifts()
         self._adopted: dict[int, tuple[NodeId, int]] = {}
@@ -336,6 +338,7 @@ class Holdings:
         """Count a shard from nothing: nobody had it before."""
         if not self.held[shard]:
             self._hold(shard)
+            self._begun(shard)
 
     def take_over(
         self, shard: int, owner: NodeId, copy: Iterable[tuple[int, Snapshot]], now: int
@@ -355,13 +358,22 @@ class Holdings:
             taken = _Taken(NodeId(given.taken_from or given.to), is_base_whole=not given.taken_from)
             for part in given.parts:
                 self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
+        is_empty = True
         for at, counts in copy:
+            is_empty = is_empty and not counts.keys
             self._restore(counts, min(at, now))
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
         self._taken[shard] = taken
+        if is_empty:
+            self._begun(shard)
         self._counters.add("shards_taken")
+
+    def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+        """Count again what was lost here: age in ns and units in turns, oldest first."""
+        self._charge(rows, now, "hits_recalled")
+        self._came(list(rows))
 
     def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Keep what an owner sent to its standby; in its place we go on from it."""
@@ -404,7 +416,9 @@ class Holdings:
             period_ns = counts.limits[counts.which[at]].period_ns
             tally.restore(counts.keys[at], row, period_ns, now)
 
-    def _charge(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+    def _charge(
+        self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
+    ) -> None:
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -414,7 +428,7 @@ class Holdings:
             units += row[1::2]
         self._engine.charge(keys, units, ages_ns, now)
         self.dirty.update(dict.fromkeys(keys))
-        self._counters.add("hits_merged", sum(units))
+        self._counters.add(counter, sum(units))
 
     # -- the standby's copy --------------------------------------------------------------------
 

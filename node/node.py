@@ -65,6 +65,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Recall,
     Refused,
     Request,
     Role,
@@ -157,6 +158,7 @@ class Node:
             self.counters,
             self._period_of,
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
+            lambda shard: self._worldwide.begun(shard),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
         )
@@ -175,6 +177,7 @@ class Node:
         self._worldwide = Worldwide(
             settings.datacenter,
             self._engine,
+            self._holdings,
             self.counters,
             self._link_to,
             self._clock.now,
@@ -534,6 +537,9 @@ class Node:
             case Digest():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_digest(datacenter, message))
+            case Recall():
+                datacenter = record.datacenter if record else ""
+                session.send(self._worldwide.take_recall(datacenter, message))
             case _:
                 raise AssertionError(message)
 

@@ -110,6 +110,7 @@ class CoreNode:
             self.counters,
             self._period_of,
             lambda keys: self.worldwide.came(keys),  # noqa: PLW0108 - it is made later
+            lambda shard: self.worldwide.begun(shard),  # noqa: PLW0108 - it is made later
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
         )
@@ -135,6 +136,7 @@ class CoreNode:
         self.worldwide = Worldwide(
             machine.datacenter,
             self.engine,
+            self.holdings,
             self.counters,
             link_to,
             self.clock.now,

@@ -29,6 +29,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pulled,
+    Recalled,
     Rules,
     Source,
     Stats,
@@ -39,9 +40,11 @@ __all__ = ["Flight", "Frame", "REPLIES", "Reply"]
 
 logger = logging.getLogger("ringfence.client")
 
-Reply: TypeAlias = Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Peers | Done
+Reply: TypeAlias = (
+    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Recalled | Peers | Done
+)
 """What answers a call."""
-REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done)
+REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done)
 
 _Send: TypeAlias = Callable[[bytes], None]
 _COUNTED = (Source.OWNER, Source.STANDBY)

@@ -20,6 +20,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
+        self.begun: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit(1000, DAY))})
         self.holdings = Holdings(
@@ -28,6 +29,7 @@ class Host:
             Counters(),
             lambda key: DAY,
             lambda keys: None,
+            self.begun.append,
             max_keys=100,
             first_gift=1,
         )
@@ -126,6 +128,17 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
     owner.take(stand_in, owner.ask(stand_in))
 
     assert owner.used == 6
+
+
+def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
+    a, b, c = Host("a"), Host("b"), Host("c")
+    a.holdings.begin(1)
+    a.holdings.begin(1)
+    b.stand_in_for("a")
+    a.spend(5)
+    c.holdings.take_over(shard_of(KEY), a.name, [(NOW, a.holdings.state_of([KEY], NOW))], NOW)
+
+    assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
 
 
 def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
