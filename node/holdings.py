@@ -39,6 +39,8 @@ class _Taken:
     """What was admitted since."""
     is_base_whole: bool = False
     """Whether the counters that we went on from were all that the owner ever had from us."""
+    has_base: bool = True
+    """Whether there were any counters to go on from."""
 
 
 class Holdings:
@@ -137,6 +139,15 @@ class Holdings:
         taken = self._taken.get(shard)
         if taken is not None:
             self._taken[shard] = replace(taken, owner=owner)
+
+    def go_on_from(self, shard: int, counts: Snapshot, now: int) -> None:
+        """Whoever had the shard has it no more, but a copy: ours of before, if we began without."""
+        taken = self._taken.pop(shard, None)
+        if taken is not None and not taken.has_base:
+            self._restore(counts, now)
+            self._charge({key: taken.tally.row(key, now) for key in counts.keys}, now)
+            self.dirty.update(dict.fromkeys(counts.keys))
+            self._came(counts.keys)
 
     def settle(self, shard: int) -> None:
         """Whoever had the shard has nothing of it any more: it is simply ours."""
@@ -365,7 +376,7 @@ class Holdings:
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
-        self._taken[shard] = taken
+        self._taken[shard] = replace(taken, has_base=not is_empty)
         if is_empty:
             self._begun(shard)
         self._counters.add("shards_taken")

@@ -183,3 +183,33 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
     newcomer.take(owner, newcomer.ask(owner))
 
     assert newcomer.used == 5
+
+
+def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
+    before, standby, again = Host("a"), Host("b"), Host("a")
+    before.holdings.begin(shard_of(KEY))
+    before.spend(5)
+    before.copy_to(standby)
+    again.stand_in_for("b")
+    again.spend(2)
+
+    copy = again.ask(standby)
+    again.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+
+    assert again.used == 7
+
+
+def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
+    owner, one, other = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(5)
+    owner.copy_to(other)
+    owner.spend(1)
+    owner.copy_to(one)
+    one.stand_in_for("a")
+    one.spend(2)
+
+    copy = one.ask(other)
+    one.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+
+    assert one.used == 8
