@@ -247,7 +247,8 @@ class Deciding:
         for shard in shards:
             if self.ring.owner_by_shard and not self._is_ours(shard):
                 copies = list(self._holdings.copies.of(shard))
-                self._holdings.take_over(shard, self.ring.owner(shard), copies, now)
+                owner = self.ring.owner(shard)
+                self._holdings.take_over(shard, owner, copies, now, self.ring.members)
 
     async def _ask_link(
         self, name: NodeId, batch: Batch, within: float, *, hops: int

@@ -184,7 +184,7 @@ class Handoff:
         by_owner: dict[NodeId, list[int]] = {}
         for shard, owner in self._holdings.taken():
             if owner == self._me and self._is_ours(shard):
-                self._holdings.settle(shard)
+                self._holdings.settle_own(shard, self._clock())
             elif self._is_ours(shard):
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
@@ -228,7 +228,6 @@ class Handoff:
                     counts,
                     tallies,
                     self._clock(),
-                    is_ours=self._is_ours(shard),
                 )
                 adopted.append(shard)
             elif group.moved_to and group.moved_to != self._me:
@@ -360,10 +359,7 @@ class _Search:
             match group.hold:
                 case Hold.HELD:
                     del self._left[shard]
-                    is_ours = self._handoff._is_ours(shard)
-                    self._handoff._holdings.adopt(
-                        shard, group, name, counts, tallies, now, is_ours=is_ours
-                    )
+                    self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
                     self._handoff.found(shard)
                     adopted.append(shard)
                 case Hold.COPY:
@@ -397,7 +393,8 @@ class _Search:
             handoff._holdings.begin(shard)
         else:
             owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-            handoff._holdings.take_over(shard, owner, copies, now)
+            members = handoff._ring.members
+            handoff._holdings.take_over(shard, owner, copies, now, members)
         handoff.found(shard)
 
 

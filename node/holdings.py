@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from hashring import SHARDS, NodeId, shard_of
+from hashring import SHARDS, Member, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
 from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
@@ -25,6 +25,8 @@ _KEYS_PER_PART = 2000
 _NUMBERS_PER_PART = 40_000
 """Numbers in the states of one part: a part fits into a message, however long the states are."""
 _KEYS_PER_ANSWER = 4000
+_OWN_KEPT_NS = 15_000_000_000
+"""How long after a start somebody may come with a shard that was given away before it."""
 _NO_LIMIT = Limit(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 _ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
@@ -39,6 +41,8 @@ class _Taken:
     """What was admitted since."""
     is_base_whole: bool = False
     """Whether the counters that we went on from were all that the owner ever had from us."""
+    came_at: int = 0
+    """When it came here, in ns."""
     has_base: bool = True
     """Whether there were any counters to go on from."""
 
@@ -133,6 +137,12 @@ class Holdings:
     def taken(self) -> list[tuple[int, NodeId]]:
         """The shards that were taken over, and from whom."""
         return [(shard, taken.owner) for shard, taken in self._taken.items()]
+
+    def settle_own(self, shard: int, now: int) -> None:
+        """Nobody has come with what was ours before we were started: it is simply ours."""
+        taken = self._taken.get(shard)
+        if taken is not None and now - taken.came_at > _OWN_KEPT_NS:
+            self.settle(shard)
 
     def follow_to(self, shard: int, owner: NodeId) -> None:
         """Whoever had the shard that was taken over has given it to `owner`."""
@@ -290,13 +300,10 @@ class Holdings:
         counts: Snapshot,
         tallies: Sequence[Sequence[int]],
         now: int,
-        *,
-        is_ours: bool,
     ) -> None:
         """Count a shard from now on that `sender` has given away, or join it with what is here.
 
-        `about` is the group it came in; `is_ours` tells whether it should be here. The same gift
-        again changes nothing.
+        `about` is the group it came in. The same gift again changes nothing.
         """
         gift = sender, about.gift
         if self._adopted.get(shard) == gift:
@@ -311,9 +318,10 @@ class Holdings:
         if not self.held[shard]:
             self._restore(counts, now)
             self._hold(shard)
-            if about.taken_from and (about.taken_from != self._me or not is_ours):
-                # Whoever we gave it to counts on from there: to him only the tally is news.
-                taken = self._taken[shard] = _Taken(NodeId(about.taken_from))
+            if about.taken_from:
+                # Whoever has the shard itself counts on from there: to him only the tally is news.
+                # That may be another one also when it was ours: we gave it away in an earlier life.
+                taken = self._taken[shard] = _Taken(NodeId(about.taken_from), came_at=now)
                 self._add_tallies(taken.tally, counts, tallies, now)
         elif (
             here is not None and not is_base_ours and (here.owner == sender or not about.taken_from)
@@ -352,16 +360,24 @@ class Holdings:
             self._begun(shard)
 
     def take_over(
-        self, shard: int, owner: NodeId, copy: Iterable[tuple[int, Snapshot]], now: int
+        self,
+        shard: int,
+        owner: NodeId,
+        copy: Iterable[tuple[int, Snapshot]],
+        now: int,
+        members: Iterable[Member],
     ) -> None:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
 
         Whose the own copies are is who will know what of our counters is news, whatever the ring
-        says of the owner: that one may have come a moment ago, and have nothing yet.
+        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it is
+        of the `members` of the ring no more: then it has given the shard away.
         """
         if self.held[shard]:
             return
-        taken = _Taken(self.copies.sender_of(shard) or owner)
+        sender = self.copies.sender_of(shard)
+        is_member = sender is not None and any([each.name == sender for each in members])
+        taken = _Taken(sender if sender is not None and is_member else owner)
         given = self._given.get(shard)
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.

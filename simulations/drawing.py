@@ -1,7 +1,7 @@
 """Swarm testing: a whole scenario, faults and all, drawn from a seed.
 
-Each kind of fault is in with probability one half, so that runs differ in what they lack, too: what
-one fault hides, another run without it shows.
+Each kind of fault is in or not by chance, so that runs differ in what they lack, too: what one
+fault hides, another run without it shows.
 """
 
 from collections import Counter
@@ -27,6 +27,8 @@ _CALM: dict[Level, float] = {"node": 70.0, "core": 45.0}
 _DOWN = ("crash", "leave")
 _BACK = 8.0
 """Seconds after which a node that was started again has what is its own."""
+_CHANCES = (0.1, 0.25, 0.5)
+"""How likely each kind of fault is in a run: from one or two of all to a half."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
 
 
@@ -57,12 +59,16 @@ def drawn(seed: int, level: Level) -> Scenario:
 
 
 def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
-    """Draw when what goes wrong, with whom and how badly; all of it is over when the load is."""
+    """Draw when what goes wrong, with whom and how badly; all of it is over when the load is.
+
+    Some runs have many faults, and some few: where much goes wrong at once, little is promised.
+    """
+    chance = random.choice(_CHANCES)
     seconds = scenario.seconds
     names = [f"n{number + 1}" for number in range(scenario.nodes)]
     faults: list[Fault] = []
     for verb in verbs:
-        if random.random() < 0.5:
+        if random.random() < chance:
             for _ in range(random.choice((1, 1, 2))):
                 begin = random.uniform(1.0, seconds * 0.6)
                 until = min(seconds, begin + random.choice(_LENGTHS))

@@ -23,6 +23,8 @@ _NEW_COPY = 8.0
 """Seconds until a death or a return is known to all and every standby has all its copies."""
 _LEAVING = 8.0
 """Seconds that a node may take to hand over."""
+_PARTING = ("crash", "leave", "pause", "cut", "clog")
+"""Faults that take from others whom they are about, copies and all."""
 _HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
 """Faults that hold no copy up."""
 
@@ -38,7 +40,7 @@ def uncopied_spans(scenario: Scenario, *, is_shared: bool = False) -> list[tuple
         if fault.verb not in ("crash", "leave"):
             continue
         others = [other for other in scenario.faults if other is not fault]
-        is_alone = _is_alone(fault, others, scenario)
+        is_alone = _is_alone(fault, others, scenario) or _is_parted(fault, others, scenario)
         since = _disturbed_since(fault, others)
         if fault.verb == "leave" and not is_alone and since is None:
             continue
@@ -78,6 +80,27 @@ def _is_alone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool
     if fault.verb == "crash" and len(_gone(fault, others, scenario)) > 1:
         return True
     return _is_last(fault, others, scenario)
+
+
+def _is_parted(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
+    """Whether the only copies may be out of reach when they are needed.
+
+    One failure at a time is what a standby is for: while one is down, and until all is copied
+    again, another one in its data center that cannot be reached may have had all there was.
+    """
+    if fault.verb != "crash":
+        return False
+    places = members_of(scenario)
+    here = {places[name][0] for name in _of(fault, scenario)}
+    over = float("inf") if fault.until is None else fault.until + _NEW_COPY
+    return any(
+        other.verb in _PARTING
+        and "datacenter" not in other.args
+        and other.at <= over
+        and (other.until is None or other.until >= fault.at)
+        and here & {places[name][0] for name in _of(other, scenario)}
+        for other in others
+    )
 
 
 def _is_last(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:

@@ -1,6 +1,6 @@
 """Whose counters a node counts, without any network."""
 
-from hashring import NodeId, shard_of
+from hashring import Member, NodeId, shard_of
 from node.counters import Counters
 from node.holdings import Holdings
 from node.streaming import as_snapshot
@@ -13,6 +13,7 @@ DAY = 86_400_000_000_000
 RULE = 7
 KEY = RULE.to_bytes(8, "big") + b"\x01k"
 NOW = 1_800_000_000 * 1_000_000_000
+MEMBERS = [Member(NodeId(name), "dc1", "z1") for name in "abc"]
 
 
 class Host:
@@ -40,7 +41,7 @@ class Host:
 
     def stand_in_for(self, owner: str) -> None:
         copies = list(self.holdings.copies.of(shard_of(KEY)))
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW)
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, MEMBERS)
 
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
@@ -50,11 +51,11 @@ class Host:
         pull = Pull(1, [shard_of(KEY)], 0)
         return giver.holdings.answer(self.name, pull, NOW, lambda shard: False)
 
-    def take(self, giver: "Host", gift: Pulled, *, is_ours: bool = True) -> None:
+    def take(self, giver: "Host", gift: Pulled) -> None:
         (about,) = gift.groups
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
-        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW, is_ours=is_ours)
+        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW)
 
     @property
     def used(self) -> int:
@@ -105,10 +106,10 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
-    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW, MEMBERS)
     cut_off.spend(2)
 
-    owner.take(cut_off, owner.ask(cut_off), is_ours=False)
+    owner.take(cut_off, owner.ask(cut_off))
     new_owner.take(owner, new_owner.ask(owner))
 
     assert new_owner.used == 5
@@ -119,11 +120,11 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
     owner.holdings.begin(shard_of(KEY))
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW, MEMBERS)
     stand_in.spend(2)
     owner.ask(stand_in)  # The answer is lost on the way.
 
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW, MEMBERS)
     stand_in.spend(1)
     owner.take(stand_in, owner.ask(stand_in))
 
@@ -136,7 +137,8 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     a.holdings.begin(1)
     b.stand_in_for("a")
     a.spend(5)
-    c.holdings.take_over(shard_of(KEY), a.name, [(NOW, a.holdings.state_of([KEY], NOW))], NOW)
+    copies = [(NOW, a.holdings.state_of([KEY], NOW))]
+    c.holdings.take_over(shard_of(KEY), a.name, copies, NOW, MEMBERS)
 
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
 
@@ -213,3 +215,18 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     one.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
 
     assert one.used == 8
+
+
+def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
+    earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+    earlier.holdings.begin(shard_of(KEY))
+    earlier.spend(4)
+    earlier.copy_to(stand_in)
+    taker.take(earlier, taker.ask(earlier))
+    stand_in.stand_in_for("a")
+    stand_in.spend(1)
+
+    again.take(stand_in, again.ask(stand_in))
+    again.take(taker, again.ask(taker))
+
+    assert again.used == 5

@@ -70,6 +70,19 @@ def test_owner_and_standby_may_take_everything_with_them(faults: tuple[str, ...]
     assert end >= 10.1
 
 
+@pytest.mark.parametrize("other", ["pause@12-40 node=n3", "cut@8-15 node=n1", "clog@25-26 node=n4"])
+def test_a_second_failure_before_all_is_copied_again_may_hide_every_copy(other: str) -> None:
+    [(begin, _)] = spans("crash@10-20 node=n2", other)
+
+    assert begin == -inf
+
+
+def test_a_failure_in_another_data_center_hides_no_copy() -> None:
+    [(begin, _)] = spans("crash@10-20 node=n1", "pause@12-40 node=n2", nodes=6, datacenters=2)
+
+    assert begin == pytest.approx(9.65)
+
+
 def test_the_only_node_of_a_data_center_takes_everything_even_when_it_leaves() -> None:
     [(begin, _)] = spans("leave@10-20 node=n2", nodes=3, datacenters=3)
 
