@@ -8,9 +8,11 @@ from dataclasses import asdict
 from importlib import import_module
 
 from benchmarks.figure import Figure
+from benchmarks.machine import about, machine
+from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
-    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss"),
+    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss", "peers"),
     *("restarts", "membership", "faces", "gateway", "simulation"),
 )
 
@@ -27,13 +29,22 @@ def main(arguments: list[str]) -> int:
     if not options.names:
         print("\n".join(NAMES))
         return 0
-    figures = _run(options.names, options.rounds)
-    if options.json:
-        for figure in figures:
-            print(json.dumps(asdict(figure)), flush=True)
-    else:
-        print(_table(figures))
+    try:
+        _tell(_run(options.names, options.rounds), as_json=options.json)
+    except RingfenceError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _tell(figures: Iterable[Figure], *, as_json: bool) -> None:
+    """Print the machine, as it is before the first round, then the figures."""
+    if not as_json:
+        print(f"{about()}\n\n{_table(figures)}")
+        return
+    print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
+    for figure in figures:
+        print(json.dumps(asdict(figure)), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(names: Iterable[str], rounds: int) -> Iterator[Figure]:
     # Imported late: the ring can be measured without what the cluster needs.
     for name in names:
-        run: Callable[[int], Iterator[Figure]] = import_module(f"benchmarks.{name}").run
+        try:
+            run: Callable[[int], Iterator[Figure]] = import_module(f"benchmarks.{name}").run
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the benchmark {name} needs {error.name!r}, which is not installed; install "
+                "what all benchmarks need: pip install '.[dev]'"
+            ) from error
         yield from run(rounds)
 
 
