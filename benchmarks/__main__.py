@@ -12,7 +12,7 @@ from benchmarks.machine import about, machine
 from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
-    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss", "peers"),
+    *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
     *("restarts", "membership", "faces", "gateway", "simulation"),
 )
 

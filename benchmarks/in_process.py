@@ -15,8 +15,10 @@ from limits.strategies import FixedWindowRateLimiter
 from throttled import MemoryStore, Throttled
 
 import ringfence
+from benchmarks.cluster import RULES
 from benchmarks.tables import START, new_table
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
+from ringfence.rules.load import load_text
 
 __all__ = ["in_process_samples"]
 
@@ -27,19 +29,6 @@ _FRAME = 256
 _PASSES = 10
 """Times that a sample asks about every name; the first of all meets names that are new."""
 _BUCKET = Limit(_LIMIT, _HOUR_NS, Algorithm.TOKEN_BUCKET)
-RULES = {
-    "domain": "bench",
-    "descriptors": [
-        {
-            "key": "user",
-            "rate_limit": {
-                "requests_per_unit": _LIMIT,
-                "unit": "hour",
-                "algorithm": "token_bucket",
-            },
-        }
-    ],
-}
 
 
 def in_process_samples() -> dict[str, Callable[[], float]]:
@@ -109,7 +98,7 @@ def _local() -> float:
     """All of an embedded limiter but the wire: rules, keys, a task's turn, a `Decision`."""
 
     async def work() -> float:
-        async with ringfence.local(RULES) as limiter:
+        async with ringfence.local(load_text(RULES).rules) as limiter:
             begun = thread_time_ns()
             for name in _NAMES:
                 decision = await limiter.check("bench", {"user": name})
