@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.machine import about, machine
+from benchmarks.plot import write_plot
 from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
@@ -30,21 +32,28 @@ def main(arguments: list[str]) -> int:
         print("\n".join(NAMES))
         return 0
     try:
-        _tell(_run(options.names, options.rounds), as_json=options.json)
+        figures = _told(_run(options.names, options.rounds), as_json=options.json)
+        if options.plot is not None:
+            write_plot(options.plot, figures, about())
     except RingfenceError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _tell(figures: Iterable[Figure], *, as_json: bool) -> None:
-    """Print the machine, as it is before the first round, then the figures."""
+def _told(figures: Iterable[Figure], *, as_json: bool) -> list[Figure]:
+    """Print the machine, as it is before the first round, then the figures; return these."""
+    told: list[Figure] = []
     if not as_json:
-        print(f"{about()}\n\n{_table(figures)}")
-        return
+        print(about(), end="\n\n", flush=True)
+        told.extend(figures)
+        print(_table(told))
+        return told
     print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
     for figure in figures:
         print(json.dumps(asdict(figure)), flush=True)
+        told.append(figure)
+    return told
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw the figures into a file of its own"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="samples per figure (default: 5)")
     return parser
 

@@ -74,10 +74,11 @@ def _network(found: dict[str, list[Pace]]) -> Iterator[Figure]:
     for name, label in _NETWORK.items():
         yield figure(label, "1/s", wall[name])
         yield figure(f"{label}_per_core", "1/s", core[name])
-    fastest_async = _best(wall["async_coredis"], wall["async_redispy"])
-    fastest_sync = _best(wall["sync"], wall["sync_8"])
-    yield ratio("peers.vs_limits_redis_async", wall["check"], fastest_async)
-    yield ratio("peers.vs_limits_redis_sync", wall["check"], fastest_sync)
+    for label, found_by in (("", wall), ("_per_core", core)):
+        fastest_async = _best(found_by["async_coredis"], found_by["async_redispy"])
+        fastest_sync = _best(found_by["sync"], found_by["sync_8"])
+        yield ratio(f"peers.vs_limits_redis_async{label}", found_by["check"], fastest_async)
+        yield ratio(f"peers.vs_limits_redis_sync{label}", found_by["check"], fastest_sync)
     yield ratio("peers.blocking_vs_limits_redis_sync", wall["blocking"], wall["sync"])
     yield ratio("peers.vs_lua_pipelined", wall["check_many"], wall["lua"])
     yield ratio("peers.vs_lua_pipelined_per_core", core["check_many"], core["lua"])
