@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Pace", "paced_by"]
+__all__ = ["Pace", "cpu_s_of", "paced_by"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -26,11 +26,11 @@ def paced_by(work: Callable[[], int], *servers: int) -> Pace:
     `servers` are the processes that answered. Programs that `work` itself starts count when it has
     waited for them.
     """
-    before = sum(map(_cpu_s, servers))
+    before = sum(map(cpu_s_of, servers))
     mine, begun = _own_cpu_s(), time.perf_counter()
     done = work()
     wall = time.perf_counter() - begun
-    cpu = _own_cpu_s() - mine + sum(map(_cpu_s, servers)) - before
+    cpu = _own_cpu_s() - mine + sum(map(cpu_s_of, servers)) - before
     return Pace(done / wall, done / max(cpu, 1.0 / _TICKS))
 
 
@@ -39,7 +39,7 @@ def _own_cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
     """Processor time of another process, its threads included."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
