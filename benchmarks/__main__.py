@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> int:
         print("\n".join(NAMES))
         return 0
     try:
-        figures = _told(_run(options.names, options.rounds), as_json=options.json)
+        tell = _as_json if options.json else _as_markdown if options.markdown else _as_table
+        figures = tell(_run(options.names, options.rounds))
         if options.plot is not None:
             write_plot(options.plot, figures, about())
     except RingfenceError as error:
@@ -41,18 +42,30 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _told(figures: Iterable[Figure], *, as_json: bool) -> list[Figure]:
-    """Print the machine, as it is before the first round, then the figures; return these."""
+def _as_json(figures: Iterable[Figure]) -> list[Figure]:
+    """Print a line for the machine, as it is before the first round, and one for each figure."""
     told: list[Figure] = []
-    if not as_json:
-        print(about(), end="\n\n", flush=True)
-        told.extend(figures)
-        print(_table(told))
-        return told
     print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
     for figure in figures:
         print(json.dumps(asdict(figure)), flush=True)
         told.append(figure)
+    return told
+
+
+def _as_table(figures: Iterable[Figure]) -> list[Figure]:
+    print(about(), end="\n\n", flush=True)
+    told = list(figures)
+    print(_table(told))
+    return told
+
+
+def _as_markdown(figures: Iterable[Figure]) -> list[Figure]:
+    """Print tables as they stand in docs/performance.md."""
+    print(f"{about()}\n\n| figure | median | least | most | unit |\n|---|---|---|---|---|")
+    told = list(figures)
+    for figure in told:
+        name, *numbers, unit = _row(figure)
+        print(f"| `{name}` | {' | '.join(numbers)} | {unit} |")
     return told
 
 
@@ -62,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure parts of Ringfence on this machine. Without a name, list the names.",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form.add_argument("--markdown", action="store_true", help="print a table for docs/performance")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the figures into a file of its own"
     )

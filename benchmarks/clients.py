@@ -1,19 +1,21 @@
 """The client in every runtime: trio, asyncio with and without uvloop, and blocking from threads.
 
-All ask the same node about the same keys, in turns. What a lone check costs is then taken apart:
-the echo is what trio, the QUIC library and the sockets cost, the node and the client come beside it
-(less than nothing where our transport spares what the library would do), another event loop on top
-of these, and a thread that waits for one on top of all.
+All ask the same node about the same keys, in turns. What a lone check costs the process that asks,
+in processor time, is then taken apart: the echo is what trio, the QUIC library and the sockets
+cost, our client comes beside it (less than nothing where our transport spares what the library
+would do), another event loop on top, and a thread that waits for one on top of all.
 """
 
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter, thread_time_ns
+from time import perf_counter, process_time, thread_time_ns
+from typing import TypeVar
 
 import anyio
 import trio
@@ -31,6 +33,8 @@ from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
 from ringfence.rules.load import load_text
 
 __all__ = ["run"]
+
+_Result = TypeVar("_Result")
 
 _LONE = 500
 _TASKS = 64
@@ -58,21 +62,33 @@ def run(rounds: int) -> Iterator[Figure]:
         ):
             lone = interleaved(_lone(nodes.url, limiter, echo), rounds)
             crowds = interleaved(_crowds(nodes.url, limiter), rounds)
-    for name, values in lone.items():
-        yield figure(f"clients.{name}_lone_us", "us", values)
+    for name, found in lone.items():
+        yield figure(f"clients.{name}_lone_us", "us", [each.wall_us for each in found])
+        yield figure(f"clients.{name}_lone_cpu_us", "us", [each.cpu_us for each in found])
     for name, values in crowds.items():
         yield figure(f"clients.{name}", "1/s", values)
     yield ratio("clients.asyncio_vs_trio", crowds["asyncio_per_s_64"], crowds["trio_per_s_64"])
     yield ratio("clients.uvloop_vs_trio", crowds["uvloop_per_s_64"], crowds["trio_per_s_64"])
-    yield from _layers(lone)
+    yield from _layers({name: [each.cpu_us for each in found] for name, found in lone.items()})
     yield from _inside(rounds)
 
 
-def _lone(url: str, limiter: BlockingLimiter, echo: RawEcho) -> dict[str, Callable[[], float]]:
-    """Medians of checks that are made one after the other, in microseconds."""
-    samples = {loop: partial(_on, loop, url, _one_by_one) for loop in _LOOPS}
+@dataclass(frozen=True, slots=True)
+class _Lone:
+    """What checks cost that are made one after the other."""
+
+    wall_us: float
+    """The median of how long one took."""
+    cpu_us: float
+    """Processor time of this process for each."""
+
+
+def _lone(url: str, limiter: BlockingLimiter, echo: RawEcho) -> dict[str, Callable[[], _Lone]]:
+    samples: dict[str, Callable[[], _Lone]] = {
+        loop: partial(_on, loop, url, _one_by_one) for loop in _LOOPS
+    }
     return {
-        "echo": lambda: median(echo.lone(_LONE)) * 1e6,
+        "echo": partial(_echo_lone, echo),
         **samples,
         "blocking": partial(_blocking_lone, limiter),
     }
@@ -88,10 +104,10 @@ def _crowds(url: str, limiter: BlockingLimiter) -> dict[str, Callable[[], float]
 
 
 def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
-    """What a lone check takes longer by, round by round, for each layer that it passes."""
+    """What a lone check costs the client more, round by round, for each layer that it passes."""
     yield figure("clients.layer_echo_us", "us", lone["echo"])
     for layer, with_it, without in (
-        ("client_and_node", "trio", "echo"),
+        ("client", "trio", "echo"),
         ("asyncio", "asyncio", "trio"),
         ("uvloop", "uvloop", "trio"),
         ("thread", "blocking", "trio"),
@@ -101,7 +117,7 @@ def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
 
 
 def _inside(rounds: int) -> Iterator[Figure]:
-    """What is known to be in the layer of client and node, in processor time."""
+    """What is known to be done for it in client and node."""
     rules = load_text(RULES).rules
     table = new_table(_LIMIT, len(_KEYS))
     entries = [tuple(key.items()) for key in _KEYS]
@@ -126,10 +142,10 @@ def _inside(rounds: int) -> Iterator[Figure]:
     )
 
 
-def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[float]]) -> float:
+def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
     """Run a measurement with a client of its own, on the event loop named."""
 
-    async def work() -> float:
+    async def work() -> _Result:
         async with connect(url, raise_on_outage=True) as limiter:
             return await measure(limiter)
 
@@ -140,13 +156,24 @@ def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[float]]) -> 
     return asyncio.run(work())
 
 
-async def _one_by_one(limiter: Limiter) -> float:
-    samples = []
+def _echo_lone(echo: RawEcho) -> _Lone:
+    """A round trip of the bare echo; what it takes to connect is taken off."""
+    begun = process_time()
+    echo.lone(1)
+    connected = process_time()
+    samples = echo.lone(_LONE)
+    used = process_time() - connected - (connected - begun)
+    return _Lone(median(samples) * 1e6, used / (_LONE - 1) * 1e6)
+
+
+async def _one_by_one(limiter: Limiter) -> _Lone:
+    await limiter.check("bench", _KEYS[0])
+    samples, before = [], process_time()
     for key in _KEYS[:_LONE]:
         begun = perf_counter()
         await limiter.check("bench", key)
         samples.append(perf_counter() - begun)
-    return median(samples) * 1e6
+    return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
 
 
 async def _crowd(limiter: Limiter) -> float:
@@ -165,13 +192,14 @@ async def _crowd(limiter: Limiter) -> float:
     return done / (perf_counter() - begun)
 
 
-def _blocking_lone(limiter: BlockingLimiter) -> float:
-    samples = []
+def _blocking_lone(limiter: BlockingLimiter) -> _Lone:
+    limiter.check("bench", _KEYS[0])
+    samples, before = [], process_time()
     for key in _KEYS[:_LONE]:
         begun = perf_counter()
         limiter.check("bench", key)
         samples.append(perf_counter() - begun)
-    return median(samples) * 1e6
+    return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
 
 
 def _threads(limiter: BlockingLimiter, threads: int) -> float:

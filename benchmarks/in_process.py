@@ -71,11 +71,9 @@ def _bare_dict() -> Callable[[], float]:
 
 def _table() -> Callable[[], float]:
     check, clock = new_table(_BUCKET, len(_NAMES)).check, count(START)
-    keys = {name: name.encode() for name in _NAMES}
+    keys = [name.encode() for name in _NAMES]
     denied = Code.DENIED
-    return lambda: _per_s(
-        lambda names: [check(keys[name], 1, next(clock)).code is not denied for name in names]
-    )
+    return lambda: _per_s(lambda _: [check(key, 1, next(clock)).code is not denied for key in keys])
 
 
 def _table_many() -> Callable[[], float]:

@@ -44,6 +44,13 @@ def test_lines_of_json_have_one_form_the_machine_first(capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_table_for_the_docs_has_a_row_for_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--markdown", "--rounds", "3"]) == 0
+
+    assert capsys.readouterr().out.endswith("\n| `ring.lookup_ns` | 2 | 1 | 3 | ns |\n")
+
+
+@pytest.mark.usefixtures("quick")
 def test_figures_can_be_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ring.svg"
 
