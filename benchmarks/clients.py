@@ -21,16 +21,17 @@ import anyio
 import trio
 import uvloop
 
-from benchmarks import wire
 from benchmarks.cluster import RULES
 from benchmarks.echo import RawEcho
 from benchmarks.figure import Figure, figure, interleaved, ratio
 from benchmarks.tables import START, new_table
+from benchmarks.wire import answer_of, request_of
 from node.demo.cluster import running_cluster
 from ringfence import Limiter, blocking, connect
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
 from ringfence.rules.load import load_text
+from ringfence.wire import decode, encode
 
 __all__ = ["run"]
 
@@ -43,11 +44,6 @@ _SECONDS = 1.0
 _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 _LOOPS = ("trio", "asyncio", "uvloop")
 _LIMIT = Limit(1_000_000_000, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
-_FRAMES = tuple(
-    f"wire.{message}_{way}_us_1"
-    for message in ("request", "answer")
-    for way in ("encode", "decode")
-)
 
 
 def run(rounds: int) -> Iterator[Figure]:
@@ -122,24 +118,17 @@ def _inside(rounds: int) -> Iterator[Figure]:
     table = new_table(_LIMIT, len(_KEYS))
     entries = [tuple(key.items()) for key in _KEYS]
     keys = [key["user"].encode() for key in _KEYS]
+    messages = (request_of(1), answer_of(1))
     found = interleaved(
         {
             "match": partial(_us_each, lambda at: rules.counter("bench", entries[at])),
             "table": partial(_us_each, lambda at: table.check(keys[at], 1, START)),
+            "frames": partial(_us_each, lambda _: [decode(encode(each)) for each in messages]),
         },
         rounds,
     )
     for name, values in found.items():
         yield figure(f"clients.layer_{name}_us", "us", values)
-    frames = [each for each in wire.run(rounds) if each.name in _FRAMES]
-    yield Figure(
-        "clients.layer_frames_us",
-        sum(each.value for each in frames),
-        "us",
-        sum(each.min for each in frames),
-        sum(each.max for each in frames),
-        rounds,
-    )
 
 
 def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:

@@ -20,6 +20,8 @@ _WIDTH, _LEFT, _RIGHT = 960, 330, 110
 _ROW, _BAR, _HEAD, _MARGIN = 20, 12, 34, 16
 _LOG_FROM = 30.0
 """How many times the least the greatest is where a scale becomes logarithmic."""
+_LEAST = 1e-9
+"""Less counts as nothing: no figure is that small in its unit."""
 _STYLE = (
     "svg{background:#fff;font:12px system-ui,sans-serif;fill:#222}"
     ".head{font-weight:600;font-size:13px}.about{fill:#666}"
@@ -67,7 +69,7 @@ class _Scale:
     def of(cls, values: Iterable[float]) -> "_Scale":
         found = list(values)
         least, most = min(found), max(found)
-        if least > 0 and most > _LOG_FROM * least:
+        if least > _LEAST and most > _LOG_FROM * least:
             powers = math.floor(math.log10(least)), math.ceil(math.log10(most))
             return cls(10.0 ** powers[0], 10.0 ** powers[1], is_log=True)
         low, high = min(0.0, least), max(0.0, most)

@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.figure import Figure, figure
@@ -50,6 +50,7 @@ def test_whatever_a_machine_is_called_the_file_stays_whole() -> None:
     assert 'Intel <R> & "Co"\\x00' in texts(drawing)
 
 
+@example([figure("ring.a", "ns", [5e-324, 1.0])])
 @given(
     st.lists(
         st.builds(
