@@ -107,6 +107,11 @@ class Membership:
         return [each for _, each in sorted(self._roster.records.items()) if each.is_placed]
 
     @property
+    def datacenters_left(self) -> set[str]:
+        """The data centers whose members have all left by their own will."""
+        return self._roster.datacenters_left()
+
+    @property
     def digest(self) -> int:
         """Names what is believed in 64 bits; equal beliefs have equal digests."""
         return self._roster.digest

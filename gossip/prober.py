@@ -121,11 +121,15 @@ class Prober:
         self._ping(target, seq)
 
     def ask_others(self, seq: int) -> None:
-        """Have others ping a member that has not answered: perhaps only our way there is bad."""
+        """Have others ping a member that has not answered: perhaps only our way there is bad.
+
+        And ping it once more, for a datagram may be lost, and a small data center has few others.
+        """
         probe = self._probes[seq]
         target = self._roster.get(probe.target)
         if target is None:
             return
+        self._ping(target, seq)
         me = self._roster.me
         request = PingReq(me.name, me.generation, seq, target.name, target.address)
         for name in self._helpers(target):

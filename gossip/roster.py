@@ -5,6 +5,7 @@ Every change costs O(1), whatever the size of the cluster.
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 from struct import pack
@@ -14,6 +15,7 @@ from gossip.record import Record, Status
 __all__ = ["Pool", "Roster"]
 
 _MASK = (1 << 64) - 1
+_HASHES_KEPT = 4096
 
 
 class Pool:
@@ -94,12 +96,13 @@ class Roster:
         self.forget(record.name, keep=True)
         self.records[record.name] = record
         self.digest = (self.digest + _hash_of(record)) & _MASK
+        beside = self.beside(record)
         if record.name == self.me.name:
             self.me = record
         elif record.status is Status.DEAD:
             self.dead.add(record.name)
         elif not record.is_gone:
-            self.beside(record).add(record.name)
+            beside.add(record.name)
             if not self.is_near(record):
                 self.far.add(record.name)
 
@@ -122,12 +125,23 @@ class Roster:
         """Whether it is of our own data center."""
         return record.datacenter == self.me.datacenter
 
+    def datacenters_left(self) -> set[str]:
+        """The data centers whose members have all left by their own will."""
+        emptied = {name for name, pool in self._datacenters.items() if not pool}
+        emptied.discard(self.me.datacenter)
+        if not emptied:  # As nearly always: no need to look at every record.
+            return emptied
+        records = [each for each in self.records.values() if each.datacenter in emptied]
+        here = {each.datacenter for each in records if each.status is not Status.LEFT}
+        return {each.datacenter for each in records} - here
+
     @property
     def is_alone(self) -> bool:
         """Whether nobody else is known that is not gone."""
         return not self.near and not self.far
 
 
+@lru_cache(_HASHES_KEPT)
 def _hash_of(record: Record) -> int:
     if record.is_gone:
         return 0  # Members forget the gone at different times.

@@ -73,7 +73,7 @@ class Settings:
     mismatch_patience: float = 2.0
     """How long others' digests may differ from ours before an exchange."""
     exchange_pause: float = 5.0
-    announce_every: float = 30.0
+    announce_every: float = 10.0
     """Between two words to members held dead: a healed split must be noticed."""
     announce_to: int = 2
     gossip_to_dead: float = 30.0

@@ -34,8 +34,8 @@ class Ring:
     """Sorted by name."""
     owner_by_shard: tuple[NodeId, ...] = field(repr=False, compare=False)
     """The owner at the index of each shard, for loops over many keys; empty without members."""
-    _standby_by_shard: tuple[NodeId, ...] = field(repr=False, compare=False)
-    """Empty when there are fewer than two members."""
+    standby_by_shard: tuple[NodeId, ...] = field(repr=False, compare=False)
+    """The standby at the index of each shard; empty when there are fewer than two members."""
     _vnode_by_shard: Sequence[int] = field(repr=False, compare=False)
     _rank_by_vnode: Sequence[int] = field(repr=False, compare=False)
 
@@ -80,7 +80,7 @@ class Ring:
         The same as the second of `owners(shard, 2)`, for one look-up. Raises as `owner` does.
         """
         self.owner(shard)
-        return self._standby_by_shard[shard] if self._standby_by_shard else None
+        return self.standby_by_shard[shard] if self.standby_by_shard else None
 
     def owners(self, shard: int, count: int) -> tuple[NodeId, ...]:
         """Name the members responsible for `shard`: the owner first, then its standbys.

@@ -6,6 +6,7 @@ behind, not which one. Which members belong in a view is decided elsewhere.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from struct import pack
 from typing import Self
@@ -14,6 +15,9 @@ from hashring.member import Member, by_name
 from hashring.ring import Ring
 
 __all__ = ["View"]
+
+_RINGS_KEPT = 32
+"""Rings that views share: the same members come back after a flap, and in the next view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,14 @@ class View:
         """
         ring = self._rings.get(datacenter)
         if ring is None:
-            ring = Ring.of(member for member in self.members if member.datacenter == datacenter)
+            ring = _ring_of(tuple(each for each in self.members if each.datacenter == datacenter))
             self._rings[datacenter] = ring
         return ring
+
+
+@lru_cache(_RINGS_KEPT)
+def _ring_of(members: tuple[Member, ...]) -> Ring:
+    return Ring.of(members)
 
 
 def _hash_of(roster: Iterable[Member]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from hashring import shard_of
+from hashring import NodeId, shard_of
 from ringfence.limiter import Limit, Snapshot
 
 __all__ = ["Copies"]
@@ -32,6 +32,7 @@ class Copies:
     def __init__(self, most: int) -> None:
         self._most = most
         self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
+        self._senders: dict[int, NodeId] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -40,10 +41,11 @@ class Copies:
     def __contains__(self, shard: int) -> bool:
         return shard in self._shards
 
-    def keep(self, counts: Snapshot, now: int) -> None:
+    def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Take what the owner sent; an empty state means that the key is as new."""
         for at, key in enumerate(counts.keys):
             shard = shard_of(key)
+            self._senders[shard] = sender
             rows = self._shards.setdefault(shard, {})
             self._shards.move_to_end(shard)
             self._size -= rows.pop(key, None) is not None
@@ -52,10 +54,9 @@ class Copies:
                 rows[key] = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
                 self._size += 1
             elif not rows:
-                del self._shards[shard]
+                self._forget(shard)
         while self._size > self._most:
-            _, rows = self._shards.popitem(last=False)
-            self._size -= len(rows)
+            self._forget(next(iter(self._shards)))
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
         """The copies of a shard by the instant that they came."""
@@ -70,10 +71,14 @@ class Copies:
             counts.heard.append(row.heard)
         return iter(by_instant.items())
 
+    def sender_of(self, shard: int) -> NodeId | None:
+        """Whose counters the copies of a shard are; None when there are none."""
+        return self._senders.get(shard)
+
     def drop(self, shards: Iterable[int]) -> None:
         """Forget shards: they are counted here now, or this node stands by for them no more."""
         for shard in shards:
-            self._size -= len(self._shards.pop(shard, {}))
+            self._forget(shard)
 
     def shards(self) -> list[int]:
         """The shards that there are copies of."""
@@ -91,7 +96,11 @@ class Copies:
             if rows:
                 self._shards.move_to_end(shard)
             else:
-                del self._shards[shard]
+                self._forget(shard)
+
+    def _forget(self, shard: int) -> None:
+        self._size -= len(self._shards.pop(shard, {}))
+        self._senders.pop(shard, None)
 
 
 def _rests_within(limit: Limit) -> int:

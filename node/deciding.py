@@ -153,7 +153,7 @@ class Deciding:
 
     def is_here(self, shard: int) -> bool:
         """Whether a shard is held here, or should be."""
-        return self._holdings.held[shard] or self._is_ours(shard)
+        return bool(self._holdings.held[shard]) or self._is_ours(shard)
 
     def holder_of(self, shard: int) -> NodeId | None:
         """Name the other member that has a shard which is not here; None when it is or should be.

@@ -6,7 +6,8 @@ answer. What is given and how it is joined stands in `holdings`.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice, repeat
+from operator import eq, gt
 
 import trio
 
@@ -59,6 +60,8 @@ class Handoff:
         self._link_to = link_to
         self._clock = clock
         self._ring = Ring.of(())
+        self._ours = bytes(SHARDS)
+        """1 at the index of each shard that is ours by the ring, else 0."""
         self._sources: dict[int, tuple[NodeId, ...]] = {}
         """Who may have a shard that is ours by the ring, the likeliest first."""
         self._silent_until: dict[NodeId, float] = {}
@@ -78,18 +81,17 @@ class Handoff:
         """Take note of another ring; shards that are ours now are fetched in the background."""
         self._ring = new
         before, after = old.owner_by_shard, new.owner_by_shard
-        held = self._holdings.held
-        ours = [shard for shard, owner in enumerate(after) if owner == self._me]
-        mine = set(ours)
-        for shard in [shard for shard in self._sources if shard not in mine]:
+        self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
+        for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
-        for shard in ours:
-            if not held[shard]:
-                had = (before[shard], old.standby(shard)) if before else ()
-                known = (*had, new.standby(shard), *self._sources.get(shard, ()))
-                self._sources[shard] = tuple(
-                    dict.fromkeys(name for name in known if name and name != self._me)
-                )
+        seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
+        for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
+            had = (before[shard], old.standby(shard)) if before else ()
+            known = (*had, new.standby(shard), *self._sources.get(shard, ()))
+            if known not in seen:  # Thousands of shards have the same few sources.
+                others = [name for name in known if name and name != self._me]
+                seen[known] = tuple(dict.fromkeys(others))
+            self._sources[shard] = seen[known]
         self._wake.set()
 
     async def run(self) -> None:
@@ -172,6 +174,8 @@ class Handoff:
         self._fetched.set()
 
     def _lacking(self) -> list[int]:
+        if not int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held):
+            return []
         held = self._holdings.held
         return [shard for shard in self._sources if not held[shard]]
 
@@ -227,13 +231,16 @@ class Handoff:
                     is_ours=self._is_ours(shard),
                 )
                 adopted.append(shard)
+            elif group.moved_to and group.moved_to != self._me:
+                self._holdings.follow_to(shard, NodeId(group.moved_to))
+            elif group.hold is Hold.COPY:
+                self._holdings.go_on_from(shard, counts, self._clock())
             else:
                 self._holdings.settle(shard)
         self.thank(sender, adopted)
 
     def _is_ours(self, shard: int) -> bool:
-        owners = self._ring.owner_by_shard
-        return bool(owners) and owners[shard] == self._me
+        return bool(self._ours[shard])
 
     # -- giving --------------------------------------------------------------------------------
 
@@ -291,11 +298,11 @@ class Handoff:
         by_owner: dict[NodeId, list[int]] = {}
         for shard, taker in self._holdings.gifts():  # What was given is perhaps lost on the way.
             by_owner.setdefault(taker, []).append(shard)
-        owners = self._ring.owner_by_shard
-        if owners and owners.count(self._me) < SHARDS:
-            for shard, is_held in enumerate(self._holdings.held):
-                if is_held and owners[shard] != self._me:
-                    by_owner.setdefault(owners[shard], []).append(shard)
+        owners, held = self._ring.owner_by_shard, self._holdings.held
+        # Nearly always nothing is in the wrong place, which one look at all shards at once tells.
+        if owners and int.from_bytes(held) & ~int.from_bytes(self._ours):
+            for shard in compress(range(SHARDS), map(gt, held, self._ours)):
+                by_owner.setdefault(owners[shard], []).append(shard)
         for owner, shards in by_owner.items():
             link = self._link_to(owner)
             if link is not None:

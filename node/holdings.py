@@ -7,16 +7,17 @@ ask for a shard is `handoff`'s affair. Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hashring import SHARDS, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
+from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
 from node.tally import Tally
 from ringfence.client.batch import Batch
 from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
-from ringfence.wire import Counts, Hold, Op, Pull, Pulled, Shards
+from ringfence.wire import Op, Pull, Pulled, Shards
 
 __all__ = ["Holdings"]
 
@@ -24,37 +25,9 @@ _KEYS_PER_PART = 2000
 _NUMBERS_PER_PART = 40_000
 """Numbers in the states of one part: a part fits into a message, however long the states are."""
 _KEYS_PER_ANSWER = 4000
-_GIFT_KEPT_NS = 90_000_000_000
-"""How long a shard that was given away is kept, unless the taker says that it has it: longer than
-two sides of a split need to find each other again."""
-_TAKER_KNOWN_NS = 15_000_000_000
-"""How long is remembered who has a shard that was given away."""
-_MOVED_KEPT_NS = 3_000_000_000
-"""How long a shard that was given away is sought at the taker, although the own ring says no."""
 _NO_LIMIT = Limit(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 _ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
-
-
-@dataclass(slots=True)
-class _Part:
-    """Counters of one shard, as many as go into one message."""
-
-    counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
-    tallies: list[list[int]] = field(default_factory=list)
-
-
-_NOTHING = _Part()
-"""Of a shard without any counter; shared by all of them, so never added to."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    to: NodeId
-    at: int
-    number: int
-    parts: list[_Part]
-    taken_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +39,8 @@ class _Taken:
     """What was admitted since."""
     is_base_whole: bool = False
     """Whether the counters that we went on from were all that the owner ever had from us."""
+    has_base: bool = True
+    """Whether there were any counters to go on from."""
 
 
 class Holdings:
@@ -78,16 +53,18 @@ class Holdings:
         counters: Counters,
         period_of: Callable[[bytes], int],
         came: Callable[[Sequence[bytes]], None],
+        begun: Callable[[int], None],
         *,
         max_keys: int,
         first_gift: int,
     ) -> None:
         """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
-        of keys that are counted here from now on.
+        of keys that are counted here from now on, `begun` of shards that are so from nothing.
 
         Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
         """
-        self.held = [False] * SHARDS
+        self.held = bytearray(SHARDS)
+        """1 at the index of each shard that is counted here, else 0."""
         self.dirty: dict[bytes, None] = {}
         """Keys whose state the standby has not got yet."""
         self.copies = Copies(max_keys)
@@ -97,8 +74,9 @@ class Holdings:
         self._counters = counters
         self._period_of = period_of
         self._came = came
+        self._begun = begun
         self._taken: dict[int, _Taken] = {}
-        self._given: dict[int, _Given] = {}
+        self._given = Gifts()
         self._adopted: dict[int, tuple[NodeId, int]] = {}
         """Per shard the gift that came last, and whose it was."""
         self._index: dict[int, set[bytes]] | None = None
@@ -140,12 +118,12 @@ class Holdings:
     @property
     def count(self) -> int:
         """How many shards are held."""
-        return self.held.count(True)
+        return self.held.count(1)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is held, and whoever was given something has said that it has it."""
-        return not self.count and not any(given.parts for given in self._given.values())
+        return not self.count and self._given.are_confirmed
 
     def taken_from(self, shard: int) -> NodeId | None:
         """Whose counters these were, when the shard was taken over without its doing."""
@@ -156,18 +134,32 @@ class Holdings:
         """The shards that were taken over, and from whom."""
         return [(shard, taken.owner) for shard, taken in self._taken.items()]
 
+    def follow_to(self, shard: int, owner: NodeId) -> None:
+        """Whoever had the shard that was taken over has given it to `owner`."""
+        taken = self._taken.get(shard)
+        if taken is not None:
+            self._taken[shard] = replace(taken, owner=owner)
+
+    def go_on_from(self, shard: int, counts: Snapshot, now: int) -> None:
+        """Whoever had the shard has it no more, but a copy: ours of before, if we began without."""
+        taken = self._taken.pop(shard, None)
+        if taken is not None and not taken.has_base:
+            self._restore(counts, now)
+            self._charge({key: taken.tally.row(key, now) for key in counts.keys}, now)
+            self.dirty.update(dict.fromkeys(counts.keys))
+            self._came(counts.keys)
+
     def settle(self, shard: int) -> None:
         """Whoever had the shard has nothing of it any more: it is simply ours."""
         self._taken.pop(shard, None)
 
     def moved_to(self, shard: int, now: int) -> NodeId | None:
         """Who was given the shard just now."""
-        given = self._given.get(shard)
-        return given.to if given and now - given.at < _MOVED_KEPT_NS else None
+        return self._given.moved_to(shard, now)
 
     def gifts(self) -> list[tuple[int, NodeId]]:
         """The shards that were given away without a word that they arrived, and to whom."""
-        return [(shard, given.to) for shard, given in self._given.items() if given.parts]
+        return self._given.unconfirmed()
 
     def has_gift(self, shard: int) -> bool:
         """Whether it was given away, and nobody has said that it arrived."""
@@ -181,9 +173,7 @@ class Holdings:
 
     def expire(self, now: int) -> None:
         """Forget what was given away long ago, and copies that have rested."""
-        for shard, given in list(self._given.items()):
-            if now - given.at > (_GIFT_KEPT_NS if given.parts else _TAKER_KNOWN_NS):
-                del self._given[shard]
+        self._given.expire(now)
         self.copies.expire(now)
 
     # -- giving --------------------------------------------------------------------------------
@@ -221,7 +211,7 @@ class Holdings:
         """
         if self._index is not None:
             self.index([*self.dirty])
-        reply = _Reply()
+        reply = Reply()
         if pull.part:
             given = self._given.get(pull.shards[0])
             if given is not None and pull.part < len(given.parts):
@@ -229,12 +219,12 @@ class Holdings:
             else:
                 reply.add_nothing(pull.shards[0], "")
             return reply.pulled(pull.seq)
-        before = self.count
+        before, gift = self.count, next(self._gifts)
         for shard in pull.shards:
             if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
                 break
             if self.held[shard]:
-                self._give(shard, asker, now, keeps_copy=stands_by(shard))
+                self._give(shard, asker, gift, now, keeps_copy=stands_by(shard))
             given = self._given.get(shard)
             if given is not None and given.parts:
                 # Whoever was to have it has not said so: better it is counted somewhere.
@@ -252,37 +242,35 @@ class Holdings:
     def kept(self, taker: NodeId, shards: Iterable[int]) -> None:
         """The taker counts these: they need not be kept for it any more."""
         for shard in shards:
-            given = self._given.get(shard)
-            if given is not None and given.to == taker:
-                self._given[shard] = _Given(taker, given.at, given.number, [], "")
+            self._given.confirm(shard, taker)
 
-    def _give(self, shard: int, to: NodeId, now: int, *, keeps_copy: bool) -> None:
+    def _give(self, shard: int, to: NodeId, gift: int, now: int, *, keeps_copy: bool) -> None:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
-        self.held[shard] = False
+        self.held[shard] = 0
         if not keys and not self._taken:
-            self._given[shard] = _Given(to, now, next(self._gifts), [_NOTHING], "")
+            self._given.add(shard, Given(to, now, gift, [NOTHING], ""))
             return
         counts = self._engine.snapshot(keys, now)
         taken = self._taken.pop(shard, None)
-        parts = [_Part()]
+        parts = [Part()]
         numbers = 0
         for at, key in enumerate(counts.keys):
             row = taken.tally.row(key, now) if taken is not None else []
             numbers += len(counts.states[at]) + len(row)
             if len(parts[-1].counts.keys) >= _KEYS_PER_PART or numbers > _NUMBERS_PER_PART:
-                parts.append(_Part())
+                parts.append(Part())
                 numbers = len(counts.states[at]) + len(row)
             part = parts[-1]
-            _append(part.counts, counts, at)
+            append_row(part.counts, counts, at)
             part.tallies.append(row)
         if keeps_copy:
-            self.copies.keep(counts, now)
+            self.copies.keep(to, counts, now)
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
-        self._given[shard] = _Given(to, now, next(self._gifts), parts, owner)
+        self._given.add(shard, Given(to, now, gift, parts, owner))
         self._counters.add("keys_given", len(counts.keys))
 
     def _copy_of(self, shard: int, now: int) -> Snapshot:
@@ -333,7 +321,12 @@ class Holdings:
             # The sender never lost them; what we admitted in its place comes on top.
             del self._taken[shard]
             self._restore(counts, now)
-            self._charge({key: here.tally.row(key, now) for key in here.tally.all_keys()}, now)
+            # Of keys that it has nothing of, our state is what we admitted, and stays.
+            self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
+            if about.taken_from not in ("", self._me):
+                # It stood in itself: to whom it did so, what both of us admitted is news.
+                self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
+                self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
         elif about.taken_from:
             # Both sides began from the same counters: only what came on top is news.
@@ -356,32 +349,46 @@ class Holdings:
         """Count a shard from nothing: nobody had it before."""
         if not self.held[shard]:
             self._hold(shard)
+            self._begun(shard)
 
     def take_over(
         self, shard: int, owner: NodeId, copy: Iterable[tuple[int, Snapshot]], now: int
     ) -> None:
-        """Count a shard whose owner cannot be reached, from copies and when each one came."""
+        """Count a shard whose owner cannot be reached, from copies and when each one came.
+
+        Whose the own copies are is who will know what of our counters is news, whatever the ring
+        says of the owner: that one may have come a moment ago, and have nothing yet.
+        """
         if self.held[shard]:
             return
-        taken = _Taken(owner)
-        if self.has_gift(shard):
+        taken = _Taken(self.copies.sender_of(shard) or owner)
+        given = self._given.get(shard)
+        if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.
-            given = self._given[shard]
             copy = [(given.at, part.counts) for part in given.parts]
             taken = _Taken(NodeId(given.taken_from or given.to), is_base_whole=not given.taken_from)
             for part in given.parts:
                 self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
+        is_empty = True
         for at, counts in copy:
+            is_empty = is_empty and not counts.keys
             self._restore(counts, min(at, now))
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
-        self._taken[shard] = taken
+        self._taken[shard] = replace(taken, has_base=not is_empty)
+        if is_empty:
+            self._begun(shard)
         self._counters.add("shards_taken")
+
+    def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+        """Count again what was lost here: age in ns and units in turns, oldest first."""
+        self._charge(rows, now, "hits_recalled")
+        self._came(list(rows))
 
     def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """Keep what an owner sent to its standby; in its place we go on from it."""
-        self.copies.keep(counts, now)
+        self.copies.keep(sender, counts, now)
         if self._taken:
             self._follow(sender, counts, now)
 
@@ -396,15 +403,15 @@ class Holdings:
         for at, key in enumerate(counts.keys):
             taken = self._taken.get(shard_of(key))
             if taken is not None and taken.owner == sender and counts.states[at]:
-                _append(theirs, counts, at)
+                append_row(theirs, counts, at)
                 rows[key] = taken.tally.row(key, now)
         if theirs.keys:
             self._engine.restore(theirs, now)
             self._charge(rows, now)
 
     def _hold(self, shard: int) -> None:
-        self.held[shard] = True
-        self._given.pop(shard, None)
+        self.held[shard] = 1
+        self._given.drop(shard)
         if shard in self.copies:
             self.copies.drop([shard])
 
@@ -420,7 +427,9 @@ class Holdings:
             period_ns = counts.limits[counts.which[at]].period_ns
             tally.restore(counts.keys[at], row, period_ns, now)
 
-    def _charge(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+    def _charge(
+        self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
+    ) -> None:
         keys: list[bytes] = []
         units: list[int] = []
         ages_ns: list[int] = []
@@ -430,7 +439,7 @@ class Holdings:
             units += row[1::2]
         self._engine.charge(keys, units, ages_ns, now)
         self.dirty.update(dict.fromkeys(keys))
-        self._counters.add("hits_merged", sum(units))
+        self._counters.add(counter, sum(units))
 
     # -- the standby's copy --------------------------------------------------------------------
 
@@ -448,54 +457,3 @@ class Holdings:
             counts.states.extend([] for _ in rested)
             counts.which.extend([len(counts.limits) - 1] * len(rested))
         return counts
-
-
-class _Reply:
-    """The answer to a `Pull` as it grows."""
-
-    def __init__(self) -> None:
-        self.keys = 0
-        self.numbers = 0
-        self._groups: dict[tuple[Hold, int, str, str, int], list[tuple[int, _Part]]] = {}
-
-    def add_given(self, shard: int, given: _Given, part: int) -> None:
-        about = Hold.HELD, len(given.parts), "", given.taken_from, given.number
-        self._add(about, shard, given.parts[part])
-
-    def add_copy(self, shard: int, moved_to: str, counts: Snapshot) -> None:
-        tallies: list[list[int]] = [[] for _ in counts.keys]
-        self._add((Hold.COPY, 1, moved_to, "", 0), shard, _Part(counts, tallies))
-
-    def add_nothing(self, shard: int, moved_to: str) -> None:
-        self._add((Hold.NOTHING, 1, moved_to, "", 0), shard, _NOTHING)
-
-    def pulled(self, seq: int) -> Pulled:
-        counts = Counts([], [], [], [], [])
-        tallies: list[list[int]] = []
-        groups = []
-        for (hold, parts, moved_to, taken_from, gift), found in self._groups.items():
-            found.sort(key=lambda each: each[0])
-            shards = [shard for shard, _ in found]
-            sizes = [len(part.counts.keys) for _, part in found]
-            groups.append(Shards(shards, sizes, hold, parts, moved_to, taken_from, gift))
-            for _, part in found:
-                for at in range(len(part.counts.keys)):
-                    _append(counts, part.counts, at)
-                tallies += part.tallies
-        return Pulled(seq, groups, counts, tallies if any(tallies) else [])
-
-    def _add(self, about: tuple[Hold, int, str, str, int], shard: int, part: _Part) -> None:
-        self._groups.setdefault(about, []).append((shard, part))
-        self.keys += len(part.counts.keys)
-        self.numbers += sum(map(len, part.counts.states)) + sum(map(len, part.tallies))
-
-
-def _append(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
-    """Add one row of a snapshot to another."""
-    limit = source.limits[source.which[at]]
-    if limit not in target.limits:
-        target.limits.append(limit)
-    target.keys.append(source.keys[at])
-    target.states.append(source.states[at])
-    target.which.append(target.limits.index(limit))
-    target.heard.append(source.heard[at] if source.heard else {})

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import compress
 from random import Random
 
 import trio
@@ -19,7 +20,7 @@ from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
-from hashring import NodeId, Ring, View
+from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
 from node.deciding import Deciding, NodeRoutes
@@ -64,6 +65,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Recall,
     Refused,
     Request,
     Role,
@@ -156,6 +158,7 @@ class Node:
             self.counters,
             self._period_of,
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
+            lambda shard: self._worldwide.begun(shard),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
         )
@@ -174,6 +177,7 @@ class Node:
         self._worldwide = Worldwide(
             settings.datacenter,
             self._engine,
+            self._holdings,
             self.counters,
             self._link_to,
             self._clock.now,
@@ -343,7 +347,7 @@ class Node:
         while True:
             await trio.sleep(1.0)
             # Alone in its data center it goes on: whom could it forward to?
-            others = [each for each in self._ring.members if each.name != self.name]
+            others = [each for each in self._ring.members[:2] if each.name != self.name]
             is_suspect = self._cluster_clock.is_suspect and bool(others)
             if is_suspect != was_suspect and self._gossiping is not None:
                 was_suspect = is_suspect
@@ -384,14 +388,8 @@ class Node:
             self._view = view
             names = [member.name for member in view.members]
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
-        self._worldwide.set_view(view, placement, self._datacenters_left())
+        self._worldwide.set_view(view, placement, self._membership.datacenters_left)
         self._route()
-
-    def _datacenters_left(self) -> set[str]:
-        """The data centers whose members have all left by their own will."""
-        records = self._membership.records.values()
-        here = {record.datacenter for record in records if record.status is not Status.LEFT}
-        return {record.datacenter for record in records} - here
 
     def _route(self) -> None:
         """Tell the router who decides what, and how they are reached."""
@@ -539,6 +537,9 @@ class Node:
             case Digest():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_digest(datacenter, message))
+            case Recall():
+                datacenter = record.datacenter if record else ""
+                session.send(self._worldwide.take_recall(datacenter, message))
             case _:
                 raise AssertionError(message)
 
@@ -598,7 +599,7 @@ class Node:
 
     def held_shards(self) -> list[int]:
         """The shards that this node decides for now."""
-        return [shard for shard, is_held in enumerate(self._holdings.held) if is_held]
+        return [*compress(range(SHARDS), self._holdings.held)]
 
     def rules(self, seq: int) -> bytes:
         """The encoded rules; laid out once, since every client asks after a change."""
@@ -697,7 +698,7 @@ class Node:
 
     def holds(self, shard: int) -> bool:
         """Whether this node decides for a shard now."""
-        return self._holdings.held[shard]
+        return bool(self._holdings.held[shard])
 
     def rings(self) -> dict[str, Ring]:
         """The rings that checks are sent by, by data center."""

@@ -34,6 +34,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Recall,
     Refused,
     Request,
     Role,
@@ -177,7 +178,7 @@ class Session:
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))
                     self._desk.ask_to_leave()
-            case Exchange() | Pull() | Copy() | Offer() | Kept() | Cells() | Digest():
+            case Exchange() | Pull() | Copy() | Offer() | Kept() | Cells() | Digest() | Recall():
                 if self._role is Role.NODE:
                     self._desk.serve_peer(self, self._sender.who[0], message)
                 else:

@@ -5,11 +5,12 @@ next one when it has, with all that changed meanwhile: so a slow peer costs no m
 """
 
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from itertools import compress, islice
+from operator import ne
 
 import trio
 
-from hashring import NodeId, Ring, shard_of
+from hashring import SHARDS, NodeId, Ring, shard_of
 from node.counters import Counters
 from node.holdings import Holdings
 from ringfence.client.link import Link
@@ -24,6 +25,8 @@ _KEYS_PER_ROUND = 8000
 _KEYS_PER_COPY = 1000
 _NUMBERS_PER_COPY = 40_000
 _SLICE = 2000
+_ALL = range(SHARDS)
+_NOBODY = (None,) * SHARDS
 
 
 class Streaming:
@@ -145,23 +148,20 @@ class Streaming:
         """The shards held here that have got another standby since this was last asked."""
         news, self._news = self._news, []
         forgetful, self._forgetful = self._forgetful, {}
-        return {
-            shard
-            for shard, is_held in enumerate(self._holdings.held)
-            if is_held
-            and (
-                _standby(self._ring, shard) in forgetful
-                or any(_standby(old, shard) != _standby(new, shard) for old, new in news)
-            )
-        }
+        changed: set[int] = set()
+        for old, new in news:
+            changed.update(compress(_ALL, map(ne, _standbys(old), _standbys(new))))
+        if forgetful:
+            changed.update(compress(_ALL, map(forgetful.__contains__, _standbys(self._ring))))
+        return changed.intersection(compress(_ALL, self._holdings.held))
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
         """Send the state of those of `keys` that are in one of these shards."""
         self._holdings.dirty.update(dict.fromkeys([key for key in keys if shard_of(key) in shards]))
 
 
-def _standby(ring: Ring, shard: int) -> NodeId | None:
-    return ring.standby(shard) if len(ring.members) > 1 else None
+def _standbys(ring: Ring) -> Sequence[NodeId | None]:
+    return ring.standby_by_shard or _NOBODY
 
 
 def as_snapshot(counts: Counts) -> Snapshot:

@@ -55,7 +55,3 @@ class Tally:
             ends = -(-(number + 1) * period_ns // _PARTS) - 1
             row += (max(0, now - ends), parts[number])
         return row
-
-    def all_keys(self) -> list[bytes]:
-        """The keys that anything was admitted for."""
-        return list(self._units)

@@ -16,12 +16,14 @@ import trio
 from gossip.spread import Fact, Spread, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.counters import Counters
+from node.holdings import Holdings
+from node.recalling import Recalling
 from node.shares import share_of
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.link import Link
-from ringfence.limiter import Code, Engine, EngineRule
+from ringfence.limiter import Code, Engine, EngineRule, Limit
 from ringfence.rules import Rule, RuleSet
-from ringfence.wire import Cells, Differs, Digest, Done, ErrorCode, Op, Refused
+from ringfence.wire import Cells, Differs, Digest, Done, ErrorCode, Op, Recall, Recalled, Refused
 
 __all__ = ["INTERVAL", "Worldwide"]
 
@@ -46,6 +48,7 @@ class Worldwide:
         self,
         datacenter: str,
         engine: Engine,
+        holdings: Holdings,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
@@ -71,7 +74,10 @@ class Worldwide:
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
-        self._heard_keys: dict[str, dict[bytes, list[int]]] = {}
+        self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
+        """What each data center told last, by shard and key."""
+        self._recalling = Recalling(engine, holdings, link_to, clock, self._limit_of)
+        self._stalest_ms = 0
 
     # -- rules and members ---------------------------------------------------------------------
 
@@ -157,10 +163,20 @@ class Worldwide:
     def came(self, keys: Sequence[bytes]) -> None:
         """Note keys that were counted elsewhere until now: here nobody knows what was told."""
         now = self._uptime()
-        for key in keys:
-            if key[:8] in self._shared:
-                for spread in self._spreads.values():
-                    spread.changed(key, now)
+        shared = [key for key in keys if key[:8] in self._shared]
+        for key in shared:
+            for spread in self._spreads.values():
+                spread.changed(key, now)
+        for name in self._others():
+            for key, cells in zip(
+                shared, self._engine.heard(name, shared, self._clock()), strict=True
+            ):
+                if cells:
+                    self._note_heard(name, key, cells)
+
+    def begun(self, shard: int) -> None:
+        """Note a shard that is counted from nothing: others may remember what was told of it."""
+        self._recalling.begun(shard)
 
     async def run(self) -> None:
         """Tell the others until cancelled."""
@@ -173,8 +189,10 @@ class Worldwide:
                 self.send_digests()
 
     def flush(self) -> None:
-        """Tell what must be told now."""
+        """Tell what must be told now, and ask for what was lost."""
         now = self._uptime()
+        others = {name: self._view.ring(name) for name in self._others()}
+        self._recalling.ask(self._view.ring(self._datacenter), others)
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):
@@ -227,6 +245,7 @@ class Worldwide:
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
+            self._stalest_ms = max(self._stalest_ms, age_ms)
 
     def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
         now = self._clock()
@@ -246,11 +265,25 @@ class Worldwide:
         refused = self._engine.hear(message.writer, message.keys, message.cells, self._clock())
         self._counters.add("cells_received", sum(len(row) // 2 for row in message.cells))
         self._counters.add("cells_refused", refused)
-        heard = self._heard_keys.setdefault(message.writer, {})
         for key, cells in zip(message.keys, message.cells, strict=True):
             if cells:
-                heard[key] = cells
+                self._note_heard(message.writer, key, cells)
         return Done(message.seq)
+
+    def _note_heard(self, writer: str, key: bytes, cells: list[int]) -> None:
+        self._heard.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
+
+    def take_recall(self, sender: str, message: Recall) -> Recalled | Refused:
+        """Tell another data center what it told us and has lost, and soon what we told it."""
+        if not sender:
+            text = "counts are recalled by a node whose data center is not known here yet"
+            return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
+        if sender == self._datacenter:
+            return self._recalling.take_on(message)
+        if sender in self._spreads:
+            spread, lost = self._spreads[sender], set(message.shards)
+            spread.again([key for key in spread.told() if shard_of(key) in lost], self._uptime())
+        return self._recalling.answer(sender, message, self._heard.get(sender, {}))
 
     def send_digests(self) -> None:
         """Compare what was told with what is there, and forget what counts no more."""
@@ -268,10 +301,13 @@ class Worldwide:
                 link = self._link_to(owner)
                 if link is not None:
                     self._send_digest(link, spread, sums)
-        for writer, heard in self._heard_keys.items():
-            self._heard_keys[writer] = {
-                key: cells for key, cells in heard.items() if not self._is_over(key, cells[-2], now)
-            }
+        self._recalling.forget(lambda key, number: self._is_over(key, number, now))
+        for heard in self._heard.values():
+            for shard, rows in list(heard.items()):
+                for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
+                    del rows[key]
+                if not rows:
+                    del heard[shard]
 
     def _send_digest(self, link: Link, spread: Spread, sums: Mapping[int, int]) -> None:
         shards = sorted(sums)
@@ -292,23 +328,23 @@ class Worldwide:
         """Tell in which shards something is missing here."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
-        sums: dict[int, int] = {}
-        for key, cells in self._heard_keys.get(message.writer, {}).items():
-            shard = shard_of(key)
-            sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
+        heard = self._heard.get(message.writer, {})
         differing = [
             shard
             for shard, total in zip(message.shards, message.sums, strict=True)
-            if sums.get(shard, 0) != total
+            if _sum_of(heard.get(shard, {})) != total
         ]
         return Differs(message.seq, differing)
 
+    def _limit_of(self, key: bytes) -> Limit | None:
+        rule = self._shared.get(key[:8])
+        return None if rule is None else rule.limit
+
     def _is_over(self, key: bytes, number: int, now: int) -> bool:
         """Whether a window counts no more. Calendar windows are numbered by their second."""
-        rule = self._shared.get(key[:8])
-        if rule is None or rule.limit is None:
+        limit = self._limit_of(key)
+        if limit is None:
             return True
-        limit = rule.limit
         if limit.calendar is not None:
             return (number * 1_000_000_000) + 2 * limit.period_ns < now
         return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
@@ -330,7 +366,12 @@ class Worldwide:
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }
-        return found | {"cells_waiting": sum(map(len, self._spreads.values()))}
+        waiting = sum(map(len, self._spreads.values()))
+        return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
+
+
+def _sum_of(rows: Mapping[bytes, Sequence[int]]) -> int:
+    return sum(cells_sum(key, cells) for key, cells in rows.items()) % (1 << 64)
 
 
 def _foreign(seq: int, writer: str, sender: str) -> Refused:

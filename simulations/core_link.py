@@ -16,7 +16,7 @@ from ringfence.client.asks import Ask, request_of
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.link_settings import LinkSettings
 from ringfence.limiter import Code
-from ringfence.wire import Answer, Message, Op, Ping, Refused, Request
+from ringfence.wire import Answer, Message, Op, Ping, Refused, Request, Source
 from simulations.core_network import CoreNetwork
 
 __all__ = ["Asked", "CoreLink", "Home", "Look", "Respond", "Server", "Told"]
@@ -187,8 +187,12 @@ class CoreLink:
 
     def _take_back(self, ask: Ask, answer: Answer) -> None:
         """Whoever asked has gone elsewhere since, and the check was counted there."""
-        codes = answer.outcomes.codes
-        rows = [row for row, code in enumerate(codes) if code <= Code.OVER_SOFT]
+        verdicts = zip(answer.outcomes.codes, answer.sources, strict=True)
+        rows = [
+            row
+            for row, (code, source) in enumerate(verdicts)
+            if code <= Code.OVER_SOFT and source in (Source.OWNER, Source.STANDBY)
+        ]
         if ask.batch.op is Op.CHECK and rows:
             taken = ask.batch.take(rows)
             age_ns = max(0, round((self._home.seconds - ask.asked_at) * 1e9))

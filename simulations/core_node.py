@@ -110,6 +110,7 @@ class CoreNode:
             self.counters,
             self._period_of,
             lambda keys: self.worldwide.came(keys),  # noqa: PLW0108 - it is made later
+            lambda shard: self.worldwide.begun(shard),  # noqa: PLW0108 - it is made later
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
         )
@@ -135,6 +136,7 @@ class CoreNode:
         self.worldwide = Worldwide(
             machine.datacenter,
             self.engine,
+            self.holdings,
             self.counters,
             link_to,
             self.clock.now,
@@ -269,7 +271,7 @@ class CoreNode:
 
     def _watch_clock(self) -> None:
         """Decide nothing while the own clock is far from the others'."""
-        others = [each for each in self.ring.members if each.name != self.name]
+        others = [each for each in self.ring.members[:2] if each.name != self.name]
         is_suspect = self._cluster_clock.is_suspect and bool(others)
         if is_suspect != self._was_suspect:
             self._was_suspect = is_suspect
@@ -313,7 +315,7 @@ class CoreNode:
             self._streaming.follow(old, self.ring)
             self.soon(self._rounds.mark_for_new_standbys)
         self.view = view
-        self.worldwide.set_view(view, placement, self._datacenters_left())
+        self.worldwide.set_view(view, placement, self.membership.datacenters_left)
         self._router.routes = NodeRoutes(
             view.ring(datacenter),
             {},
@@ -322,11 +324,6 @@ class CoreNode:
             holder_of=self.deciding.holder_of,
         )
         self._rounds.stir()
-
-    def _datacenters_left(self) -> set[str]:
-        records = self.membership.records.values()
-        here = {record.datacenter for record in records if record.status is not Status.LEFT}
-        return {record.datacenter for record in records} - here
 
     def _mark_for_new_standbys(self) -> None:
         changed = self._streaming.newly_stood_by()
@@ -340,7 +337,7 @@ class CoreNode:
 
     def counts(self, key: bytes) -> bool:
         """Whether it decides a key."""
-        return self.holdings.held[shard_of(key)]
+        return bool(self.holdings.held[shard_of(key)])
 
     def _view_hash(self) -> int:
         return self.view.hash

@@ -20,6 +20,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Recall,
     Refused,
     Request,
 )
@@ -71,6 +72,8 @@ class CoreSession:
                 answer(self._node.worldwide.take_cells(self._datacenter_of(sender), message))
             case Digest():
                 answer(self._node.worldwide.take_digest(self._datacenter_of(sender), message))
+            case Recall():
+                answer(self._node.worldwide.take_recall(self._datacenter_of(sender), message))
             case _:
                 raise AssertionError(message)
 

@@ -72,7 +72,7 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
 
 
 def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Leave those out that would empty a data center: then its counts are gone, by design."""
+    """Leave those out that would empty every data center: then counts are gone, by design."""
     kept: list[Fault] = []
     sizes = Counter(datacenter for datacenter, _ in members_of(scenario).values())
     for fault in faults:
@@ -82,7 +82,7 @@ def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...
             if other.verb in _DOWN and other.at <= _end(fault) and fault.at <= _end(other)
         }
         gone = Counter(members_of(scenario)[name][0] for name in sorted(down))
-        if fault.verb not in _DOWN or all(gone[each] < size for each, size in sizes.items()):
+        if fault.verb not in _DOWN or any(gone[each] < size for each, size in sizes.items()):
             kept.append(fault)
     return tuple(kept)
 

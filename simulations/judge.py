@@ -13,7 +13,7 @@ from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
-from simulations.losses import has_emptied, uncopied_spans
+from simulations.losses import uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
 from simulations.virtual_time import EPOCH_NS
@@ -60,7 +60,7 @@ class Judge:
         self._late_s = late_s
         seen = replace(scenario, faults=self._faults)
         self._uncopied_spans = uncopied_spans(seen)
-        self._has_emptied = has_emptied(seen)
+        self._untold_spans = uncopied_spans(seen, is_shared=True)
         self.over = 0
         """Units above the limit, of the worst key."""
         self.lost = 0
@@ -105,7 +105,7 @@ class Judge:
         assert limit is not None
         period = limit.period_ns / 1e9
         is_shared = rule.scope == "global" and self._datacenters > 1
-        uncopied = self._uncopied(column)
+        uncopied = self._uncopied(column, is_shared=is_shared)
         most, when = column.most_in(period)
         bound = self._most(limit, end) + self._unheard(column, limit, is_shared) + uncopied
         bound += limit.ceiling * (self._sides(is_shared) - 1)
@@ -147,8 +147,6 @@ class Judge:
             for (dc, rule, k), n in final.used.items()
             if (rule, k) == (name, key) and (is_shared or dc in column.datacenters)
         }
-        if is_shared and self._has_emptied:
-            return
         found = by_datacenter.values()
         # What a data center lost in a crash, others may have heard of before.
         if is_shared and found and max(found) - min(found) > uncopied:
@@ -222,9 +220,10 @@ class Judge:
         untold = -(-limit.amount // 100)
         return (self._datacenters - 1) * (worst + untold)
 
-    def _uncopied(self, column: Column) -> int:
-        """What was admitted so shortly before a crash that the standby does not know of it."""
-        return sum(column.told_within(begin, end) for begin, end in self._uncopied_spans)
+    def _uncopied(self, column: Column, *, is_shared: bool) -> int:
+        """What was admitted so shortly before a crash that nobody else knows of it."""
+        spans = self._untold_spans if is_shared else self._uncopied_spans
+        return sum(column.told_within(begin, end) for begin, end in spans)
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""

@@ -4,16 +4,19 @@ A standby's copy is a tenth of a second old while all is well. Where the network
 older, and without a standby there is none. Pure: a scenario in, spans of time out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from simulations.faults import VERBS
 from simulations.scenario import Fault, Scenario
 
-__all__ = ["has_emptied", "members_of", "uncopied_spans"]
+__all__ = ["members_of", "uncopied_spans"]
 
 _UNCOPIED = 0.35
 """Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
 before it, and the way."""
+_UNTOLD = 2.0
+"""Seconds before a crash whose hits other data centers may not have: what changed little is told
+after a second, then the round, the way and a repetition."""
 _AFTERWARDS = 0.1
 """Seconds that an answer may need to be told."""
 _NEW_COPY = 8.0
@@ -24,8 +27,12 @@ _HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
 """Faults that hold no copy up."""
 
 
-def uncopied_spans(scenario: Scenario) -> list[tuple[float, float]]:
-    """Spans of time, apart from each other, in which what was admitted may be lost."""
+def uncopied_spans(scenario: Scenario, *, is_shared: bool = False) -> list[tuple[float, float]]:
+    """Spans of time, apart from each other, in which what was admitted may be lost.
+
+    What was counted for all data centers (`is_shared`), the others remember, if they have heard of
+    it and live on.
+    """
     found: list[tuple[float, float]] = []
     for fault in scenario.faults:
         if fault.verb not in ("crash", "leave"):
@@ -37,18 +44,10 @@ def uncopied_spans(scenario: Scenario) -> list[tuple[float, float]]:
             continue
         begin = fault.at if since is None else min(since, fault.at)
         span = float("-inf") if is_alone else begin - _UNCOPIED
+        if is_shared and is_alone and since is None and _is_elsewhere(fault, others, scenario):
+            span = fault.at - _UNTOLD
         found.append((span, fault.at + (_LEAVING if fault.verb == "leave" else _AFTERWARDS)))
     return _joined(found)
-
-
-def has_emptied(scenario: Scenario) -> bool:
-    """Whether some data center loses all its nodes at once: it begins its counts from nothing then,
-    and others go on by what they remember of them."""
-    return any(
-        fault.verb in ("crash", "leave")
-        and _is_last(fault, [other for other in scenario.faults if other is not fault], scenario)
-        for fault in scenario.faults
-    )
 
 
 def members_of(scenario: Scenario) -> dict[str, tuple[str, str]]:
@@ -87,6 +86,14 @@ def _is_last(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
     concerned = {places[name][0] for name in _of(fault, scenario)}
     left = {place[0] for name, place in places.items() if name not in gone}
     return not concerned <= left
+
+
+def _is_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenario) -> bool:
+    """Whether all other data centers have heard what there was, and remember it."""
+    places = members_of(scenario)
+    here = {places[name][0] for name in _of(fault, scenario)}
+    away = {place[0] for name, place in places.items() if name in _gone(fault, others, scenario)}
+    return away <= here and scenario.datacenters > len(here)
 
 
 def _gone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> set[str]:

@@ -14,6 +14,7 @@ from simulations.outcome import Point, Series, Span
 __all__ = ["Observed", "Observer"]
 
 _STALENESS = "staleness_ms_le_"
+_STALEST = "staleness_ms_worst"
 
 
 class Observed(Protocol):
@@ -41,8 +42,7 @@ class Observer:
 
     def __init__(self, world: Observed, ledger: Ledger) -> None:
         self.stalest_ms = 0.0
-        """The oldest that a count of another data center was when it came, as far as buckets
-        tell."""
+        """The oldest that a count of another data center was when it came."""
         self._world = world
         self._ledger = ledger
         self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.names()}
@@ -77,8 +77,8 @@ class Observer:
             self._seen[life] = now
             for name, count in now.items():
                 if count > before.get(name, 0):
-                    bound = name.removeprefix(_STALENESS)
-                    age_ms = 60_000.0 if bound == "inf" else float(bound)
+                    # A class tells no more than its bound; none is older than the oldest of all.
+                    age_ms = min(float(name.removeprefix(_STALENESS)), float(counters[_STALEST]))
                     worst[datacenter] = max(worst.get(datacenter, 0.0), age_ms)
         for datacenter, age_ms in sorted(worst.items()):
             self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))

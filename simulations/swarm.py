@@ -22,8 +22,6 @@ __all__ = ["Batch", "Finding", "Run", "pool", "run_seed", "search", "shrink"]
 
 _TWICE_EVERY = 20
 """One of so many seeds is run twice, and both histories must be equal."""
-_PER_PROCESS = 25
-"""Runs after which a process is replaced: nothing of one may leak into many others."""
 _MOST_TRIES = 60
 """Runs that shrinking one seed may take."""
 
@@ -110,9 +108,8 @@ def run_seed(name: str, level: Level, seed: int, keep: tuple[int, ...] | None = 
 @contextmanager
 def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Processes for `jobs` runs at a time; what has not begun when the block ends never does."""
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), max_tasks_per_child=_PER_PROCESS
-    ) as executor:
+    # Processes live to the end: replacing them hangs (CPython's issue 115634).
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
         try:
             yield executor
         finally:

@@ -174,7 +174,9 @@ class Limiter:
     async def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """Give `cost` back to every counter that `descriptors` meet, never past empty.
 
-        The decision is that of a peek afterwards.
+        Nobody knows any more when it was charged, so the newest units come back: of a window the
+        one that counts now, of a `sliding_window_log` its last hits. The decision is that of a peek
+        afterwards.
         """
         return (
             await self._ask(Op.REFUND, domain, [described(descriptors)], [checked_cost(cost)], None)

@@ -29,7 +29,9 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pulled,
+    Recalled,
     Rules,
+    Source,
     Stats,
     encode,
 )
@@ -38,11 +40,15 @@ __all__ = ["Flight", "Frame", "REPLIES", "Reply"]
 
 logger = logging.getLogger("ringfence.client")
 
-Reply: TypeAlias = Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Peers | Done
+Reply: TypeAlias = (
+    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Recalled | Peers | Done
+)
 """What answers a call."""
-REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done)
+REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done)
 
 _Send: TypeAlias = Callable[[bytes], None]
+_COUNTED = (Source.OWNER, Source.STANDBY)
+"""Whose answers are charges: any other was made up where no owner could be asked."""
 
 
 @dataclass(slots=True)
@@ -229,8 +235,13 @@ class Flight:
         refunds: list[tuple[Batch, int]] = []
         start = 0
         for ask in frame.asks:
-            codes = answer.outcomes.codes[start : start + len(ask.batch)]
-            charged = [row for row, code in enumerate(codes) if code <= Code.OVER_SOFT]
+            end = start + len(ask.batch)
+            codes, sources = answer.outcomes.codes[start:end], answer.sources[start:end]
+            charged = [
+                row
+                for row, (code, source) in enumerate(zip(codes, sources, strict=True))
+                if code <= Code.OVER_SOFT and source in _COUNTED
+            ]
             if charged and ask.batch.op is Op.CHECK:
                 taken = ask.batch.take(charged)
                 refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
@@ -238,7 +249,7 @@ class Flight:
                 refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
                 refund.leases = [answer.outcomes.leases[start + row] for row in charged]
                 refunds.append((refund, ask.hops))
-            start += len(ask.batch)
+            start = end
         return refunds
 
     def reply(self, reply: Reply) -> bool:

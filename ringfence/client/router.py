@@ -210,7 +210,7 @@ class Router:
     async def _gather(
         self, gathering: "_Gathering", attempts: Sequence[bool], hops: int, asked: Routes | None
     ) -> None:
-        """Ask the owners, then for what they left the standbys.
+        """Ask the owners, then for what they left the standbys, or whoever owns it since.
 
         `asked` are the routes by which the owner was asked already.
         """
@@ -219,16 +219,25 @@ class Router:
             routes = self.routes
             if routes is None or (routes is asked and not stand_in):
                 continue
+            moved: Sequence[int] = ()
+            if stand_in and asked is not None and routes is not asked:
+                # The members changed while we waited: whoever owns it now has not been asked.
+                moved = _moved(asked, routes, batch, gathering.missing)
             asked = routes
-            parts = _split(routes, batch, gathering.missing, stand_in=stand_in)
+            rest = sorted({*gathering.missing} - {*moved}) if moved else gathering.missing
+            parts = [
+                (indexes, target, as_standby)
+                for rows, as_standby in ((moved, False), (rest, stand_in))
+                for indexes, target in _split(routes, batch, rows, stand_in=as_standby)
+            ]
             gathering.is_split = gathering.is_split or len(parts) > 1
             waiters = []
-            for indexes, target in parts:
+            for indexes, target, as_standby in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
                 waiter = _Waiter(part, indexes)
                 waiters.append(waiter)
                 gathering.waiters.append(waiter)
-                target.ask(part, hops=hops, stand_in=stand_in, done=waiter.resolve)
+                target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
             if self._patience is None or stand_in or batch.op is not Op.CHECK:
                 await _wait_all(waiters)
             else:
@@ -408,6 +417,13 @@ class _Gathering:
 async def _wait_all(waiters: Sequence[_Waiter]) -> None:
     for waiter in waiters:
         await waiter.wait()
+
+
+def _moved(old: Routes, new: Routes, batch: Batch, indexes: Sequence[int]) -> list[int]:
+    """Those of the rows whose owner is another one now, within reach."""
+    keys = [batch.keys[index] for index in indexes]
+    owners = zip(indexes, old.owners(keys), new.owners(keys), strict=True)
+    return [i for i, before, after in owners if before != after and after in new.targets]
 
 
 def _split(

@@ -322,6 +322,14 @@ class Engine:
             told.append([] if kept is None else kept.table.told(key, now))
         return told
 
+    def heard(self, writer: str, keys: Sequence[bytes], now: int) -> list[list[int]]:
+        """What another data center has told of keys, as `hear` takes it; empty for nothing."""
+        heard: list[list[int]] = []
+        for key in keys:
+            kept = self._rules.get(key[:ID_BYTES])
+            heard.append([] if kept is None else kept.table.heard(key, writer, now))
+        return heard
+
     def used(self, key: bytes, now: int) -> int:
         """Units of a key in use; 0 when it has no counter."""
         table = self._table_of(key)

@@ -130,6 +130,8 @@ class Table:
     ) -> Outcome:
         """Give back `cost` units that were charged at most `age_ns` ago; answer like a peek.
 
+        Age 0 stands for the newest: of a window the one that counts now, of a log the last hits.
+
         Gives back what still weighs on the key, and rather less than more: units that have
         drained or expired since, or were charged to an older window, do not come back twice.
         Under a concurrency limit, `lease` names the lease to release, 0 the oldest units.
@@ -266,6 +268,11 @@ class Table:
             counter = self._scheme.adopt(counter, now)
             self._keep(key, counter, now)
         return counter.told(now) if isinstance(counter, Shared) else []
+
+    def heard(self, key: bytes, writer: str, now: int) -> list[int]:
+        """What another data center has told of a key: window number and count in turns."""
+        counter = self._find(key)
+        return counter.heard_cells(now).get(writer, []) if isinstance(counter, Shared) else []
 
     def used(self, key: bytes, now: int) -> int:
         """Units of a key in use."""

@@ -27,6 +27,8 @@ from ringfence.wire.peer_messages import (
     Peers,
     Pull,
     Pulled,
+    Recall,
+    Recalled,
     Shards,
 )
 from ringfence.wire.plain import Plain
@@ -61,6 +63,8 @@ __all__ = [
     "Pong",
     "Pull",
     "Pulled",
+    "Recall",
+    "Recalled",
     "Refused",
     "Request",
     "Role",
@@ -302,6 +306,8 @@ Message: TypeAlias = (
     | Cells
     | Digest
     | Differs
+    | Recall
+    | Recalled
     | AskPeers
     | Peers
     | AskLeave

@@ -38,6 +38,8 @@ from ringfence.wire.messages import (
     Peers,
     Pull,
     Pulled,
+    Recall,
+    Recalled,
     Shards,
 )
 
@@ -54,6 +56,8 @@ Move: TypeAlias = (
     | Cells
     | Digest
     | Differs
+    | Recall
+    | Recalled
     | AskPeers
     | Peers
     | AskLeave
@@ -75,11 +79,13 @@ _PEERS = 25
 _ASK_LEAVE = 26
 _DONE = 27
 _KEPT = 28
+_RECALL = 29
+_RECALLED = 30
 
 _COUNT_FIELDS = 5
 _GROUP_FIELDS = 7
 
-VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS)
+VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS, _RECALLED)
 """Messages with thousands of keys: their fields are read before they are packed, for unpacking them
 again would cost about as much as packing them."""
 
@@ -122,6 +128,10 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             return [_DIGEST, seq, writer, shards, sums]
         case Differs(seq, shards):
             return [_DIFFERS, seq, shards]
+        case Recall(seq, shards):
+            return [_RECALL, seq, shards]
+        case Recalled(seq, shards, keys, cells):
+            return [_RECALLED, seq, shards, keys, cells]
         case AskPeers(seq):
             return [_ASK_PEERS, seq]
         case Peers(seq, told):
@@ -299,6 +309,21 @@ def _read_differs(fields: list[object]) -> Differs:
     )
 
 
+def _read_recall(fields: list[object]) -> Recall:
+    return Recall(integer(fields[1], "Recall.seq", 1), _read_shards(fields[2], "Recall.shards"))
+
+
+def _read_recalled(fields: list[object]) -> Recalled:
+    _, seq, shards, keys, cells = fields
+    read = _read_keys(keys, "Recalled")
+    return Recalled(
+        integer(seq, "Recalled.seq", 1),
+        _read_shards(shards, "Recalled.shards", 0),
+        read,
+        _read_pairs(cells, len(read), "Recalled.cells"),
+    )
+
+
 def _read_exchange(fields: list[object]) -> Exchange:
     packed = binary(fields[2], "Exchange.packed", MAX_PACKED)
     return Exchange(integer(fields[1], "Exchange.seq", 1), packed)
@@ -324,6 +349,8 @@ READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
     _CELLS: (Cells, 5, _read_cells),
     _DIGEST: (Digest, 5, _read_digest),
     _DIFFERS: (Differs, 3, _read_differs),
+    _RECALL: (Recall, 3, _read_recall),
+    _RECALLED: (Recalled, 5, _read_recalled),
     _ASK_PEERS: (AskPeers, 2, lambda fields: AskPeers(integer(fields[1], "AskPeers.seq", 1))),
     _PEERS: (Peers, 3, _read_peers),
     _ASK_LEAVE: (AskLeave, 2, lambda fields: AskLeave(integer(fields[1], "AskLeave.seq", 1))),

@@ -26,6 +26,8 @@ __all__ = [
     "Peers",
     "Pull",
     "Pulled",
+    "Recall",
+    "Recalled",
     "Shards",
 ]
 
@@ -166,6 +168,27 @@ class Differs:
 
     seq: int
     shards: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The sender counts these shards from nothing: what has its data center told the receiver?"""
+
+    seq: int
+    shards: list[int]
+    """Ascending; at least one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What the receiver of a `Recall` remembers of the asker's data center."""
+
+    seq: int
+    shards: list[int]
+    """Shards of which this is all; the others must be asked for again."""
+    keys: list[bytes]
+    cells: list[list[int]]
+    """Per key: window number and count in turns."""
 
 
 @dataclass(frozen=True, slots=True)

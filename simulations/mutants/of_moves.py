@@ -29,7 +29,7 @@ MOVES = (
         (
             Edit(
                 "node.holdings:Holdings.keep_copy",
-                "self.copies.keep(counts, now)",
+                "self.copies.keep(sender, counts, now)",
                 "pass",
             ),
         ),
@@ -77,7 +77,7 @@ MOVES = (
         (
             Edit(
                 "hashring.ring:Ring.standby",
-                "return self._standby_by_shard[shard] if self._standby_by_shard else None",
+                "return self.standby_by_shard[shard] if self.standby_by_shard else None",
                 "return self.owner_by_shard[shard]",
             ),
         ),

@@ -19,6 +19,7 @@ from ringfence.wire import (
     Op,
     Ping,
     Request,
+    Source,
     decode,
 )
 
@@ -247,6 +248,19 @@ def test_what_was_charged_after_it_was_given_up_is_given_back_once():
     assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_300_000_000])
     assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_050_000_000])
     assert sky.flight.too_late(late, 2.25) == []
+
+
+def test_what_no_owner_counted_is_not_given_back_when_its_answer_comes_late():
+    sky = Sky()
+    sky.ask("a", "b")
+    sky.depart()
+    sky.flight.give_up_late(2.0, -1.0)
+    late = answer_to(1, 2)
+    late.sources[:] = [Source.POLICY, Source.STANDBY]
+
+    ((refund, _),) = sky.flight.too_late(late, 2.25)
+
+    assert refund.keys == [b"       b"]
 
 
 def test_a_late_answer_that_fits_no_question_gives_nothing_back():

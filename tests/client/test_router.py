@@ -2,7 +2,7 @@ from itertools import count
 
 import trio
 
-from hashring import Member, NodeId, View, shard_of
+from hashring import Member, NodeId, Ring, View, shard_of
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.local import decide_by
@@ -153,6 +153,28 @@ async def test_when_the_owner_is_lost_the_standby_decides_in_its_place():
     assert codes(verdicts) == [Code.ALLOWED]
     assert verdicts.sources == [Source.STANDBY]
     assert [(hops, stand_in) for _, hops, stand_in in town.standby(key).asked] == [(0, True)]
+
+
+async def test_who_owns_a_key_since_the_members_changed_is_asked_as_its_owner():
+    """While the lost owner of one is waited for it goes; the other's stays and is as silent."""
+    town = Town()
+    gone, stays = key_of("a", standby="c"), key_of("b", standby="c")
+    without_a = Ring.of(member for member in RING.members if member.name != "a")
+    later = Routes(without_a, town.members)
+
+    def fall_silent(batch, *, hops, stand_in, done):
+        town.router.routes = later
+        done(None)
+
+    for name in "ab":
+        town.members[name].ask = fall_silent
+    verdicts = await town.check([gone, stays])
+
+    assert verdicts.sources == [Source.OWNER, Source.STANDBY]
+    assert [(len(batch), stand_in) for batch, _, stand_in in town.members["c"].asked] == [
+        (1, False),
+        (1, True),
+    ]
 
 
 async def test_only_the_rows_of_a_lost_owner_go_to_standbys():

@@ -1,6 +1,7 @@
 """Several members in virtual time: what the whole of them must do, and troubles others have had."""
 
 from dataclasses import replace
+from math import log10
 
 import pytest
 
@@ -130,6 +131,19 @@ def test_a_split_that_heals_is_forgotten(world, seconds):
         for _, viewer, change in cluster.changes[healed_at:]
         if change.before is not None and change.before.is_routed and not change.after.is_routed
     ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_long_split_is_over_some_ten_seconds_after_it_heals(world, seed):
+    """One of all that are held dead on both sides is spoken to within a pause."""
+    cluster = world(seed)
+    cluster.grow(6)
+    side = {"n0", "n1", "n2"}
+    cluster.cut = lambda source, target: (source in side) != (target in side)
+    cluster.run(90 + 2.7 * seed)
+    cluster.cut = lambda source, target: False
+
+    cluster.run_until(cluster.agree, within=LAN.announce_every + 2.0)
 
 
 def test_a_member_that_lost_everybody_finds_its_seeds_again(world):
@@ -361,3 +375,36 @@ def test_a_member_hears_of_its_address_being_used_by_another_name(world):
         within=15,
     )
     assert set(cluster.views("other").values()) == {Status.ALIVE}
+
+
+def convergence_bound(count):
+    """Y_m of a crash without its exchanges: the last probe that finds it, doubt, twelve rounds."""
+    near = LAN.near
+    doubt = near.suspicion_factor * max(1.0, log10(count)) * near.interval * near.suspicion_stretch
+    return (2 * count - 1) * near.interval + doubt + 12 * near.gossip_interval
+
+
+@pytest.mark.parametrize("count", [3, 10, 30])
+def test_after_a_crash_all_views_are_equal_within_the_bound(world, count):
+    """V2: within Y_m of the crash every view is the same, without any exchange of whole lists."""
+    cluster = world(count)
+    cluster.grow(count)
+    cluster.kill("n1")
+
+    cluster.run_until(cluster.agree, within=convergence_bound(count))
+
+
+@pytest.mark.parametrize("count", [3, 10, 30])
+def test_after_a_join_and_a_leave_all_views_are_equal_within_twelve_rounds(world, count):
+    """V2: nobody need be doubted, so that news travel in twelve rounds of gossip."""
+    cluster = world(count)
+    cluster.grow(count)
+    within = 12 * LAN.near.gossip_interval
+    cluster.start("late", seeds=["n0"])
+    cluster.run_until(cluster.agree, within=within)
+
+    cluster.do("n1", cluster.cores["n1"].leave(cluster.now))
+    cluster.run(1)
+    cluster.do("n1", cluster.cores["n1"].left(cluster.now))
+    cluster.kill("n1")
+    cluster.run_until(cluster.agree, within=within)

@@ -179,6 +179,26 @@ def test_a_silent_member_is_asked_for_through_others_then_suspected_then_dead(co
     assert all(each == [Status.SUSPECT, Status.DEAD] for each in histories.values()), histories
 
 
+def test_one_lost_datagram_accuses_nobody_though_nobody_else_could_be_asked(core, record):
+    member = core("a")
+    hear(member, record("b"))
+
+    def pings():
+        found = []
+        while not found:
+            now = member.next_deadline()
+            found = sent(member.tick(now), Ping)
+        return found[0], now
+
+    lost, _ = pings()
+    again, now = pings()
+    member.receive(Ack("b", 1, again.seq, member.digest, 0), HOME, now + 1)
+    run(member, 0.99)
+
+    assert again.seq == lost.seq
+    assert member.records["b"].status is Status.ALIVE
+
+
 def test_helpers_that_answer_with_nacks_speak_for_our_own_health(core, record):
     def health_after_a_failed_probe(*, nacks):
         member = core("a")

@@ -1,9 +1,10 @@
 """What a standby keeps of its owners' counters."""
 
-from hashring import shard_of
+from hashring import NodeId, shard_of
 from node.copies import Copies
 from ringfence.limiter import Limit, Snapshot
 
+OWNER = NodeId("a")
 LIMIT = Limit(10, 60 * 10**9)
 S = 10**9
 
@@ -23,8 +24,8 @@ def kept(copies: Copies, key: bytes) -> list[tuple[int, list[int]]]:
 
 def test_the_latest_state_of_a_key_is_kept_with_the_instant_it_came() -> None:
     copies = Copies(10)
-    copies.keep(snapshot((b"key-one-", [1, 2, 0])), 5 * S)
-    copies.keep(snapshot((b"key-one-", [1, 3, 0]), (b"key-two-", [1, 1, 0])), 6 * S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), 5 * S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 3, 0]), (b"key-two-", [1, 1, 0])), 6 * S)
 
     assert kept(copies, b"key-one-") == [(6 * S, [1, 3, 0])]
     assert len(copies) == 2
@@ -32,8 +33,8 @@ def test_the_latest_state_of_a_key_is_kept_with_the_instant_it_came() -> None:
 
 def test_a_key_that_is_as_new_is_forgotten() -> None:
     copies = Copies(10)
-    copies.keep(snapshot((b"key-one-", [1, 2, 0])), 5 * S)
-    copies.keep(snapshot((b"key-one-", [])), 6 * S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0])), 5 * S)
+    copies.keep(OWNER, snapshot((b"key-one-", [])), 6 * S)
 
     assert kept(copies, b"key-one-") == []
     assert shard_of(b"key-one-") not in copies
@@ -43,7 +44,7 @@ def test_a_key_that_is_as_new_is_forgotten() -> None:
 def test_the_number_of_copies_is_bounded() -> None:
     copies = Copies(10)
     for number in range(100):
-        copies.keep(snapshot((b"key-%04d" % number, [1, 2, 0])), number * S)
+        copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), number * S)
 
     assert len(copies) <= 10
     assert kept(copies, b"key-0099") == [(99 * S, [1, 2, 0])]
@@ -52,7 +53,7 @@ def test_the_number_of_copies_is_bounded() -> None:
 def test_copies_that_have_rested_are_dropped_bit_by_bit() -> None:
     copies = Copies(1000)
     for number in range(200):
-        copies.keep(snapshot((b"key-%04d" % number, [1, 2, 0])), S)
+        copies.keep(OWNER, snapshot((b"key-%04d" % number, [1, 2, 0])), S)
     for _ in range(10):
         copies.expire(100 * S)
     assert len(copies) == 200
@@ -64,7 +65,7 @@ def test_copies_that_have_rested_are_dropped_bit_by_bit() -> None:
 
 def test_shards_that_are_counted_here_are_dropped() -> None:
     copies = Copies(10)
-    copies.keep(snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
+    copies.keep(OWNER, snapshot((b"key-one-", [1, 2, 0]), (b"key-two-", [1, 1, 0])), S)
     copies.drop([shard_of(b"key-one-"), 5])
 
     assert copies.shards() == [shard_of(b"key-two-")]

@@ -20,6 +20,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name = NodeId(name)
+        self.begun: list[int] = []
         self.engine = Engine(max_keys=100)
         self.engine.set_rules({RULE: EngineRule(Limit(1000, DAY))})
         self.holdings = Holdings(
@@ -28,6 +29,7 @@ class Host:
             Counters(),
             lambda key: DAY,
             lambda keys: None,
+            self.begun.append,
             max_keys=100,
             first_gift=1,
         )
@@ -37,7 +39,8 @@ class Host:
         self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
     def stand_in_for(self, owner: str) -> None:
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), [], NOW)
+        copies = list(self.holdings.copies.of(shard_of(KEY)))
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW)
 
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
@@ -125,3 +128,88 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
     owner.take(stand_in, owner.ask(stand_in))
 
     assert owner.used == 6
+
+
+def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
+    a, b, c = Host("a"), Host("b"), Host("c")
+    a.holdings.begin(1)
+    a.holdings.begin(1)
+    b.stand_in_for("a")
+    a.spend(5)
+    c.holdings.take_over(shard_of(KEY), a.name, [(NOW, a.holdings.state_of([KEY], NOW))], NOW)
+
+    assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
+
+
+def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin(shard_of(KEY))
+    stand_in.stand_in_for("c")
+    stand_in.spend(4)
+
+    stand_in.take(owner, stand_in.ask(owner))
+
+    assert stand_in.used == 4
+
+
+def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
+    owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("a")
+    stand_in.spend(2)
+    stand_in.copy_to(next_one)
+    next_one.stand_in_for("b")
+    next_one.spend(1)
+    owner.spend(3)
+
+    next_one.take(stand_in, next_one.ask(stand_in))
+    assert next_one.used == 7
+    next_one.take(owner, next_one.ask(owner))
+
+    assert next_one.used == 10
+
+
+def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
+    owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("c")
+    stand_in.spend(1)
+    newcomer.take(stand_in, newcomer.ask(stand_in))
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 5
+
+
+def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
+    before, standby, again = Host("a"), Host("b"), Host("a")
+    before.holdings.begin(shard_of(KEY))
+    before.spend(5)
+    before.copy_to(standby)
+    again.stand_in_for("b")
+    again.spend(2)
+
+    copy = again.ask(standby)
+    again.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+
+    assert again.used == 7
+
+
+def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
+    owner, one, other = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(5)
+    owner.copy_to(other)
+    owner.spend(1)
+    owner.copy_to(one)
+    one.stand_in_for("a")
+    one.spend(2)
+
+    copy = one.ask(other)
+    one.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+
+    assert one.used == 8

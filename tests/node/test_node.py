@@ -79,6 +79,21 @@ async def test_a_request_that_meets_no_rule_never_leaves_the_process(
         assert w.total("checks") == 0
 
 
+async def test_a_refund_gives_the_newest_hits_of_a_log_back(autojump_clock: MockClock) -> None:
+    rules = RULES.replace("algorithm: fixed_window", "algorithm: sliding_window_log")
+    async with world(rules=rules) as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        for _ in range(2):
+            await limiter.check("api", client, 2)
+            w.clock.time += 20 * 10**9
+
+        assert (await limiter.refund("api", client, 3)).remaining == 4
+        w.clock.time += 20 * 10**9 - 1
+        assert (await limiter.peek("api", client)).remaining == 4, "the oldest hit is left"
+        w.clock.time += 1
+        assert (await limiter.peek("api", client)).remaining == 5
+
+
 async def test_peek_refund_and_reset_reach_the_owner_through_any_node(
     autojump_clock: MockClock,
 ) -> None:

@@ -181,6 +181,39 @@ async def test_a_global_count_survives_the_hand_over_of_its_shard(
         assert seen == [600 - sum(admitted)] * 2
 
 
+async def test_a_data_center_that_lost_all_its_nodes_recalls_what_it_told(
+    autojump_clock: MockClock,
+) -> None:
+    kinds = ("fixed", "sliding", "token")
+    async with two_datacenters() as (w, here, there):
+        for key in kinds:
+            assert await both(here, there, key, 50, 1.0) == (50, 50)
+        await trio.sleep(1.5)
+        await restart_all(w, "e1", "e2")
+        async with w.client("e1", "e2") as again:
+            await trio.sleep(1)
+            assert [await remaining(each, *kinds) for each in (again, there)] == [[500] * 3] * 2
+            assert w.count("e1", "hits_recalled") + w.count("e2", "hits_recalled") == 150
+
+            for key in kinds:
+                assert await load(again, key, 50, 0.5) == 25
+            await trio.sleep(1.5)
+            assert [await remaining(each, *kinds) for each in (again, there)] == [[475] * 3] * 2
+
+
+async def remaining(limiter: Limiter, *keys: str) -> list[int | None]:
+    return [(await limiter.peek("api", {key: "x"})).remaining for key in keys]
+
+
+async def restart_all(w: World, *names: str) -> None:
+    """Lose all nodes of a data center at once and start them again."""
+    for name in names:
+        await w.crash(name)
+    for name in names:
+        await w.start(name, datacenter=NODES[name])
+    await w.settle()
+
+
 async def test_counts_that_another_data_center_tells_in_our_name_are_refused(
     autojump_clock: MockClock,
 ) -> None:

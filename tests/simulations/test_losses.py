@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulations.changes import fault_of
 from simulations.drawing import drawn
-from simulations.losses import has_emptied, members_of, uncopied_spans
+from simulations.losses import members_of, uncopied_spans
 from simulations.scenario import Scenario
 
 
@@ -106,11 +106,13 @@ def test_what_holds_no_copy_up_excuses_nothing(harmless: str) -> None:
     assert spans(harmless, "crash@10-20 node=n2") == spans("crash@10-20 node=n2")
 
 
-def test_a_data_center_is_empty_when_its_last_node_is_gone() -> None:
-    assert has_emptied(world("crash@10-25 datacenter=dc3", nodes=6, datacenters=3))
-    assert has_emptied(world("crash@10-25 node=n1", "leave@12-20 node=n3", nodes=4, datacenters=2))
-    assert not has_emptied(world("crash@10-25 node=n1", nodes=4, datacenters=2))
-    assert not has_emptied(world("cut@10-25 datacenter=dc3", nodes=6, datacenters=3))
+def test_what_counts_everywhere_the_other_data_centers_remember() -> None:
+    def told(*faults: str) -> list[tuple[float, float]]:
+        return uncopied_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
+
+    assert told("crash@10-25 datacenter=dc3") == [(8.0, 10.1)]
+    assert told("cut@8-12 datacenter=dc3", "crash@10-25 datacenter=dc3") == [(-inf, 10.1)]
+    assert (-inf, 12.1) in told("crash@10-25 datacenter=dc3", "crash@12-25 datacenter=dc2")
 
 
 def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:

@@ -37,6 +37,8 @@ from ringfence.wire.messages import (
     Peers,
     Pull,
     Pulled,
+    Recall,
+    Recalled,
     Shards,
 )
 
@@ -104,6 +106,13 @@ def cells(draw: st.DrawFn) -> Cells:
 
 
 @st.composite
+def recalled(draw: st.DrawFn) -> Recalled:
+    count = draw(st.integers(0, 6))
+    columns = draw(as_long(keys, count)), draw(as_long(pairs, count))
+    return Recalled(draw(seqs), draw(shard_sets | st.just([])), *columns)
+
+
+@st.composite
 def digests(draw: st.DrawFn) -> Digest:
     shards = draw(shard_sets | st.just([]))
     return Digest(draw(seqs), draw(texts), shards, draw(as_long(u64, len(shards))))
@@ -120,6 +129,8 @@ messages = st.one_of(
     cells(),
     digests(),
     st.builds(Differs, seqs, shard_sets | st.just([])),
+    st.builds(Recall, seqs, shard_sets),
+    recalled(),
     st.builds(AskPeers, seqs),
     st.builds(Peers, seqs, plain),
     st.builds(AskLeave, seqs),
@@ -203,6 +214,13 @@ def test_a_message_lacks_no_field_and_has_no_other(number):
         ([22, 1, "eu", [1], [None]], "Digest.sums"),
         ([23, 0, []], "Differs.seq"),
         ([23, 1, [3, 2]], "Differs.shards"),
+        ([29, 0, [1]], "Recall.seq"),
+        ([29, 1, []], "Recall.shards"),
+        ([30, 0, [], [], []], "Recalled.seq"),
+        ([30, 1, [2, 1], [], []], "Recalled.shards"),
+        ([30, 1, [1], [b"short"], [[]]], "Recalled.keys"),
+        ([30, 1, [1], [], [[1, 2]]], "Recalled.cells"),
+        ([30, 1, [1], [b"12345678"], [[1]]], "Recalled.cells"),
         ([24, 0], "AskPeers.seq"),
         ([25, 0, []], "Peers.seq"),
         ([25, 1, {b"key": 2}], "Peers.plain"),

@@ -127,9 +127,13 @@ class SlidingLog(Counter):
 
         The charge is among the hits since then, and none of those is older than the ones struck
         out, so what stays in the log expires no sooner than what truly happened. A charge that
-        may have expired gives nothing back.
+        may have expired gives nothing back. Who does not know when it was charged, age 0, gets the
+        newest hits back.
         """
         self._expire(now)
+        if not age_ns:
+            self._strike_newest(cost)
+            return
         if self.first == len(self.stamps) or age_ns >= self.scheme.period_ns:
             return
         since = max(now, self.stamps[-1]) - age_ns
@@ -141,6 +145,16 @@ class SlidingLog(Counter):
             cost -= struck
             end += self.counts[end] == 0
         del self.stamps[begin:end], self.counts[begin:end]
+
+    def _strike_newest(self, cost: int) -> None:
+        while cost and len(self.stamps) > self.first:
+            struck = min(cost, self.counts[-1])
+            self.counts[-1] -= struck
+            self.total -= struck
+            cost -= struck
+            if not self.counts[-1]:
+                self.stamps.pop()
+                self.counts.pop()
 
     def state(self, now: int) -> list[int]:
         """Ages and hits in turns, the oldest first.

@@ -39,6 +39,17 @@ def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
     assert table.peek(KEY, 130).remaining == 10
 
 
+def test_a_refund_of_unknown_age_strikes_out_the_newest_hits() -> None:
+    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    for now in (10, 20, 30):
+        table.check(KEY, 2, now)
+
+    assert table.refund(KEY, 3, 40).remaining == 7
+    assert table.peek(KEY, 110).remaining == 9, "one hit at 20 is left"
+    assert table.peek(KEY, 120).remaining == 10
+    assert table.refund(KEY, 3, 120).remaining == 10
+
+
 def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
     table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     table.check(KEY, 2, 0)

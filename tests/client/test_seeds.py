@@ -1,0 +1,96 @@
+"""Names among a client's seeds are looked up again when nobody known can be reached."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from random import Random
+
+import trio
+
+from node.access import load_access
+from node.node import Node
+from node.settings import NodeSettings
+from ringfence.client.clock import SystemClock
+from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.limiter import Limiter
+from ringfence.rules.mapping import load_mapping
+from ringfence.transport.authority import self_signed
+from ringfence.transport.tls import ClientTls
+from ringfence.transport.udp_trio import TrioUdp
+from ringfence.wire import Hello, Role, Source
+
+LIMIT = {"requests_per_unit": 5, "unit": "hour"}
+RULES = load_mapping({"domain": "d", "descriptors": [{"key": "u", "rate_limit": LIMIT}]}).rules
+
+
+class Resolver(trio.abc.HostnameResolver):
+    """Names as the test gives them."""
+
+    def __init__(self) -> None:
+        self.address = "127.0.0.1"
+        self.asked: list[str] = []
+
+    async def getaddrinfo(self, host, port, *args, **options):  # type: ignore[no-untyped-def]
+        """Answer with the address of the day."""
+        name = host.decode() if isinstance(host, bytes) else host
+        if name == "cluster.test":
+            self.asked.append(self.address)
+            name = self.address
+        return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (name, port or 0))]
+
+    async def getnameinfo(self, sockaddr, flags):  # type: ignore[no-untyped-def]
+        """Never asked."""
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def serving(name: str, host: str, port: int) -> AsyncIterator[None]:
+    """A node that is a cluster of its own."""
+    settings = NodeSettings(name=name, listen=f"{host}:{port}")
+    node = Node(settings, load_access(None), RULES, clock=SystemClock(), random=Random(name))
+    transport = TrioUdp(
+        settings.listen_at,
+        on_bug=_raise,
+        client=ClientTls(verify=False),
+        server=self_signed(datetime.now(UTC)),
+        accept=node.accept,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.run)
+        await nursery.start(node.run, transport)
+        yield
+        await node.leave()
+        nursery.cancel_scope.cancel()
+
+
+async def test_when_all_known_members_are_gone_the_names_of_the_seeds_are_looked_up_again() -> None:
+    resolver = Resolver()
+    trio.socket.set_custom_hostname_resolver(resolver)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    transport = TrioUdp(None, on_bug=_raise, client=ClientTls(verify=False))
+    hello = Hello(Role.CLIENT, "app", b"", 1)
+    cluster = Cluster(
+        transport, [("cluster.test", port)], hello, ClusterSettings(), SystemClock(), Random(1)
+    )
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.run)
+            async with serving("old", "127.0.0.1", port):
+                await nursery.start(cluster.run)
+                assert await cluster.wait_joined(5.0) is None
+                assert (await Limiter(cluster).check("d", {"u": "1"})).source is Source.OWNER
+            resolver.address = "127.0.0.2"
+            async with serving("new", "127.0.0.2", port):
+                while [row.name for row in cluster.members] != ["new"]:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+                assert (await Limiter(cluster).check("d", {"u": "1"})).source is Source.OWNER
+            cluster.close()
+            nursery.cancel_scope.cancel()
+    assert {"127.0.0.1", "127.0.0.2"} == set(resolver.asked)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

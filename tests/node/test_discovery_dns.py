@@ -1,0 +1,148 @@
+"""Names and service records as a real name server on loopback tells them, and tells them anew."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import dns.asyncresolver
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rdatatype
+import dns.resolver
+import dns.rrset
+import pytest
+import trio
+
+from node.discovery import Discovery
+
+SERVICE = "_ringfence._udp.prod.test."
+
+
+class NameServer:
+    """Answers what is asked over UDP from a table that the test changes."""
+
+    def __init__(self, rows: dict[tuple[str, str], list[str]]) -> None:
+        self.rows = rows
+        self.asked: list[tuple[str, str]] = []
+        self.is_mute = False
+
+    async def run(self, at: trio.socket.SocketType) -> None:
+        while True:
+            wire, asker = await at.recvfrom(4096)
+            if not self.is_mute:
+                await at.sendto(self._answer(dns.message.from_wire(wire)).to_wire(), asker)
+
+    def _answer(self, query: dns.message.Message) -> dns.message.Message:
+        [question] = query.question
+        name, kind = question.name.to_text(), dns.rdatatype.to_text(question.rdtype)
+        self.asked.append((name, kind))
+        answer = dns.message.make_response(query)
+        answer.flags |= dns.flags.AA
+        texts = self.rows.get((name, kind))
+        if texts:
+            answer.answer.append(dns.rrset.from_text(question.name, 0, "IN", kind, *texts))
+        elif not any(known == name for known, _ in self.rows):
+            answer.set_rcode(dns.rcode.NXDOMAIN)
+        return answer
+
+
+class Host(trio.abc.HostnameResolver):
+    """What the system's resolver does on a host that is set up to ask the name server."""
+
+    def __init__(self, resolver: dns.asyncresolver.Resolver) -> None:
+        self._resolver = resolver
+
+    async def getaddrinfo(self, host, port, *args, **options):  # type: ignore[no-untyped-def]
+        """Ask for addresses of both kinds."""
+        name = host.decode() if isinstance(host, bytes) else host
+        rows = []
+        for kind, family in (("AAAA", socket.AF_INET6), ("A", socket.AF_INET)):
+            try:
+                for found in await self._resolver.resolve(name, kind):
+                    rows.append((family, socket.SOCK_DGRAM, 17, "", (found.address, port)))
+            except (dns.resolver.NoAnswer, dns.resolver.NXDOMAIN):
+                continue
+        if not rows:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return rows
+
+    async def getnameinfo(self, sockaddr, flags):  # type: ignore[no-untyped-def]
+        """Never asked."""
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def name_server(
+    monkeypatch: pytest.MonkeyPatch, rows: dict[tuple[str, str], list[str]]
+) -> AsyncIterator[NameServer]:
+    """A name server that this host asks for everything."""
+    server = NameServer(rows)
+    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as at:
+        await at.bind(("127.0.0.1", 0))
+        resolver = dns.asyncresolver.Resolver(configure=False)
+        resolver.nameservers = ["127.0.0.1"]
+        resolver.port = at.getsockname()[1]
+        resolver.lifetime = 0.2
+        monkeypatch.setattr(dns.asyncresolver, "default_resolver", resolver)
+        trio.socket.set_custom_hostname_resolver(Host(resolver))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run, at)
+            yield server
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_name_stands_for_all_its_addresses_and_is_looked_up_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {
+        ("nodes.test.", "A"): ["10.0.0.1", "10.0.0.2"],
+        ("nodes.test.", "AAAA"): ["fd00::1"],
+    }
+    async with name_server(monkeypatch, rows) as server:
+        discovery = Discovery(["dns:nodes.test:7101"])
+        before = await discovery.resolve()
+        server.rows = {("nodes.test.", "A"): ["10.0.0.3"]}
+        after = await discovery.resolve()
+
+    assert sorted(before) == [("10.0.0.1", 7101), ("10.0.0.2", 7101), ("fd00::1", 7101)]
+    assert after == [("10.0.0.3", 7101)]
+
+
+async def test_a_service_stands_for_the_addresses_of_its_targets_each_at_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {
+        (SERVICE, "SRV"): ["0 0 7101 a.prod.test.", "0 0 7201 b.prod.test."],
+        ("a.prod.test.", "A"): ["10.0.0.1"],
+        ("b.prod.test.", "AAAA"): ["fd00::2"],
+    }
+    async with name_server(monkeypatch, rows) as server:
+        discovery = Discovery(["srv:_ringfence._udp.prod.test"])
+        before = await discovery.resolve()
+        server.rows = {
+            (SERVICE, "SRV"): ["0 0 7301 c.prod.test."],
+            ("c.prod.test.", "A"): ["10.0.0.9"],
+        }
+        after = await discovery.resolve()
+
+    assert sorted(before) == [("10.0.0.1", 7101), ("fd00::2", 7201)]
+    assert after == [("10.0.0.9", 7301)]
+    assert server.asked.count((SERVICE, "SRV")) == 2
+
+
+async def test_while_the_name_server_knows_nothing_what_it_said_before_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {(SERVICE, "SRV"): ["0 0 7101 a.prod.test."], ("a.prod.test.", "A"): ["10.0.0.1"]}
+    async with name_server(monkeypatch, rows) as server:
+        discovery = Discovery(["srv:_ringfence._udp.prod.test", "dns:nodes.test:7101"])
+        expected = [("10.0.0.1", 7101)]
+        assert await discovery.resolve() == expected, "of the name nothing is known"
+        server.rows = {}
+        assert await discovery.resolve() == expected
+        server.is_mute = True
+        assert await discovery.resolve() == expected
+        server.is_mute = False
+        server.rows = {("nodes.test.", "A"): ["10.0.0.2"]}
+        assert await discovery.resolve() == [*expected, ("10.0.0.2", 7101)]
