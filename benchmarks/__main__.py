@@ -6,12 +6,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.figure import Figure
+from benchmarks.machine import about, machine
+from benchmarks.plot import write_plot
+from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
-    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss"),
-    *("restarts", "membership", "faces", "gateway", "simulation"),
+    *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
+    *("restarts", "membership", "faces", "gateway", "simulation", "capacity"),
 )
 
 
@@ -27,13 +31,42 @@ def main(arguments: list[str]) -> int:
     if not options.names:
         print("\n".join(NAMES))
         return 0
-    figures = _run(options.names, options.rounds)
-    if options.json:
-        for figure in figures:
-            print(json.dumps(asdict(figure)), flush=True)
-    else:
-        print(_table(figures))
+    try:
+        tell = _as_json if options.json else _as_markdown if options.markdown else _as_table
+        figures = tell(_run(options.names, options.rounds))
+        if options.plot is not None:
+            write_plot(options.plot, figures, about())
+    except RingfenceError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _as_json(figures: Iterable[Figure]) -> list[Figure]:
+    """Print a line for the machine, as it is before the first round, and one for each figure."""
+    told: list[Figure] = []
+    print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
+    for figure in figures:
+        print(json.dumps(asdict(figure)), flush=True)
+        told.append(figure)
+    return told
+
+
+def _as_table(figures: Iterable[Figure]) -> list[Figure]:
+    print(about(), end="\n\n", flush=True)
+    told = list(figures)
+    print(_table(told))
+    return told
+
+
+def _as_markdown(figures: Iterable[Figure]) -> list[Figure]:
+    """Print tables as they stand in docs/performance.md."""
+    print(f"{about()}\n\n| figure | median | least | most | unit |\n|---|---|---|---|---|")
+    told = list(figures)
+    for figure in told:
+        name, *numbers, unit = _row(figure)
+        print(f"| `{name}` | {' | '.join(numbers)} | {unit} |")
+    return told
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure parts of Ringfence on this machine. Without a name, list the names.",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object per line")
+    form.add_argument("--markdown", action="store_true", help="print a table for docs/performance")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="draw the figures into a file of its own"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="samples per figure (default: 5)")
     return parser
 
@@ -50,7 +88,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(names: Iterable[str], rounds: int) -> Iterator[Figure]:
     # Imported late: the ring can be measured without what the cluster needs.
     for name in names:
-        run: Callable[[int], Iterator[Figure]] = import_module(f"benchmarks.{name}").run
+        try:
+            run: Callable[[int], Iterator[Figure]] = import_module(f"benchmarks.{name}").run
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the benchmark {name} needs {error.name!r}, which is not installed; install "
+                "what all benchmarks need: pip install '.[dev]'"
+            ) from error
         yield from run(rounds)
 
 

@@ -18,7 +18,7 @@ from benchmarks.figure import Figure
 from node.demo.cluster import running_cluster
 from ringfence.client import Limiter, connect
 
-__all__ = ["RULES", "connected", "paced", "run", "share"]
+__all__ = ["RULES", "batches", "connected", "crowd", "paced", "run", "share"]
 
 T = TypeVar("T")
 
@@ -48,14 +48,14 @@ def run(rounds: int) -> Iterator[Figure]:
                 ours: list[float] = []
                 bare: list[float] = []
                 for _ in range(rounds):
-                    ours.append(trio.run(connected, nodes.url, _tasks(tasks)))
+                    ours.append(trio.run(connected, nodes.url, crowd(tasks)))
                     bare.append(echo.crowd(tasks, _SECONDS))
                 ratios = [one / other for one, other in zip(ours, bare, strict=True)]
                 yield _figure(f"cluster.check_per_s_{tasks}", ours, "1/s")
                 yield _figure(f"cluster.echo_per_s_{tasks}", bare, "1/s")
                 yield _figure(f"cluster.check_vs_echo_{tasks}", ratios, "ratio")
                 most = median(ours)
-            many = [trio.run(connected, nodes.url, _batches) for _ in range(rounds)]
+            many = [trio.run(connected, nodes.url, batches) for _ in range(rounds)]
             yield _figure("cluster.check_many_per_s", many, "1/s")
             yield from _loaded(nodes.url, most / 5, rounds)
 
@@ -102,7 +102,7 @@ async def _lone(limiter: Limiter) -> list[float]:
     return samples
 
 
-def _tasks(count: int) -> Callable[[Limiter], Awaitable[float]]:
+def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
     """Decisions per second when `count` tasks each check one key after the other."""
 
     async def measure(limiter: Limiter) -> float:
@@ -139,7 +139,7 @@ def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
     return measure
 
 
-async def _batches(limiter: Limiter) -> float:
+async def batches(limiter: Limiter) -> float:
     """Decisions per second by `check_many`, four batches on their way."""
 
     async def work(place: int) -> int:

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 __all__ = ["Figure", "figure", "interleaved", "measure", "ratio"]
+
+Sample = TypeVar("Sample")
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,11 @@ def measure(name: str, unit: str, sample: Callable[[], float], rounds: int) -> F
     return figure(name, unit, [sample() for _ in range(rounds)])
 
 
-def interleaved(samples: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    samples: Mapping[str, Callable[[], Sample]], rounds: int
+) -> dict[str, list[Sample]]:
     """Take one sample of each in every round, so that all of them meet the same machine."""
-    values: dict[str, list[float]] = {name: [] for name in samples}
+    values: dict[str, list[Sample]] = {name: [] for name in samples}
     for _ in range(rounds):
         for name, sample in samples.items():
             values[name].append(sample())

@@ -1,4 +1,4 @@
-"""Growth: what a check costs as keys grow, and the longest that any check waits meanwhile.
+"""Growth: what a check costs as keys and members grow, and the longest that any check waits.
 
 Times are this thread's processor time, page faults included and waits for the processor not.
 """
@@ -9,6 +9,7 @@ from random import Random
 from time import perf_counter_ns, thread_time_ns
 
 from benchmarks.figure import Figure, figure, interleaved, ratio
+from benchmarks.growth_members import members_figures
 from benchmarks.tables import MINUTE, START, key_of, new_table
 from ringfence.limiter import Algorithm, Limit, Table
 
@@ -23,7 +24,8 @@ BOUNDS_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure batches in tables of each size, side by side, then every check of a growing one."""
+    """Measure batches in tables of each size, side by side, then clients of few members and of
+    many, then every check of a growing table."""
     tables = {size: _filled(size) for size in SIZES}
     random = Random(1)
     found = interleaved(
@@ -34,6 +36,7 @@ def run(rounds: int) -> Iterator[Figure]:
         yield figure(f"growth.keys_{size}_ns", "ns", found[str(size)])
     yield ratio("growth.keys", found[str(SIZES[-1])], found[str(SIZES[0])])
     tables.clear()
+    yield from members_figures(rounds)
     pauses = [_pauses() for _ in range(rounds)]
     yield figure("pause.max_ms", "ms", [each[-1] / 1e6 for each, _ in pauses])
     yield figure("pause.wall_max_ms", "ms", [wall / 1e6 for _, wall in pauses])

@@ -9,7 +9,7 @@ from benchmarks.figure import Figure, measure
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire import Answer, Message, Op, Request, decode, encode
 
-__all__ = ["run"]
+__all__ = ["answer_of", "request_of", "run"]
 
 SIZES = (1, 256)
 KEY_BYTES = 20
@@ -20,7 +20,7 @@ CALLS = 20_000
 def run(rounds: int) -> Iterator[Figure]:
     """Measure requests of cost 1 per key, and answers that differ from key to key."""
     for size in SIZES:
-        messages: dict[str, Message] = {"request": _request(size), "answer": _answer(size)}
+        messages: dict[str, Message] = {"request": request_of(size), "answer": answer_of(size)}
         for name, message in messages.items():
             yield from _both_ways(name, message, size, rounds)
 
@@ -37,7 +37,8 @@ def _both_ways(name: str, message: Message, size: int, rounds: int) -> Iterator[
     yield measure(f"wire.{name}_bytes_{size}", "bytes", lambda: float(len(payload)), 1)
 
 
-def _request(size: int) -> Request:
+def request_of(size: int) -> Request:
+    """A request of so many keys."""
     rng = Random(size)
     return Request(
         seq=123_456,
@@ -56,7 +57,8 @@ def _request(size: int) -> Request:
     )
 
 
-def _answer(size: int) -> Answer:
+def answer_of(size: int) -> Answer:
+    """An answer of so many rows, which differ."""
     rng = Random(size)
     outcomes = Outcomes(
         codes=[rng.choice((0, 0, 0, 2)) for _ in range(size)],

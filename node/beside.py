@@ -1,4 +1,4 @@
-"""A node with a gateway beside it: a process of its own, which lives as long as the node does.
+"""A gateway beside a node, or several: a process of its own, which lives as long as they do.
 
 It shares no loop with the limiter. It ends when its standard input does, so that a node that is
 killed takes it along and another one finds the ports free.
@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
@@ -16,12 +16,11 @@ from urllib.parse import quote
 import trio
 
 from node.access import KeyDir
-from node.serve import serve
 from node.settings import NodeSettings
 from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 
-__all__ = ["cluster_url", "serve_with_gateway"]
+__all__ = ["cluster_url", "with_gateway_beside"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -32,33 +31,33 @@ _PATIENCE = 15.0
 """How long a gateway may finish what it has under way."""
 
 
-async def serve_with_gateway(settings: NodeSettings, config: Path | None) -> None:
-    """Run a node, and a gateway from when it has joined until it has left.
+async def with_gateway_beside(
+    serve: Callable[..., Awaitable[None]], nodes: Sequence[NodeSettings], config: Path | None
+) -> None:
+    """Run what `serve` runs, and a gateway from when it has started until it has ended.
 
-    `config` is the gateway's settings file. Raises `ConfigError` for settings that are wrong.
+    `nodes` are those that it starts and the gateway asks; `config` is the gateway's settings file.
+    Raises `ConfigError` for settings that are wrong.
     """
     from ringfence.gateway import load_gateway_settings
 
-    environment = {**os.environ, ENVIRONMENT: cluster_url(settings)}
+    environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
     load_gateway_settings(config, environment)
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
     words += ["--config", str(config)] if config is not None else []
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[object]) -> None:
-            await serve(settings, task_status=task_status)
+            await serve(task_status=task_status)
             nursery.cancel_scope.cancel()
 
         await nursery.start(run)
         await _keep_running(words, environment)
 
 
-def cluster_url(settings: NodeSettings) -> str:
-    """How a client on this host reaches the node. Raises `ConfigError` when it has no token."""
-    host, port = settings.listen_at
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
-    place = f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
+    """How a client on this host reaches the nodes. Raises `ConfigError` when they have no token."""
+    place = ",".join([_place(each) for each in (settings, *others)])
     datacenter = f"datacenter={quote(settings.datacenter)}"
     if not settings.keys:
         return f"ringfence://{place}?{datacenter}"
@@ -72,6 +71,13 @@ def cluster_url(settings: NodeSettings) -> str:
         )
     text = token.read_text("ascii").strip()
     return f"ringfence://{text}@{place}?{datacenter}&ca={quote(str(keys.ca))}"
+
+
+def _place(settings: NodeSettings) -> str:
+    host, port = settings.listen_at
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
 
 
 async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:

@@ -25,8 +25,10 @@ from ringfence.limiter import Algorithm
 from ringfence.transport.interface import Address
 from ringfence.wire import MAX_TEXT
 
-__all__ = ["NodeSettings", "load_settings"]
+__all__ = ["MOST_PROCESSES", "NodeSettings", "load_settings"]
 
+MOST_PROCESSES = 256
+"""Members that one host runs."""
 _PREFIX = "RINGFENCE_NODE_"
 _LOOPBACK = f"127.0.0.1:{DEFAULT_PORT}"
 _MOST_BYTES = 500
@@ -69,6 +71,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """How long a peer may take to answer a forwarded check."""
     drain_timeout: float = 5.0
     """How long a leaving node hands over, and then goes on answering what is in flight, at most."""
+    processes: int = 1
+    """How many members this host runs, each in a process of its own; see `node.several`."""
     reload_interval: float = 1.0
     """How often the rules are looked at for changes; 0 to reload on SIGHUP only."""
 
@@ -203,6 +207,8 @@ def _validate(settings: NodeSettings) -> None:
             raise ConfigError(f"{name} must be above 0 and at most 60 seconds")
     if not 0 <= settings.reload_interval <= 3600:
         raise ConfigError("reload_interval must be from 0 to 3600 seconds")
+    if not 1 <= settings.processes <= MOST_PROCESSES:
+        raise ConfigError(f"processes must be from 1 to {MOST_PROCESSES}")
     if settings.max_keys < 1:
         raise ConfigError("max_keys must be at least 1")
     if settings.advertise:

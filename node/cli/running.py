@@ -1,12 +1,14 @@
 """`ringfence node`: run one member of the cluster."""
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 import trio
 
 from node.cli.common import log_to_stderr
-from node.settings import load_settings
+from node.settings import MOST_PROCESSES, NodeSettings, load_settings
 
 __all__ = ["node"]
 
@@ -52,6 +54,14 @@ __all__ = ["node"]
     help="Operator's port (TCP): metrics, health, the live page; none when absent.",
 )
 @click.option(
+    "--processes",
+    type=click.IntRange(1, MOST_PROCESSES),
+    metavar="N",
+    help="Run N members on this host, on N ports from --listen on; see docs/several-cores.",
+)
+@click.option("--member", type=int, hidden=True, help="Which of them; its supervisor says this.")
+@click.option("--sibling", "siblings", multiple=True, hidden=True, help="One that runs already.")
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -70,18 +80,21 @@ def node(
     rules: str | None,
     keys: str | None,
     http: str | None,
+    processes: int | None,
+    member: int | None,
+    siblings: tuple[str, ...],
     gateway: bool,
     gateway_config: Path | None,
     log_level: str,
 ) -> None:
     """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
 
+    A node uses one core; with --processes N this command runs N of them and keeps them running.
+
     Nothing needs to be configured: `ringfence node` alone is a cluster of one on loopback, which
     others join by naming it.
     """
-    from node.serve import serve
-
-    flags = {
+    flags: dict[str, object] = {
         "name": name,
         "listen": listen,
         "advertise": advertise,
@@ -93,14 +106,57 @@ def node(
         "rules": rules,
         "keys": keys,
         "http": http,
+        "processes": processes,
     }
     settings = load_settings(config, flags=flags)
+    with_gateway = gateway or gateway_config is not None
     with log_to_stderr(log_level):
-        if not (gateway or gateway_config):
-            trio.run(serve, settings)
-            return
-        from node.beside import serve_with_gateway
-        from node.cli.gatewaying import require_gateway
+        if member is not None:
+            from node.several import member_settings, serve_member
 
-        require_gateway()
-        trio.run(serve_with_gateway, settings, gateway_config)
+            trio.run(serve_member, member_settings(settings, member, siblings))
+        elif settings.processes > 1:
+            words = _words(flags, config, log_level)
+            trio.run(_several, settings, words, with_gateway, gateway_config)
+        else:
+            trio.run(_one, settings, with_gateway, gateway_config)
+
+
+async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
+    from node.serve import serve
+
+    if not with_gateway:
+        await serve(settings)
+        return
+    from node.beside import with_gateway_beside
+    from node.cli.gatewaying import require_gateway
+
+    require_gateway()
+    await with_gateway_beside(partial(serve, settings), [settings], gateway_config)
+
+
+async def _several(
+    settings: NodeSettings, words: list[str], with_gateway: bool, gateway_config: Path | None
+) -> None:
+    from node.several import member_settings, supervise
+
+    if not with_gateway:
+        await supervise(settings, words)
+        return
+    from node.beside import with_gateway_beside
+    from node.cli.gatewaying import require_gateway
+
+    require_gateway()
+    members = [member_settings(settings, index, []) for index in range(settings.processes)]
+    await with_gateway_beside(partial(supervise, settings, words), members, gateway_config)
+
+
+def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:
+    """The command line of a member: this one's, but for the gateway, which is its supervisor's."""
+    words = ["node", "--log-level", log_level]
+    words += ["--config", str(config)] if config is not None else []
+    for name, value in flags.items():
+        option = "--cluster-name" if name == "cluster" else f"--{name}"
+        for each in value if isinstance(value, list) else [value]:
+            words += [option, str(each)] if each is not None else []
+    return words

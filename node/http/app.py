@@ -26,7 +26,7 @@ from ringfence.client.batch import Batch
 from ringfence.rules import Descriptor
 from ringfence.wire import Op, Source
 
-__all__ = ["OperatorApp", "PERIOD"]
+__all__ = ["OPEN_METRICS", "OperatorApp", "PERIOD", "read_body"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -144,7 +144,7 @@ class OperatorApp:
             )
         if route.scope is not None:
             admit(self._node.access, route.scope, method, headers)
-        await _read_body(headers, receive)
+        await read_body(headers, receive)
         if route.needs_node and not self._node.is_running:
             raise Problem(503, f"node {self._node.name} is starting", "ask again in a moment")
         accept = headers.get(b"accept", b"").decode("latin-1")
@@ -260,7 +260,7 @@ class _Kept:
             return self._reply
 
 
-async def _read_body(headers: Mapping[bytes, bytes], receive: Receive) -> None:
+async def read_body(headers: Mapping[bytes, bytes], receive: Receive) -> None:
     """Take what comes with a request and is of no use; refuse much of it."""
     size = headers.get(b"content-length", b"0")
     too_long = Problem(

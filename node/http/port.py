@@ -5,8 +5,10 @@ Beyond loopback it speaks TLS with the node's own certificate, since tokens come
 
 import logging
 import ssl
+from collections.abc import Callable
 from ipaddress import ip_address
 from itertools import chain
+from typing import Protocol
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -14,14 +16,14 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
 from node.access import KeyDir
-from node.http.app import OperatorApp
+from node.http.app import AsgiScope, OperatorApp, Receive, Send
 from node.http.connection import Connection, Limits
 from node.http.pace import Pace
 from node.node import Node
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
 
-__all__ = ["OperatorPort", "open_port"]
+__all__ = ["OperatorPort", "PortApp", "open_port", "open_port_for"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -32,24 +34,37 @@ _BURST = 50
 _BACKLOG = 64
 
 
+class PortApp(Protocol):
+    """An ASGI application that has something to do between requests, too."""
+
+    async def run(self) -> None:
+        """Do it, until cancelled."""
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+
 class OperatorPort:
-    """A listening socket with the application behind it."""
+    """A listening socket with an application behind it."""
 
     def __init__(
         self,
-        node: Node,
+        make_app: Callable[[Pace], PortApp],
+        refused: Callable[[str], None],
         listener: trio.SocketListener,
         tls: ssl.SSLContext | None,
         limits: Limits | None = None,
     ) -> None:
-        self._node = node
+        """The application takes a turn of the pace that it is given for each request; `refused` is
+        told the cause of whatever is turned away."""
+        self._refused = refused
         self._listener = listener
         self._tls = tls
         self._limits = limits or Limits()
         # A request takes a turn to be read and another one to be answered.
         self._pace = Pace(2 * self._limits.requests_per_second, _BURST)
         self._doors = Pace(_HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND, _BURST)
-        self._app = OperatorApp(node, self._pace)
+        self._app = make_app(self._pace)
         self._config = Config()
         self._config.h11_max_incomplete_size = self._limits.header_bytes
         self._config.include_server_header = False
@@ -84,7 +99,7 @@ class OperatorPort:
                         self._tls,
                         self._limits,
                         self._pace,
-                        self._node.refused,
+                        self._refused,
                     )
                     self._connections[connection] = None
                     nursery.start_soon(self._serve, connection)
@@ -103,7 +118,7 @@ class OperatorPort:
             await connection.run()
         except Exception:  # A bug that one request meets must not end the node.
             logger.exception("a bug in Ringfence: a connection to the operator's port broke")
-            self._node.refused("http_bug")
+            self._refused("http_bug")
         finally:
             del self._connections[connection]
 
@@ -113,13 +128,26 @@ class OperatorPort:
             return
         idle = (each for each in self._connections if not each.is_busy)
         next(chain(idle, self._connections)).end()
-        self._node.refused("http_connections")
+        self._refused("http_connections")
 
 
 async def open_port(
     node: Node, address: Address, keys: KeyDir | None, limits: Limits | None = None
 ) -> OperatorPort:
-    """Bind the port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`."""
+    """Bind the port of a node, as `open_port_for` does."""
+    return await open_port_for(
+        lambda pace: OperatorApp(node, pace), node.refused, address, keys, limits
+    )
+
+
+async def open_port_for(
+    make_app: Callable[[Pace], PortApp],
+    refused: Callable[[str], None],
+    address: Address,
+    keys: KeyDir | None,
+    limits: Limits | None = None,
+) -> OperatorPort:
+    """Bind a port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`."""
     host, port = address
     try:
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
@@ -135,7 +163,7 @@ async def open_port(
     tls = None
     if keys is not None and not ip_address(bound.partition("%")[0]).is_loopback:
         tls = _tls_of(keys)
-    return OperatorPort(node, listener, tls, limits)
+    return OperatorPort(make_app, refused, listener, tls, limits)
 
 
 def _tls_of(keys: KeyDir) -> ssl.SSLContext:

@@ -25,6 +25,14 @@ def test_the_gateway_asks_its_own_node(listen: str, seed: tuple[str, int]) -> No
     assert (url.seeds, url.datacenter, url.token) == ((seed,), "west", None)
 
 
+def test_the_gateway_of_several_members_knows_all_of_them() -> None:
+    nodes = [NodeSettings(name="a", listen=f"127.0.0.1:{port}") for port in (7101, 7102)]
+
+    url = parse_url(cluster_url(*nodes))
+
+    assert url.seeds == (("127.0.0.1", 7101), ("127.0.0.1", 7102))
+
+
 @pytest.mark.parametrize(("files", "name"), [(["app"], "app"), (["app", "gateway"], "gateway")])
 def test_with_keys_it_shows_a_token_of_its_own_or_that_of_an_application(
     tmp_path: Path, files: list[str], name: str

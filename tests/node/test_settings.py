@@ -266,6 +266,7 @@ def test_a_variable_that_cannot_be_read_is_named(
     [
         ('max_keys = "many"', ["max_keys: expected a whole number, got text"]),
         ("max_keys = 0", ["max_keys must be at least 1"]),
+        ("processes = 0", ["processes must be from 1 to 256"]),
         ("forward_timeout = 0", ["forward_timeout must be above 0"]),
         ("forward_timeout = nan", ["forward_timeout must be above 0"]),
         ("drain_timeout = 61", ["drain_timeout must be above 0 and at most 60"]),

@@ -1,0 +1,68 @@
+"""One question to the operator's port of a member of this host, over loopback."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import h11
+import trio
+
+from ringfence.transport.interface import Address
+
+__all__ = ["Told", "ask_member"]
+
+_PATIENCE = 5.0
+_MOST = 32 << 20
+"""Bytes of an answer: a page of metrics has some hundred kilobytes."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a member has answered."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+async def ask_member(
+    address: Address, method: bytes, target: bytes, headers: Headers
+) -> Told | None:
+    """Ask, and return the whole answer; None when there is none within five seconds."""
+    with trio.move_on_after(_PATIENCE):
+        try:
+            stream = await trio.open_tcp_stream(*address)
+        except OSError:
+            return None
+        async with stream:
+            try:
+                return await _converse(stream, method, target, headers)
+            except (trio.BrokenResourceError, h11.RemoteProtocolError):
+                return None
+    return None
+
+
+async def _converse(
+    stream: trio.SocketStream, method: bytes, target: bytes, headers: Headers
+) -> Told | None:
+    talk = h11.Connection(h11.CLIENT)
+    request = h11.Request(
+        method=method, target=target, headers=[*headers, (b"connection", b"close")]
+    )
+    await stream.send_all((talk.send(request) or b"") + (talk.send(h11.EndOfMessage()) or b""))
+    status, told, body = 0, list[tuple[bytes, bytes]](), bytearray()
+    while True:
+        match talk.next_event():
+            case h11.NEED_DATA:
+                talk.receive_data(await stream.receive_some())
+            case h11.Response() as response:
+                status, told = response.status_code, list(response.headers)
+            case h11.Data() as part:
+                body += part.data
+                if len(body) > _MOST:
+                    return None
+            case h11.EndOfMessage():
+                return Told(status, told, bytes(body))
+            case _:
+                return None

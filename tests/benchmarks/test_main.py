@@ -1,0 +1,72 @@
+"""Benchmarks by name."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import ring
+from benchmarks.__main__ import NAMES, main
+from benchmarks.figure import Figure, figure
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring that is measured at once."""
+
+    def run(rounds: int) -> Iterator[Figure]:
+        yield figure("ring.lookup_ns", "ns", [float(each) for each in range(1, rounds + 1)])
+
+    monkeypatch.setattr(ring, "run", run)
+
+
+def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+
+    assert capsys.readouterr().out.split() == list(NAMES)
+
+
+@pytest.mark.usefixtures("quick")
+def test_lines_of_json_have_one_form_the_machine_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--json", "--rounds", "3"]) == 0
+
+    machine, found = map(json.loads, capsys.readouterr().out.splitlines())
+    assert machine["name"] == "machine"
+    assert "Python" in machine["about"]
+    assert machine.keys() - {"about"} == found.keys()
+    assert (found["name"], found["value"], found["min"], found["max"]) == (
+        "ring.lookup_ns",
+        2,
+        1,
+        3,
+    )
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_table_for_the_docs_has_a_row_for_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--markdown", "--rounds", "3"]) == 0
+
+    assert capsys.readouterr().out.endswith("\n| `ring.lookup_ns` | 2 | 1 | 3 | ns |\n")
+
+
+@pytest.mark.usefixtures("quick")
+def test_figures_can_be_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ring.svg"
+
+    assert main(["ring", "--rounds", "1", "--plot", str(path)]) == 0
+
+    assert "ring.lookup_ns" in capsys.readouterr().out
+    assert path.read_text("utf-8").startswith("<svg")
+
+
+def test_peers_without_redis_say_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    assert main(["peers"]) == 2
+
+    told = capsys.readouterr().err
+    assert "needs redis-server, which is not on the PATH" in told
+    assert "apt-get install" in told
