@@ -23,7 +23,7 @@ from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
 from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
-from ringfence.wire import ErrorCode, Refused, Request, Source
+from ringfence.wire import ErrorCode, Op, Refused, Request, Source
 
 __all__ = ["Deciding", "NodeRoutes"]
 
@@ -85,6 +85,8 @@ class Deciding:
         """Ids of rules that another data center decides."""
         self.waiting = 0
         """Checks that wait for somebody else."""
+        self.lifted: Callable[[Sequence[bytes]], None] | None = None
+        """Told of keys that were given something back."""
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
         self._me = me
@@ -182,6 +184,8 @@ class Deciding:
         if self.measures is not None:
             self.measures.decided(batch, verdicts, stand_in=stands_in)
         self._admitted(batch, verdicts)
+        if self.lifted is not None and batch.op is not Op.CHECK:
+            self.lifted(batch.keys)
         return verdicts
 
     def _stands_in(self, batch: Batch) -> bool:

@@ -34,6 +34,7 @@ from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
+from node.watchers import Watchers
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
@@ -56,6 +57,7 @@ from ringfence.wire import (
     Goodbye,
     Hello,
     Kept,
+    Lifted,
     MemberRow,
     Members,
     Message,
@@ -195,6 +197,8 @@ class Node:
             self._rule_of,
             self._worldwide.admitted,
         )
+        self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
+        self._deciding.lifted = self._watchers.lift
         self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
@@ -318,6 +322,7 @@ class Node:
             self._worldwide.set_rules(self._rules)
             self.counters.add("reloads")
             self._route()
+            self._watchers.lift_all()
 
     def change_access(self, access: Access) -> None:
         """Take other keys and tokens; connections that stand stay."""
@@ -482,6 +487,7 @@ class Node:
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
         measures = self.measures
         began = 0 if measures is None else measures.stopwatch()
+        verdicts: Verdicts | None = None
         try:
             verdicts = await self._deciding.decide(request, batch)
             if verdicts is None:
@@ -498,8 +504,11 @@ class Node:
         if measures is not None:
             measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
-        if sender.session is not None and self._transport is not None:
-            sender.session.send_payload(payload)
+        session = sender.session
+        if session is not None and self._transport is not None:
+            session.send_payload(payload)
+            if verdicts is not None:
+                self._watchers.unwatched(session, batch, verdicts)
             self._transport.flush()
         self._idle.set()
 
@@ -544,6 +553,7 @@ class Node:
 
     async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
         payload = encode(await self._handoff.answer(name, pull))
+        self._watchers.lift_all()  # Whoever takes these shards knows nobody to tell.
         session.send_payload(payload)
         if self._transport is not None:
             self._transport.flush()
@@ -590,6 +600,25 @@ class Node:
                 }
             )
         return PeersMessage(seq, rows)  # type: ignore[arg-type]
+
+    def listen(self, session: Session) -> None:
+        """A client remembers denials: tell it of those that end early."""
+        self._watchers.listen(session)
+
+    def denied(self, session: Session, batch: Batch, verdicts: Verdicts) -> None:
+        """Note what a client was denied here just now."""
+        self._watchers.denied(session, batch, verdicts, self._clock.now())
+
+    def unsettle(self, session: Session) -> None:
+        """Have a client forget all denials that came from here."""
+        if self._watchers.listens(session):
+            session.send(Lifted([]))
+
+    def _tell_lifted(self, session: Session, keys: list[bytes]) -> None:
+        self.counters.add("denials_lifted", len(keys) or 1)
+        session.send(Lifted(keys))
+        if self._transport is not None:
+            self._transport.flush()
 
     def ask_to_leave(self) -> None:
         """An operator wants this node to leave."""
@@ -644,6 +673,7 @@ class Node:
     def left(self, session: Session) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
+        self._watchers.left(session)
         self._idle.set()
 
     # -- what the operator's port asks ---------------------------------------------------------

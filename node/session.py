@@ -26,6 +26,7 @@ from ringfence.wire import (
     Exchange,
     Hello,
     Kept,
+    Listen,
     Members,
     Message,
     Offer,
@@ -85,6 +86,15 @@ class Desk(Protocol):
 
     def peers(self, seq: int) -> Peers:
         """All that is known of the members."""
+
+    def listen(self, session: "Session") -> None:
+        """The client remembers denials: tell it of those that end early."""
+
+    def denied(self, session: "Session", batch: Batch, verdicts: Verdicts) -> None:
+        """Note what a client was denied here just now."""
+
+    def unsettle(self, session: "Session") -> None:
+        """The client may hold denials that nobody watches: it must forget all from here."""
 
     def ask_to_leave(self) -> None:
         """An operator wants the node to leave."""
@@ -173,6 +183,10 @@ class Session:
             case AskPeers(seq):
                 if self._may(seq, Scope.OBSERVE):
                     self.send(self._desk.peers(seq))
+            case Listen(seq):
+                if self._role is Role.CLIENT:
+                    self._desk.listen(self)
+                self.send(Done(seq))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))
@@ -224,6 +238,7 @@ class Session:
             self._desk.repeated()
             if answer is not None:
                 self.send_payload(answer)
+                self._desk.unsettle(self)  # What it was denied then may have been lifted since.
             return
         batch = Batch(
             request.op,
@@ -245,6 +260,7 @@ class Session:
             payload = encode(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
+            self._desk.denied(self, batch, verdicts)
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""

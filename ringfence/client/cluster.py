@@ -16,9 +16,11 @@ import anyio.abc
 from hashring import Member, NodeId, RingError, View
 from ringfence.client.batch import Batch, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
+from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
+from ringfence.client.near import Near
 from ringfence.client.router import Router, Routes
 from ringfence.errors import (
     AccessDenied,
@@ -37,6 +39,7 @@ from ringfence.wire import (
     MemberRow,
     Members,
     Message,
+    Op,
     Ping,
     Plain,
     Pong,
@@ -71,6 +74,9 @@ class ClusterSettings:
     route: bool = True
     """Ask the owner of each key; False asks the first seed that answers, which forwards: for
     one-shot tools."""
+    denials: int = 65_536
+    """Most denials remembered, so that no member is asked again before they are over; 0 for none.
+    """
     patience: float | None = None
     """Seconds after which an owner that has not answered is not waited for alone: its standby is
     asked as well. None to ask it only when the owner is given up."""
@@ -116,6 +122,10 @@ class Cluster:
         self._datacenter = settings.datacenter
         self._misplaced: ConfigError | None = None
         """Why the members that answered are of no use: none is in the data center asked for."""
+        self.near: Near | None = None
+        """What is decided without asking a member; None when everything is asked."""
+        if settings.denials:
+            self.near = Near(Denials(self._rule_of, settings.denials), transport.now)
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -145,7 +155,11 @@ class Cluster:
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row: owner, standby, or the rule's `on_failure`."""
-        return await self._router.decide(batch, vetoes, within=within)
+        verdicts = await self._router.decide(batch, vetoes, within=within)
+        if self.near is not None and batch.op is not Op.CHECK:
+            # The owner tells us too, but perhaps later when another member passed this on.
+            self.near.denials.drop(batch.keys)
+        return verdicts
 
     def join(self, key: bytes, cost: int) -> Waiting | None:
         """See `Decider`."""
@@ -304,6 +318,7 @@ class Cluster:
                 self,
                 self._random,
                 lambda: self._view,
+                None if self.near is None else self.near.denials,
             )
             self._links[address] = link
         return link
@@ -343,6 +358,8 @@ class Cluster:
             logger.warning("rules of version %d refused: %s", reply.version, error)
             return
         self._knows_rules = True
+        if self.near is not None:
+            self.near.denials.clear()  # A limit may have been raised.
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
 
     async def _greet(self, members: Members) -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
+from ringfence.wire.near_messages import Lifted, Listen
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
@@ -50,6 +51,8 @@ __all__ = [
     "Hello",
     "Hold",
     "Kept",
+    "Lifted",
+    "Listen",
     "MemberRow",
     "Members",
     "Message",
@@ -102,6 +105,10 @@ class Source(IntEnum):
     """No node could be reached: the rule's `on_failure` allowed or denied."""
     NO_RULE = 4
     """No rule applies; nothing was asked."""
+    CACHE = 5
+    """This process remembers what the owner said: denied, and for how long."""
+    LEASE = 6
+    """This process spent of what the owner had lent it."""
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -306,5 +313,7 @@ Message: TypeAlias = (
     | Peers
     | AskLeave
     | Done
+    | Listen
+    | Lifted
     | Goodbye
 )
