@@ -10,7 +10,7 @@ from importlib import import_module
 from benchmarks.figure import Figure
 
 NAMES = (
-    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss", "denial"),
+    *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss", "denial", "lease"),
     *("restarts", "membership", "faces", "gateway", "simulation"),
 )
 

@@ -15,7 +15,9 @@ from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.lending import Lender
 from node.measures import Measures
+from node.session import Session
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
@@ -87,6 +89,8 @@ class Deciding:
         """Checks that wait for somebody else."""
         self.lifted: Callable[[Sequence[bytes]], None] | None = None
         """Told of keys that were given something back."""
+        self.lender: Lender[Session] | None = None
+        """Whoever counts what is lent, when clients may borrow."""
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
         self._me = me
@@ -170,11 +174,21 @@ class Deciding:
             taker = self.ring.owner(shard)
         return taker
 
+    def may_lend(self, key: bytes) -> bool:
+        """Whether this node is the one that decides a key, and stands in for nobody."""
+        shard = shard_of(key)
+        holdings = self._holdings
+        is_whole = holdings.held[shard] and holdings.taken_from(shard) is None
+        return is_whole and self._is_ours(shard)
+
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
         now = self._clock.now()
-        outcomes = decide_by(self._engine, batch, now)
+        if self.lender is None:
+            outcomes = decide_by(self._engine, batch, now)
+        else:
+            outcomes = self.lender.decide(batch, now)
         self._holdings.decided(batch, outcomes, now)
         stands_in = is_stand_in and self._stands_in(batch)
         verdicts = Verdicts(

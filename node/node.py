@@ -26,6 +26,7 @@ from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
 from node.refusals import RefusalLog
@@ -48,6 +49,7 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Transport
 from ringfence.wire import (
     Answer,
+    Borrow,
     Cells,
     Copy,
     Digest,
@@ -57,6 +59,7 @@ from ringfence.wire import (
     Goodbye,
     Hello,
     Kept,
+    Lent,
     Lifted,
     MemberRow,
     Members,
@@ -66,6 +69,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Recall,
     Refused,
     Request,
     Role,
@@ -199,6 +203,12 @@ class Node:
         )
         self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
         self._deciding.lifted = self._watchers.lift
+        self._lender: Lender[Session] = Lender(
+            self._engine, self._rule_of, self._recall, first_lease=max(1, now)
+        )
+        self._lender.freed = self._watchers.lift
+        self._lender.changed = self._holdings.touch
+        self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
@@ -323,6 +333,7 @@ class Node:
             self.counters.add("reloads")
             self._route()
             self._watchers.lift_all()
+            self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
         """Take other keys and tokens; connections that stand stay."""
@@ -613,6 +624,22 @@ class Node:
         """Have a client forget all denials that came from here."""
         if self._watchers.listens(session):
             session.send(Lifted([]))
+
+    def lend(self, session: Session, borrow: Borrow) -> Lent:
+        """Lend units of a key to a client."""
+        lent = self._lender.lend(
+            session, borrow, self._clock.now(), is_ours=self._deciding.may_lend(borrow.key)
+        )
+        if lent.units:
+            self.counters.add("leases")
+        self.counters.add("lease_spent", sum(borrow.spent))
+        return lent
+
+    def _recall(self, session: Session, keys: list[bytes]) -> None:
+        self.counters.add("leases_recalled", len(keys))
+        session.send(Recall(keys))
+        if self._transport is not None:
+            self._transport.flush()
 
     def _tell_lifted(self, session: Session, keys: list[bytes]) -> None:
         self.counters.add("denials_lifted", len(keys) or 1)

@@ -18,6 +18,7 @@ from ringfence.wire import (
     AskRules,
     AskStats,
     BadMessage,
+    Borrow,
     Cells,
     Copy,
     Digest,
@@ -26,6 +27,7 @@ from ringfence.wire import (
     Exchange,
     Hello,
     Kept,
+    Lent,
     Listen,
     Members,
     Message,
@@ -89,6 +91,9 @@ class Desk(Protocol):
 
     def listen(self, session: "Session") -> None:
         """The client remembers denials: tell it of those that end early."""
+
+    def lend(self, session: "Session", borrow: Borrow) -> Lent:
+        """Lend units of a key, and take back what was lent before."""
 
     def denied(self, session: "Session", batch: Batch, verdicts: Verdicts) -> None:
         """Note what a client was denied here just now."""
@@ -187,6 +192,9 @@ class Session:
                 if self._role is Role.CLIENT:
                     self._desk.listen(self)
                 self.send(Done(seq))
+            case Borrow(seq):
+                if self._may(seq, Scope.CHECK):
+                    self.send(self._desk.lend(self, message))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))

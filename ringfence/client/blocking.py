@@ -211,6 +211,7 @@ def connect(
     rules: RuleSet | None = None,
     wait: float = 5.0,
     denials: int = 65_536,
+    leases: bool = True,
 ) -> BlockingLimiter:
     """The blocking form of `ringfence.connect`; connects when entered or first used.
 
@@ -218,7 +219,12 @@ def connect(
     """
     return BlockingLimiter(
         lambda: connect_async(
-            url, raise_on_outage=raise_on_outage, rules=rules, wait=wait, denials=denials
+            url,
+            raise_on_outage=raise_on_outage,
+            rules=rules,
+            wait=wait,
+            denials=denials,
+            leases=leases,
         )
     )
 

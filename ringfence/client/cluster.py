@@ -18,6 +18,7 @@ from ringfence.client.batch import Batch, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
 from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
+from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
 from ringfence.client.near import Near
@@ -31,11 +32,13 @@ from ringfence.errors import (
     UntrustedPeer,
 )
 from ringfence.rules import Rule, RuleSet
-from ringfence.transport.interface import Address, Transport
+from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import (
     AskMembers,
     AskRules,
+    Borrow,
     Hello,
+    Lent,
     MemberRow,
     Members,
     Message,
@@ -74,6 +77,8 @@ class ClusterSettings:
     route: bool = True
     """Ask the owner of each key; False asks the first seed that answers, which forwards: for
     one-shot tools."""
+    leases: bool = True
+    """Borrow units of keys that are asked about often, and spend them without asking."""
     denials: int = 65_536
     """Most denials remembered, so that no member is asked again before they are over; 0 for none.
     """
@@ -124,8 +129,11 @@ class Cluster:
         """Why the members that answered are of no use: none is in the data center asked for."""
         self.near: Near | None = None
         """What is decided without asking a member; None when everything is asked."""
-        if settings.denials:
-            self.near = Near(Denials(self._rule_of, settings.denials), transport.now)
+        self._tick: Timer | None = None
+        """When leases are to be given back."""
+        if settings.denials or settings.leases:
+            denials, leases = Denials(self._rule_of, settings.denials), Leases(self._borrow)
+            self.near = Near(denials, leases if settings.leases else None, transport.now)
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -284,6 +292,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close every link."""
+        if self._tick is not None:
+            self._tick.cancel()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -318,7 +328,7 @@ class Cluster:
                 self,
                 self._random,
                 lambda: self._view,
-                None if self.near is None else self.near.denials,
+                self.near,
             )
             self._links[address] = link
         return link
@@ -437,6 +447,42 @@ class Cluster:
                 if reply is not None:
                     return reply
         return None
+
+    # -- borrowing -----------------------------------------------------------------------------
+
+    def _borrow(self, ask: Ask) -> None:
+        """Tell the owner of a key what is wanted, or whoever lent it what was spent."""
+        assert self.near is not None
+        routes, asked_at, leases = self._router.routes, self._transport.now(), self.near.leases
+        link: object = ask.teller
+        if link is None and routes is not None:
+            owner = routes.owner(ask.key)
+            link = None if owner is None else routes.targets.get(owner)
+        if not isinstance(link, Link) or not link.is_listened_to:
+            leases.lent(ask, None, asked_at, None)
+            return
+
+        def on_reply(reply: object) -> None:
+            answer = reply if isinstance(reply, Lent) and link.is_listened_to else None
+            leases.lent(ask, link, asked_at, answer)
+            self._plan_tick()
+
+        def make(seq: int) -> Message:
+            return Borrow(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
+
+        link.call(make, on_reply)
+
+    def _plan_tick(self) -> None:
+        assert self.near is not None
+        due = self.near.leases.next_deadline()
+        if self._tick is None and due < float("inf"):
+            self._tick = self._transport.call_at(due, self._give_back)
+
+    def _give_back(self) -> None:
+        assert self.near is not None
+        self._tick = None
+        self.near.leases.tick(self._transport.now())
+        self._plan_tick()
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)

@@ -340,10 +340,7 @@ class Limiter:
     ) -> list[Decision]:
         """Check requests that each meet one counter: no groups, no questions of who vetoes."""
         if self._near is not None:
-            known = [
-                self._near.decide(domain, each, *met, cost)
-                for each, met, cost in zip(requests, found, costs, strict=True)
-            ]
+            known = self._near.decide_all(domain, requests, found, costs)
             places = [place for place, decision in enumerate(known) if decision is None]
             if len(places) < len(known):
                 return await self._ask_rest(domain, requests, found, costs, known, places)

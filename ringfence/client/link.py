@@ -19,10 +19,10 @@ from ringfence.client.asks import Ask
 from ringfence.client.batch import Batch
 from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd
-from ringfence.client.denials import Denials
 from ringfence.client.link_errors import CertificateExpired, error_of
 from ringfence.client.link_flight import REPLIES, Flight, Learn, Reply
 from ringfence.client.link_settings import LinkSettings
+from ringfence.client.near import Near
 from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
@@ -34,6 +34,7 @@ from ringfence.wire import (
     Lifted,
     Listen,
     Message,
+    Recall,
     Refused,
     Welcome,
     decode,
@@ -74,9 +75,9 @@ class Link:
         listener: LinkListener,
         random: Random,
         view: Callable[[], int],
-        denials: Denials | None = None,
+        near: Near | None = None,
     ) -> None:
-        """`denials`, when given, learn what this member denies, and until when that stands."""
+        """`near`, when given, learns what this member denies, and borrows from it."""
         self.address = address
         self.name = ""
         """The member's own name, once it has said welcome."""
@@ -98,10 +99,10 @@ class Link:
         self._is_retired = False
         self._timer: Timer | None = None
         self._retry: Timer | None = None
-        self._denials = denials
+        self._near = near
         self._listen_seq = 0
         """Number of the question whether the member tells us of denials that end early."""
-        self._may_listen = denials is not None
+        self._may_listen = near is not None
         """Unless the member has shown that it does not know the question."""
         self._learn: Learn | None = None
         """What learns from answers, as long as the member tells of what ends early."""
@@ -110,6 +111,11 @@ class Link:
     def is_ready(self) -> bool:
         """Whether the member has said welcome and has not been lost since."""
         return self._state is _State.READY
+
+    @property
+    def is_listened_to(self) -> bool:
+        """Whether the member tells us of denials that end early, and lends."""
+        return self._learn is not None
 
     @property
     def is_lost(self) -> bool:
@@ -265,12 +271,15 @@ class Link:
                         self.ask(refund, hops=hops, done=_nothing)
                 self._listener.on_versions(self, message.view, message.rules)
             case Lifted(keys):
-                if self._denials is not None:
-                    self._denials.lift(self, keys)
+                if self._near is not None:
+                    self._near.denials.lift(self, keys)
+            case Recall(keys):
+                if self._near is not None:
+                    self._near.leases.recall(self, keys, self._transport.now())
             case Done(seq) if seq == self._listen_seq:
                 self._listen_seq = 0
-                if self._denials is not None:
-                    self._learn = partial(self._denials.learn, self)
+                if self._near is not None:
+                    self._learn = partial(self._near.denials.learn, self)
             case Welcome() if self._state is _State.CONNECTING:
                 self._welcome(message)
             case Refused(seq=0):
@@ -345,8 +354,9 @@ class Link:
     def _stop_listening(self) -> None:
         """What ends early from now on we are not told: forget all that could."""
         self._listen_seq, self._learn = 0, None
-        if self._denials is not None:
-            self._denials.forget(self)
+        if self._near is not None:
+            self._near.denials.forget(self)
+            self._near.leases.forget(self)
 
     def _fail(self, error: RingfenceError) -> None:
         self._stop_listening()

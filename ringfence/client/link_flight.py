@@ -22,6 +22,7 @@ from ringfence.wire import (
     Differs,
     Done,
     Exchanged,
+    Lent,
     Members,
     Message,
     Op,
@@ -38,9 +39,11 @@ __all__ = ["Flight", "Frame", "Learn", "REPLIES", "Reply"]
 
 logger = logging.getLogger("ringfence.client")
 
-Reply: TypeAlias = Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Peers | Done
+Reply: TypeAlias = (
+    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Peers | Done | Lent
+)
 """What answers a call."""
-REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done)
+REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Peers, Done, Lent)
 
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""

@@ -1,6 +1,7 @@
 """What this process may decide itself, without asking anybody: the near end of the limiter.
 
-Decides nothing of its own: denials that stand come from `denials`. Here they become the rows and
+Decides nothing of its own: denials that stand come from `denials`, borrowed units from `leases`.
+Here they become the rows and
 decisions that an application gets, as cheaply as can be, for this is the path of those who ask
 again and again. What was said is said again for a moment, the same object, so that a denial costs
 no more than finding it: its `retry_after` is then too long by that moment, and never too short.
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ringfence.client.batch import Batch, Row, Verdicts
 from ringfence.client.decision import Decision
 from ringfence.client.denials import Denial, Denials
+from ringfence.client.leases import Ask, Lease, Leases
 from ringfence.limiter import Outcomes
 from ringfence.rules import Rule
 
@@ -28,8 +30,11 @@ _Entries = tuple[tuple[str, str], ...]
 class Near:
     """The decisions that need no member, by the clock of the event loop."""
 
-    def __init__(self, denials: Denials, now: Callable[[], float]) -> None:
+    def __init__(self, denials: Denials, leases: Leases | None, now: Callable[[], float]) -> None:
+        """`leases` is None where nothing is to be borrowed."""
         self.denials = denials
+        self.leases = Leases(_nobody) if leases is None else leases
+        self._may_borrow = leases is not None
         self._now = now
         self._said: dict[tuple[str, int], dict[_Entries, Decision]] = {}
         """What was said a moment ago, by domain and cost, and by entries."""
@@ -40,7 +45,7 @@ class Near:
 
     def again(self, domain: str, descriptors: object, cost: int) -> Decision | None:
         """What was said to the same request a moment ago."""
-        said = self._said.get((domain, cost))
+        said = self._said.get((domain, cost)) if self._said else None
         if said is None or type(descriptors) is not dict or self._now() >= self._until:
             return None
         try:
@@ -67,11 +72,31 @@ class Near:
         now = self._now()
         denial = self._standing(key, cost, now)
         if denial is None:
-            return None
+            return self._spend(rule, key, cost, now)
         decision = Decision(rule, denial.row(now))
         if type(descriptors) is dict:
             self._say(domain, cost, tuple(descriptors.items()), decision, denial, now)
         return decision
+
+    def decide_all(
+        self,
+        domain: str,
+        requests: Sequence[object],
+        found: Sequence[tuple[Rule, bytes]],
+        costs: Sequence[int],
+    ) -> list[Decision | None]:
+        """Decide many requests, each as `decide` does."""
+        find, now = self.leases.find, self._now()
+        decisions: list[Decision | None] = []
+        add = decisions.append
+        for each, (rule, key), cost in zip(requests, found, costs, strict=True):
+            lease = find(key)
+            if lease is not None and lease.left - cost >= lease.low and now < lease.until and cost:
+                left = lease.left = lease.left - cost
+                add(lease.said if left >= lease.said_until else _say_of(lease, rule))
+            else:
+                add(self.decide(domain, each, rule, key, cost))
+        return decisions
 
     def verdicts(self, batch: Batch) -> Verdicts | None:
         """Decide a batch of checks; None unless no member need be asked for any of it."""
@@ -86,6 +111,14 @@ class Near:
             rows.append(denial.row(now))
         *columns, sources = map(list, zip(*rows, strict=True))
         return Verdicts(Outcomes(*columns), sources)
+
+    def _spend(self, rule: Rule, key: bytes, cost: int, now: float) -> Decision | None:
+        if not self._may_borrow or not cost:
+            return None
+        lease = self.leases.spend(key, cost, now)
+        if lease is None:
+            return None
+        return lease.said if lease.left >= lease.said_until else _say_of(lease, rule)
 
     def _standing(self, key: bytes, cost: int, now: float) -> Denial | None:
         denial = self.denials.find(key)
@@ -109,3 +142,14 @@ class Near:
         self._until = min(self._until, now + (denial.until - now) * _PART)
         self._said.setdefault((domain, cost), {})[entries] = decision
         self._count += 1
+
+
+def _say_of(lease: Lease, rule: Rule) -> Decision:
+    """Tell what is left, again and again until a sixteenth of it is spent."""
+    lease.said_until = lease.left - lease.left // 16
+    lease.said = decision = Decision(rule, lease.row())
+    return decision
+
+
+def _nobody(ask: Ask) -> None:
+    """Nothing is borrowed."""

@@ -21,8 +21,10 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
+    Borrow,
     Goodbye,
     Hello,
+    Lent,
     Lifted,
     Listen,
     MemberRow,
@@ -31,6 +33,7 @@ from ringfence.wire.messages import (
     Ping,
     Plain,
     Pong,
+    Recall,
     Refused,
     Request,
     Role,
@@ -197,7 +200,7 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             return [_PONG, message.seq]
         case Goodbye():
             return [_GOODBYE, message.reason[:MAX_REASON]]
-        case Listen() | Lifted():
+        case Listen() | Lifted() | Borrow() | Lent() | Recall():
             return lay_out_near(message)
         case _:
             return lay_out(message)

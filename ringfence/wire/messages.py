@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
-from ringfence.wire.near_messages import Lifted, Listen
+from ringfence.wire.near_messages import Borrow, Lent, Lifted, Listen, Recall
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
@@ -39,6 +39,7 @@ __all__ = [
     "AskPeers",
     "AskRules",
     "AskStats",
+    "Borrow",
     "Cells",
     "Copy",
     "Counts",
@@ -51,6 +52,7 @@ __all__ = [
     "Hello",
     "Hold",
     "Kept",
+    "Lent",
     "Lifted",
     "Listen",
     "MemberRow",
@@ -64,6 +66,7 @@ __all__ = [
     "Pong",
     "Pull",
     "Pulled",
+    "Recall",
     "Refused",
     "Request",
     "Role",
@@ -315,5 +318,8 @@ Message: TypeAlias = (
     | Done
     | Listen
     | Lifted
+    | Borrow
+    | Lent
+    | Recall
     | Goodbye
 )

@@ -1,11 +1,12 @@
-"""The messages by which a client may decide some checks itself: denials that stand.
+"""The messages by which a client may decide some checks itself: denials that stand, and what
+an owner has lent it.
 
 Values only, as in `messages`, which names them all; `near` turns these into bytes and back.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["Lifted", "Listen"]
+__all__ = ["Borrow", "Lent", "Lifted", "Listen", "Recall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,42 @@ class Lifted:
 
     keys: list[bytes]
     """Empty for all that the sender ever denied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrow:
+    """Ask for units of a key to be spent by the sender alone, and tell what became of others."""
+
+    seq: int
+    key: bytes
+    want: int
+    """Most units that would be of use; 0 to ask for none."""
+    leases: list[int]
+    """Leases of this key that are over for the sender."""
+    spent: list[int]
+    """What was spent of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """The answer to `Borrow`: what the sender may spend without asking."""
+
+    seq: int
+    lease: int
+    """Names it in a later `Borrow`; 0 when nothing was lent."""
+    units: int
+    for_ns: int
+    """How long the lease lasts, from when it was asked for; when nothing was lent, how long
+    asking again is of no use."""
+    limit: int
+    remaining: int
+    """What is left for others."""
+    reset_after_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Spend no more of these keys' leases, and tell what was spent."""
+
+    keys: list[bytes]
+    """Empty for all that the sender ever lent."""

@@ -68,7 +68,7 @@ class World:
     def __init__(self, most=100):
         self.now = 100.0
         self.denials = Denials(RULES.by_id, most)
-        self.near = Near(self.denials, lambda: self.now)
+        self.near = Near(self.denials, None, lambda: self.now)
 
     def learn(self, *keys, teller="a", **more):
         self.denials.learn(teller, *denied(*keys, **more), self.now)

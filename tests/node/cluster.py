@@ -161,6 +161,7 @@ class World:
         told_timeout: float | None = None,
         raise_on_outage: bool = False,
         denials: int = 1000,
+        leases: bool = True,
     ) -> AsyncIterator[Limiter]:
         """An embedded client that has joined; with `only` it asks its seed for everything."""
         self.clients += 1
@@ -175,6 +176,7 @@ class World:
                 route=not only,
                 patience=standby_after,
                 denials=denials,
+                leases=leases,
             ),
             self.clock,
             Random(number),

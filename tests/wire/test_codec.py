@@ -14,8 +14,10 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
+    Borrow,
     Goodbye,
     Hello,
+    Lent,
     Lifted,
     Listen,
     MemberRow,
@@ -23,6 +25,7 @@ from ringfence.wire.messages import (
     Op,
     Ping,
     Pong,
+    Recall,
     Refused,
     Request,
     Role,
@@ -86,6 +89,14 @@ messages = st.one_of(
     st.builds(Stats, seqs, st.dictionaries(texts, u64, max_size=5)),
     st.builds(Goodbye, texts),
     st.builds(Listen, seqs),
+    st.builds(Recall, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
+    st.builds(
+        lambda seq, key, pairs: Borrow(seq, key, 5, [a for a, _ in pairs], [b for _, b in pairs]),
+        seqs,
+        st.binary(min_size=8, max_size=12),
+        st.lists(st.tuples(seqs, st.integers(0, 2**53)), max_size=3),
+    ),
+    st.builds(Lent, seqs, seqs, st.integers(1, 2**53), u64, u64, u64, u64),
     st.builds(Lifted, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
 )
 
