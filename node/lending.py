@@ -140,7 +140,8 @@ class Lender(Generic[WhoT]):
             return _nothing(borrow, _ASK_AGAIN_NS)
         peek = self.decide(Batch(Op.CHECK, [borrow.key], [0]), now)
         left = peek.remaining[0] if peek.codes[0] == Code.ALLOWED else 0
-        borrowers = len({id(lease.who) for lease in self._leases_of(borrow.key)} | {id(who)})
+        others = [lease.who for lease in self._leases_of(borrow.key)]
+        borrowers = len(dict.fromkeys([who, *others]))
         units = min(borrow.want, left // (2 * borrowers))
         if units < _LEAST or borrow.key in self._recalled:
             return _nothing(borrow, _ASK_AGAIN_NS)
@@ -166,13 +167,13 @@ class Lender(Generic[WhoT]):
 
     def recall(self, keys: Sequence[bytes]) -> None:
         """Ask the borrowers of keys to give back; what they spend until then is counted."""
-        by_borrower: dict[int, tuple[WhoT, list[bytes]]] = {}
+        by_borrower: dict[WhoT, list[bytes]] = {}
         for key in keys:
             if key in self._held and key not in self._recalled:
                 self._recalled.add(key)
-                for who in {id(lease.who): lease.who for lease in self._leases_of(key)}.values():
-                    by_borrower.setdefault(id(who), (who, []))[1].append(key)
-        for who, recalled in by_borrower.values():
+                for who in dict.fromkeys([lease.who for lease in self._leases_of(key)]):
+                    by_borrower.setdefault(who, []).append(key)
+        for who, recalled in by_borrower.items():
             self._recall(who, recalled)
 
     def recall_all(self) -> None:
