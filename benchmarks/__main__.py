@@ -15,7 +15,7 @@ from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
     *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
-    *("restarts", "membership", "faces", "gateway", "simulation", "capacity"),
+    *("denial", "lease", "restarts", "membership", "faces", "gateway", "simulation", "capacity"),
 )
 
 

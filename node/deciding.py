@@ -15,7 +15,9 @@ from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.lending import Lender
 from node.measures import Measures
+from node.session import Session
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
@@ -23,7 +25,7 @@ from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
 from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
-from ringfence.wire import ErrorCode, Refused, Request, Source
+from ringfence.wire import ErrorCode, Op, Refused, Request, Source
 
 __all__ = ["Deciding", "NodeRoutes"]
 
@@ -85,6 +87,10 @@ class Deciding:
         """Ids of rules that another data center decides."""
         self.waiting = 0
         """Checks that wait for somebody else."""
+        self.lifted: Callable[[Sequence[bytes]], None] | None = None
+        """Told of keys that were given something back."""
+        self.lender: Lender[Session] | None = None
+        """Whoever counts what is lent, when clients may borrow."""
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
         self._me = me
@@ -168,11 +174,21 @@ class Deciding:
             taker = self.ring.owner(shard)
         return taker
 
+    def may_lend(self, key: bytes) -> bool:
+        """Whether this node is the one that decides a key, and stands in for nobody."""
+        shard = shard_of(key)
+        holdings = self._holdings
+        is_whole = bool(holdings.held[shard]) and holdings.taken_from(shard) is None
+        return is_whole and self._is_ours(shard)
+
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
         now = self._clock.now()
-        outcomes = decide_by(self._engine, batch, now)
+        if self.lender is None:
+            outcomes = decide_by(self._engine, batch, now)
+        else:
+            outcomes = self.lender.decide(batch, now)
         self._holdings.decided(batch, outcomes, now)
         stands_in = is_stand_in and self._stands_in(batch)
         verdicts = Verdicts(
@@ -182,6 +198,8 @@ class Deciding:
         if self.measures is not None:
             self.measures.decided(batch, verdicts, stand_in=stands_in)
         self._admitted(batch, verdicts)
+        if self.lifted is not None and batch.op is not Op.CHECK:
+            self.lifted(batch.keys)
         return verdicts
 
     def _stands_in(self, batch: Batch) -> bool:

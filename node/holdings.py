@@ -7,6 +7,7 @@ ask for a shard is `handoff`'s affair. Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -14,6 +15,8 @@ from hashring import SHARDS, Member, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
 from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
+from node.lending import Lender
+from node.session import Session
 from node.tally import Tally
 from ringfence.client.batch import Batch
 from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
@@ -72,6 +75,8 @@ class Holdings:
         self.dirty: dict[bytes, None] = {}
         """Keys whose state the standby has not got yet."""
         self.copies = Copies(max_keys)
+        self.lender: Lender[Session] | None = None
+        """Whoever knows what is lent of the keys counted here."""
         self._me = me
         self._gifts = count(first_gift)
         self._engine = engine
@@ -99,6 +104,10 @@ class Holdings:
             self.dirty.update(dict.fromkeys(keys))
         if self._taken:
             self._tally(batch, outcomes, now)
+
+    def touch(self, key: bytes) -> None:
+        """Note that a key is to be copied again."""
+        self.dirty[key] = None
 
     def _tally(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         for at, key in enumerate(batch.keys):
@@ -257,6 +266,9 @@ class Holdings:
     def _give(self, shard: int, to: NodeId, gift: int, now: int, *, keeps_copy: bool) -> None:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
+        if self.lender is not None:
+            lent = self.lender.write_off(lambda key: shard_of(key) == shard, now)
+            keys = sorted({*keys, *lent})
         self.held[shard] = 0
         if not keys and not self._taken:
             self._given.add(shard, Given(to, now, gift, [NOTHING], ""))
@@ -462,7 +474,8 @@ class Holdings:
     def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
         """What the standby must know of keys; an empty state for those that are as new."""
         self.seen(keys)
-        counts = self._engine.snapshot(keys, now)
+        with nullcontext() if self.lender is None else self.lender.counted(keys, now):
+            counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)
         rested = [key for key in keys if key not in known]
         if rested:

@@ -27,6 +27,7 @@ from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
 from node.refusals import RefusalLog
@@ -35,6 +36,7 @@ from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
+from node.watchers import Watchers
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.clock import Clock
@@ -48,6 +50,8 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Transport
 from ringfence.wire import (
     Answer,
+    Borrow,
+    CallIn,
     Cells,
     Copy,
     Digest,
@@ -57,6 +61,8 @@ from ringfence.wire import (
     Goodbye,
     Hello,
     Kept,
+    Lent,
+    Lifted,
     MemberRow,
     Members,
     Message,
@@ -199,6 +205,14 @@ class Node:
             self._rule_of,
             self._worldwide.admitted,
         )
+        self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
+        self._deciding.lifted = self._watchers.lift
+        self._lender: Lender[Session] = Lender(
+            self._engine, self._rule_of, self._recall, first_lease=max(1, now)
+        )
+        self._lender.freed = self._watchers.lift
+        self._lender.changed = self._holdings.touch
+        self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
@@ -322,6 +336,8 @@ class Node:
             self._worldwide.set_rules(self._rules)
             self.counters.add("reloads")
             self._route()
+            self._watchers.lift_all()
+            self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
         """Take other keys and tokens; connections that stand stay."""
@@ -480,6 +496,7 @@ class Node:
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
         measures = self.measures
         began = 0 if measures is None else measures.stopwatch()
+        verdicts: Verdicts | None = None
         try:
             verdicts = await self._deciding.decide(request, batch)
             if verdicts is None:
@@ -496,8 +513,11 @@ class Node:
         if measures is not None:
             measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
-        if sender.session is not None and self._transport is not None:
-            sender.session.send_payload(payload)
+        session = sender.session
+        if session is not None and self._transport is not None:
+            session.send_payload(payload)
+            if verdicts is not None:
+                self._watchers.unwatched(session, batch, verdicts)
             self._transport.flush()
         self._idle.set()
 
@@ -545,6 +565,7 @@ class Node:
 
     async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
         payload = encode(await self._handoff.answer(name, pull))
+        self._watchers.lift_all()  # Whoever takes these shards knows nobody to tell.
         session.send_payload(payload)
         if self._transport is not None:
             self._transport.flush()
@@ -591,6 +612,41 @@ class Node:
                 }
             )
         return PeersMessage(seq, rows)  # type: ignore[arg-type]
+
+    def listen(self, session: Session) -> None:
+        """A client remembers denials: tell it of those that end early."""
+        self._watchers.listen(session)
+
+    def denied(self, session: Session, batch: Batch, verdicts: Verdicts) -> None:
+        """Note what a client was denied here just now."""
+        self._watchers.denied(session, batch, verdicts, self._clock.now())
+
+    def unsettle(self, session: Session) -> None:
+        """Have a client forget all denials that came from here."""
+        if self._watchers.listens(session):
+            session.send(Lifted([]))
+
+    def lend(self, session: Session, borrow: Borrow) -> Lent:
+        """Lend units of a key to a client."""
+        lent = self._lender.lend(
+            session, borrow, self._clock.now(), is_ours=self._deciding.may_lend(borrow.key)
+        )
+        if lent.units:
+            self.counters.add("leases")
+        self.counters.add("lease_spent", sum(borrow.spent))
+        return lent
+
+    def _recall(self, session: Session, keys: list[bytes]) -> None:
+        self.counters.add("leases_recalled", len(keys))
+        session.send(CallIn(keys))
+        if self._transport is not None:
+            self._transport.flush()
+
+    def _tell_lifted(self, session: Session, keys: list[bytes]) -> None:
+        self.counters.add("denials_lifted", len(keys) or 1)
+        session.send(Lifted(keys))
+        if self._transport is not None:
+            self._transport.flush()
 
     def ask_to_leave(self) -> None:
         """An operator wants this node to leave."""
@@ -645,6 +701,7 @@ class Node:
     def left(self, session: Session) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
+        self._watchers.left(session)
         self._idle.set()
 
     # -- what the operator's port asks ---------------------------------------------------------

@@ -18,6 +18,7 @@ from ringfence.wire import (
     AskRules,
     AskStats,
     BadMessage,
+    Borrow,
     Cells,
     Copy,
     Digest,
@@ -26,6 +27,8 @@ from ringfence.wire import (
     Exchange,
     Hello,
     Kept,
+    Lent,
+    Listen,
     Members,
     Message,
     Offer,
@@ -86,6 +89,18 @@ class Desk(Protocol):
 
     def peers(self, seq: int) -> Peers:
         """All that is known of the members."""
+
+    def listen(self, session: "Session") -> None:
+        """The client remembers denials: tell it of those that end early."""
+
+    def lend(self, session: "Session", borrow: Borrow) -> Lent:
+        """Lend units of a key, and take back what was lent before."""
+
+    def denied(self, session: "Session", batch: Batch, verdicts: Verdicts) -> None:
+        """Note what a client was denied here just now."""
+
+    def unsettle(self, session: "Session") -> None:
+        """The client may hold denials that nobody watches: it must forget all from here."""
 
     def ask_to_leave(self) -> None:
         """An operator wants the node to leave."""
@@ -174,6 +189,13 @@ class Session:
             case AskPeers(seq):
                 if self._may(seq, Scope.OBSERVE):
                     self.send(self._desk.peers(seq))
+            case Listen(seq):
+                if self._role is Role.CLIENT:
+                    self._desk.listen(self)
+                self.send(Done(seq))
+            case Borrow(seq):
+                if self._may(seq, Scope.CHECK):
+                    self.send(self._desk.lend(self, message))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))
@@ -225,6 +247,7 @@ class Session:
             self._desk.repeated()
             if answer is not None:
                 self.send_payload(answer)
+                self._desk.unsettle(self)  # What it was denied then may have been lifted since.
             return
         batch = Batch(
             request.op,
@@ -246,6 +269,7 @@ class Session:
             payload = encode(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
+            self._desk.denied(self, batch, verdicts)
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""

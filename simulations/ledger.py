@@ -15,7 +15,9 @@ from ringfence.wire import Source
 
 __all__ = ["Answered", "Column", "Ledger"]
 
-_COUNTED = (Source.OWNER, Source.STANDBY)
+_COUNTED = (Source.OWNER, Source.STANDBY, Source.CACHE)
+_BY_OWNER = (Source.OWNER, Source.CACHE)
+"""Said by the owner, perhaps some time ago: a denial that stands."""
 _SECOND_TRY = 0.35
 """Seconds after which some client or node asks another member."""
 _SLOW = 0.5
@@ -69,7 +71,7 @@ class Column:
         return sum(
             a.cost
             for a in self.answers
-            if a.source is not Source.OWNER or a.told - a.asked > _SECOND_TRY
+            if a.source not in _BY_OWNER or a.told - a.asked > _SECOND_TRY
         )
 
     @property

@@ -358,7 +358,7 @@ class NodeWorld:
             transport,
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter),
+            ClusterSettings(datacenter=datacenter, leases=False),
             HostClock(trio.current_time),
             random,
             None,
@@ -368,7 +368,8 @@ class NodeWorld:
         await self._nursery.start(transport.run)
         await self._nursery.start(cluster.run)
         await cluster.wait_joined(10.0)
-        self.clients.append(_Client(datacenter, address, cluster, Limiter(cluster)))
+        limiter = Limiter(cluster, near=cluster.near)
+        self.clients.append(_Client(datacenter, address, cluster, limiter))
 
     # -- what is seen --------------------------------------------------------------------------
 

@@ -210,13 +210,22 @@ def connect(
     raise_on_outage: bool = False,
     rules: RuleSet | None = None,
     wait: float = 5.0,
+    denials: int = 65_536,
+    leases: bool = True,
 ) -> BlockingLimiter:
     """The blocking form of `ringfence.connect`; connects when entered or first used.
 
     What `ringfence.connect` raises comes then too.
     """
     return BlockingLimiter(
-        lambda: connect_async(url, raise_on_outage=raise_on_outage, rules=rules, wait=wait)
+        lambda: connect_async(
+            url,
+            raise_on_outage=raise_on_outage,
+            rules=rules,
+            wait=wait,
+            denials=denials,
+            leases=leases,
+        )
     )
 
 

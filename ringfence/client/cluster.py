@@ -16,9 +16,12 @@ import anyio.abc
 from hashring import Member, NodeId, RingError, View
 from ringfence.client.batch import Batch, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
+from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
+from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
+from ringfence.client.near import Near
 from ringfence.client.router import Router, Routes
 from ringfence.errors import (
     AccessDenied,
@@ -29,14 +32,17 @@ from ringfence.errors import (
     UntrustedPeer,
 )
 from ringfence.rules import Rule, RuleSet
-from ringfence.transport.interface import Address, Transport
+from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import (
     AskMembers,
     AskRules,
+    Borrow,
     Hello,
+    Lent,
     MemberRow,
     Members,
     Message,
+    Op,
     Ping,
     Plain,
     Pong,
@@ -71,6 +77,11 @@ class ClusterSettings:
     route: bool = True
     """Ask the owner of each key; False asks the first seed that answers, which forwards: for
     one-shot tools."""
+    leases: bool = True
+    """Borrow units of keys that are asked about often, and spend them without asking."""
+    denials: int = 65_536
+    """Most denials remembered, so that no member is asked again before they are over; 0 for none.
+    """
     patience: float | None = None
     """Seconds after which an owner that has not answered is not waited for alone: its standby is
     asked as well. None to ask it only when the owner is given up."""
@@ -116,6 +127,13 @@ class Cluster:
         self._datacenter = settings.datacenter
         self._misplaced: ConfigError | None = None
         """Why the members that answered are of no use: none is in the data center asked for."""
+        self.near: Near | None = None
+        """What is decided without asking a member; None when everything is asked."""
+        self._tick: Timer | None = None
+        """When leases are to be given back."""
+        if settings.denials or settings.leases:
+            denials, leases = Denials(self._rule_of, settings.denials), Leases(self._borrow)
+            self.near = Near(denials, leases if settings.leases else None, transport.now)
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -145,7 +163,11 @@ class Cluster:
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
     ) -> Verdicts:
         """Decide every row: owner, standby, or the rule's `on_failure`."""
-        return await self._router.decide(batch, vetoes, within=within)
+        verdicts = await self._router.decide(batch, vetoes, within=within)
+        if self.near is not None and batch.op is not Op.CHECK:
+            # The owner tells us too, but perhaps later when another member passed this on.
+            self.near.denials.drop(batch.keys)
+        return verdicts
 
     def join(self, key: bytes, cost: int) -> Waiting | None:
         """See `Decider`."""
@@ -270,6 +292,8 @@ class Cluster:
 
     def close(self) -> None:
         """Close every link."""
+        if self._tick is not None:
+            self._tick.cancel()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -304,6 +328,7 @@ class Cluster:
                 self,
                 self._random,
                 lambda: self._view,
+                self.near,
             )
             self._links[address] = link
         return link
@@ -343,6 +368,8 @@ class Cluster:
             logger.warning("rules of version %d refused: %s", reply.version, error)
             return
         self._knows_rules = True
+        if self.near is not None:
+            self.near.denials.clear()  # A limit may have been raised.
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
 
     async def _greet(self, members: Members) -> None:
@@ -420,6 +447,42 @@ class Cluster:
                 if reply is not None:
                     return reply
         return None
+
+    # -- borrowing -----------------------------------------------------------------------------
+
+    def _borrow(self, ask: Ask) -> None:
+        """Tell the owner of a key what is wanted, or whoever lent it what was spent."""
+        assert self.near is not None
+        routes, asked_at, leases = self._router.routes, self._transport.now(), self.near.leases
+        link: object = ask.teller
+        if link is None and routes is not None:
+            owner = routes.owner(ask.key)
+            link = None if owner is None else routes.targets.get(owner)
+        if not isinstance(link, Link) or not link.is_listened_to:
+            leases.lent(ask, None, asked_at, None)
+            return
+
+        def on_reply(reply: object) -> None:
+            answer = reply if isinstance(reply, Lent) and link.is_listened_to else None
+            leases.lent(ask, link, asked_at, answer)
+            self._plan_tick()
+
+        def make(seq: int) -> Message:
+            return Borrow(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
+
+        link.call(make, on_reply)
+
+    def _plan_tick(self) -> None:
+        assert self.near is not None
+        due = self.near.leases.next_deadline()
+        if self._tick is None and due < float("inf"):
+            self._tick = self._transport.call_at(due, self._give_back)
+
+    def _give_back(self) -> None:
+        assert self.near is not None
+        self._tick = None
+        self.near.leases.tick(self._transport.now())
+        self._plan_tick()
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)

@@ -39,17 +39,21 @@ async def connect(
     raise_on_outage: bool = False,
     rules: RuleSet | None = None,
     wait: float = 5.0,
+    denials: int = 65_536,
+    leases: bool = True,
 ) -> AsyncIterator[Limiter]:
     """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and on asyncio.
 
     `url` reads `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; when None, the environment's
     `RINGFENCE_URL` is taken. `rules` replaces those of the cluster for this client: each check then
-    carries its limit. When no member answers within `wait` seconds, the limiter is there all the
-    same and lets everything pass until one does; with `raise_on_outage` that raises
-    `PeerUnavailable`, here and in checks. Whatever that says, wrong settings are told at once:
-    `ConfigError` for a bad address or a data center that no member is in, `UntrustedPeer` for
-    certificates that the CA given did not sign or that name somebody else, and `AccessDenied` for a
-    token that is not accepted.
+    carries its limit. `denials` is how many denials are remembered, so that whoever asks again
+    before `retry_after` is denied in this process at once; 0 asks a member each time. With
+    `leases`, units of keys that are asked about often are borrowed and spent here. When no member
+    answers within `wait` seconds, the limiter is there all the same and lets everything pass
+    until one does; with `raise_on_outage` that raises `PeerUnavailable`, here and in checks.
+    Whatever that says, wrong settings are told at once: `ConfigError` for a bad address or a data
+    center that no member is in, `UntrustedPeer` for certificates that the CA given did not sign or
+    that name somebody else, and `AccessDenied` for a token that is not accepted.
     """
     if url is None:
         url = os.environ.get(ENVIRONMENT)
@@ -59,9 +63,14 @@ async def connect(
                 "to ringfence://TOKEN@HOST:PORT?ca=FILE"
             )
     async with open_cluster(
-        parse_url(url), raise_on_outage=raise_on_outage, rules=rules, wait=wait
+        parse_url(url),
+        raise_on_outage=raise_on_outage,
+        rules=rules,
+        wait=wait,
+        denials=denials,
+        leases=leases,
     ) as cluster:
-        limiter = Limiter(cluster, raise_on_outage=raise_on_outage)
+        limiter = Limiter(cluster, raise_on_outage=raise_on_outage, near=cluster.near)
         try:
             yield limiter
         finally:
@@ -76,6 +85,8 @@ async def open_cluster(
     rules: RuleSet | None = None,
     route: bool = True,
     wait: float = 5.0,
+    denials: int = 65_536,
+    leases: bool = True,
     patience: float | None = None,
     deadline: float | None = None,
 ) -> AsyncIterator[Cluster]:
@@ -85,6 +96,8 @@ async def open_cluster(
     which is told that it has what is left then until `deadline`.
     """
     checked_seconds("wait", wait)
+    if type(denials) is not int or denials < 0:
+        raise ConfigError(f"denials {denials!r} is no number of keys; give 0 or more")
     if not isinstance(rules, RuleSet | None):
         raise ConfigError(f"rules {rules!r} is no RuleSet")
     tls = _tls_of(url)
@@ -92,6 +105,8 @@ async def open_cluster(
         datacenter=url.datacenter,
         link=_links_of(url, patience, deadline),
         route=route,
+        denials=denials,
+        leases=bool(leases),
         patience=patience,
     )
     failure: BaseException | None = None

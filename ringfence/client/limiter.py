@@ -22,6 +22,7 @@ from ringfence.client.descriptors import (
     require_text,
 )
 from ringfence.client.matches import Matches
+from ringfence.client.near import Near
 from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
 from ringfence.client.turns import Turns
@@ -93,9 +94,12 @@ class Limiter:
         *,
         raise_on_outage: bool = False,
         patience: Patience | None = None,
+        near: Near | None = None,
     ) -> None:
+        """`near` is what need not be asked of the decider."""
         self._decider = decider
         self._patience = patience or Patience()
+        self._near = near
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns()
@@ -126,7 +130,17 @@ class Limiter:
         cost = checked_cost(cost)
         if timeout is None:
             self._require_open()
-            found = self._matches.find(self._decider.rules, domain, descriptors)
+            near = self._near
+            known = None if near is None else near.again(domain, descriptors, cost)
+            found = None
+            if known is None:
+                found = self._matches.find(self._decider.rules, domain, descriptors)
+                if near is not None and found is not None:
+                    known = near.decide(domain, descriptors, *found, cost)
+            if known is not None:
+                if self._turns.are_over():
+                    await self._turns.give()
+                return known
             if found is not None:
                 rule, key = found
                 waiting = self._decider.join(key, cost)
@@ -142,6 +156,23 @@ class Limiter:
                 return await self._settle(domain, described(descriptors), cost, decision)
         return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
 
+    def check_now(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision | None:
+        """Decide at once if nobody needs to be asked, else None: then await `check`.
+
+        What `check` itself begins with, for callers in a hurry: a loop around this call must let
+        other tasks run by itself.
+        """
+        self._require_open()
+        near, cost = self._near, checked_cost(cost)
+        if near is None:
+            return None
+        known = near.again(domain, descriptors, cost)
+        if known is None:
+            found = self._matches.find(self._decider.rules, domain, descriptors)
+            if found is not None:
+                known = near.decide(domain, descriptors, *found, cost)
+        return known
+
     async def check_many(
         self,
         domain: str,
@@ -152,15 +183,15 @@ class Limiter:
     ) -> list[Decision]:
         """Check many requests at once, each as `check` would; decisions in the same order."""
         require_requests(requests)
-        column = [costs] * len(requests) if isinstance(costs, int) else list(costs)
-        if len(column) != len(requests):
-            raise ConfigError(
-                f"{len(requests)} requests but {len(column)} costs; "
-                "give one cost for all, or one per request"
-            )
-        costs = [checked_cost(cost) for cost in column]
         if timeout is None:
             self._require_open()
+            if self._near is not None:
+                said = self._near.again_all(domain, requests, costs)
+                if said is not None:
+                    await self._turns.take()
+                    return said
+        costs = _column(costs, len(requests))
+        if timeout is None:
             found = self._matches.find_all(self._decider.rules, domain, requests)
             if found:
                 return await self._ask_plain(domain, requests, found, costs)
@@ -310,6 +341,20 @@ class Limiter:
         costs: list[int],
     ) -> list[Decision]:
         """Check requests that each meet one counter: no groups, no questions of who vetoes."""
+        if self._near is not None:
+            known = self._near.decide_all(domain, requests, found, costs)
+            places = [place for place, decision in enumerate(known) if decision is None]
+            if len(places) < len(known):
+                return await self._ask_rest(domain, requests, found, costs, known, places)
+        return await self._ask_found(domain, requests, found, costs)
+
+    async def _ask_found(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        found: list[tuple[Rule, bytes]],
+        costs: list[int],
+    ) -> list[Decision]:
         batch = Batch(Op.CHECK, [key for _, key in found], costs)
         asked_at = anyio.current_time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
@@ -319,6 +364,27 @@ class Limiter:
             every = [described(descriptors) for descriptors in requests]
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
         return decisions
+
+    async def _ask_rest(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        found: list[tuple[Rule, bytes]],
+        costs: list[int],
+        known: list[Decision | None],
+        places: list[int],
+    ) -> list[Decision]:
+        """Ask for the requests in some places, and put their decisions between those known."""
+        if not places:
+            if self._turns.are_over():
+                await self._turns.give()
+        else:
+            rest = [requests[place] for place in places]
+            asked = [found[place] for place in places]
+            answers = await self._ask_found(domain, rest, asked, [costs[at] for at in places])
+            for place, decision in zip(places, answers, strict=True):
+                known[place] = decision
+        return [decision for decision in known if decision is not None]
 
     async def _settle(
         self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
@@ -389,6 +455,11 @@ class Limiter:
         if not batch.keys:
             await self._turns.take()
             return question.read(Verdicts(Outcomes(), [])), False
+        if op is Op.CHECK and self._near is not None:
+            known = self._near.verdicts(batch)
+            if known is not None:
+                await self._turns.take()
+                return question.read(known), False
         asked_at = anyio.current_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
         self._require_decided(batch, verdicts, asked_at)
@@ -439,6 +510,18 @@ class Limiter:
             await self.release(decision)
         else:
             await self.refund_limit(limit, *key, cost=cost)
+
+
+def _column(costs: int | Sequence[int], count: int) -> list[int]:
+    """One cost for each of `count` requests. Raises `ConfigError`."""
+    if isinstance(costs, int):
+        return [checked_cost(costs)] * count
+    column = [checked_cost(cost) for cost in costs]
+    if len(column) != count:
+        raise ConfigError(
+            f"{count} requests but {len(column)} costs; give one cost for all, or one per request"
+        )
+    return column
 
 
 def _is_unknown(decision: Decision) -> bool:

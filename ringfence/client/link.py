@@ -16,18 +16,24 @@ from random import Random
 from typing import Protocol
 
 from ringfence.client.asks import Ask
-from ringfence.client.batch import Batch, Done
+from ringfence.client.batch import Batch
+from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd
 from ringfence.client.link_errors import CertificateExpired, error_of
-from ringfence.client.link_flight import REPLIES, Flight, Reply
+from ringfence.client.link_flight import REPLIES, Flight, Learn, Reply
 from ringfence.client.link_settings import LinkSettings
+from ringfence.client.near import Near
 from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,
+    CallIn,
+    Done,
     ErrorCode,
     Goodbye,
     Hello,
+    Lifted,
+    Listen,
     Message,
     Refused,
     Welcome,
@@ -69,7 +75,9 @@ class Link:
         listener: LinkListener,
         random: Random,
         view: Callable[[], int],
+        near: Near | None = None,
     ) -> None:
+        """`near`, when given, learns what this member denies, and borrows from it."""
         self.address = address
         self.name = ""
         """The member's own name, once it has said welcome."""
@@ -91,6 +99,13 @@ class Link:
         self._is_retired = False
         self._timer: Timer | None = None
         self._retry: Timer | None = None
+        self._near = near
+        self._listen_seq = 0
+        """Number of the question whether the member tells us of denials that end early."""
+        self._may_listen = near is not None
+        """Unless the member has shown that it does not know the question."""
+        self._learn: Learn | None = None
+        """What learns from answers, as long as the member tells of what ends early."""
 
     @property
     def is_ready(self) -> bool:
@@ -98,11 +113,16 @@ class Link:
         return self._state is _State.READY
 
     @property
+    def is_listened_to(self) -> bool:
+        """Whether the member tells us of denials that end early, and lends."""
+        return self._learn is not None
+
+    @property
     def is_lost(self) -> bool:
         """Whether the member was found out of reach; asks are given up at once until it is back."""
         return self._lost
 
-    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> None:
+    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone) -> None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
 
         `done(AccessDenied(...))` when our credential lacks the scope for it.
@@ -178,6 +198,7 @@ class Link:
         if self._connection is not None:
             self._connection.close(ErrorCode.OK, "the sender is closing")
             self._connection = None
+        self._stop_listening()
         self._flight.give_up_everything()
 
     # -- sending -------------------------------------------------------------------------------
@@ -236,17 +257,29 @@ class Link:
     def on_close(self, code: int, reason: str) -> None:
         """The connection is gone; what was in flight is sent again on the next one."""
         self._connection = None
+        if code == ErrorCode.BAD_MESSAGE and self._listen_seq:
+            self._may_listen = False  # An older member: it is asked as it always was.
         self._fail(self._error_of(code, reason))
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         match message:
             case Answer():
-                if self._flight.answer(message):
+                if self._flight.answer(message, self._learn):
                     self._attempts = 0
                 else:
                     for refund, hops in self._flight.too_late(message, self._transport.now()):
                         self.ask(refund, hops=hops, done=_nothing)
                 self._listener.on_versions(self, message.view, message.rules)
+            case Lifted(keys):
+                if self._near is not None:
+                    self._near.denials.lift(self, keys)
+            case CallIn(keys):
+                if self._near is not None:
+                    self._near.leases.recall(self, keys, self._transport.now())
+            case Done(seq) if seq == self._listen_seq:
+                self._listen_seq = 0
+                if self._near is not None:
+                    self._learn = partial(self._near.denials.learn, self)
             case Welcome() if self._state is _State.CONNECTING:
                 self._welcome(message)
             case Refused(seq=0):
@@ -286,6 +319,9 @@ class Link:
         self.refusal = None
         self._state = _State.READY
         assert self._connection is not None
+        if self._may_listen:
+            self._listen_seq = self._flight.take_seq()
+            self._connection.send(encode(Listen(self._listen_seq)))
         self._flight.send_again(self._connection.send)  # The member remembers what it has answered.
         self._send_waiting()
         self._lost = False
@@ -315,7 +351,15 @@ class Link:
             self._connection = None
         self._fail(self._error_of(code, reason))
 
+    def _stop_listening(self) -> None:
+        """What ends early from now on we are not told: forget all that could."""
+        self._listen_seq, self._learn = 0, None
+        if self._near is not None:
+            self._near.denials.forget(self)
+            self._near.leases.forget(self)
+
     def _fail(self, error: RingfenceError) -> None:
+        self._stop_listening()
         if self._state is _State.CLOSED:
             return
         if self._is_retired:

@@ -22,6 +22,7 @@ from ringfence.wire import (
     Differs,
     Done,
     Exchanged,
+    Lent,
     Members,
     Message,
     Op,
@@ -36,15 +37,18 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["Flight", "Frame", "REPLIES", "Reply"]
+__all__ = ["Flight", "Frame", "Learn", "REPLIES", "Reply"]
 
 logger = logging.getLogger("ringfence.client")
 
 Reply: TypeAlias = (
-    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Recalled | Peers | Done
+    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Recalled | Peers | Done | Lent
 )
 """What answers a call."""
-REPLIES = (Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done)
+REPLIES = (*(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done, Lent),)
+
+Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
+"""Told of a batch, what became of it, and when it was asked."""
 
 _Send: TypeAlias = Callable[[bytes], None]
 _COUNTED = (Source.OWNER, Source.STANDBY)
@@ -156,12 +160,12 @@ class Flight:
 
     def ping(self, now: float, send: _Send) -> None:
         """Send a question that costs nothing, for a sign of life."""
-        seq = self._take_seq()
+        seq = self.take_seq()
         due = now + self._settings.answer_timeout
         self._send(seq, Frame(encode(Ping(seq)), now, due), send)
 
     def _send_call(self, call: _Call, send: _Send) -> None:
-        seq = self._take_seq()
+        seq = self.take_seq()
         try:
             payload = encode(call.make(seq))
         except LocalProtocolError as error:
@@ -171,7 +175,7 @@ class Flight:
             self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
-        seq = self._take_seq()
+        seq = self.take_seq()
         patience = self._settings.told_timeout or self._settings.slow_timeout
         left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
@@ -193,15 +197,16 @@ class Flight:
         self.frames[seq] = frame
         send(frame.payload)
 
-    def _take_seq(self) -> int:
+    def take_seq(self) -> int:
+        """Number the next message."""
         seq = self._next_seq
         self._next_seq += 1
         return seq
 
     # -- being answered ------------------------------------------------------------------------
 
-    def answer(self, answer: Answer) -> bool:
-        """Tell those who asked; whether anybody had.
+    def answer(self, answer: Answer, learn: Learn | None = None) -> bool:
+        """Tell those who asked, and before them `learn`; whether anybody had asked.
 
         Raises `RemoteProtocolError` when it is no answer to what was asked.
         """
@@ -214,13 +219,13 @@ class Flight:
             raise RemoteProtocolError(f"asked {rows} checks, was answered {len(answer.outcomes)}")
         verdicts = Verdicts(answer.outcomes, answer.sources)
         self._waiting_keys -= rows
-        if len(frame.asks) == 1:
-            frame.asks[0].done(verdicts)
-            return True
         start = 0
         for ask in frame.asks:
             stop = start + len(ask.batch)
-            ask.done(verdicts.slice(start, stop))
+            part = verdicts if len(frame.asks) == 1 else verdicts.slice(start, stop)
+            if learn is not None:
+                learn(ask.batch, part, ask.asked_at)
+            ask.done(part)
             start = stop
         return True
 

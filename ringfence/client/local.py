@@ -17,6 +17,9 @@ __all__ = ["LocalDecider", "decide_by", "engine_rules"]
 class LocalDecider:
     """Decides every row by an engine of its own."""
 
+    near = None
+    """Nobody needs to be asked for anything."""
+
     def __init__(self, rules: RuleSet, clock: Clock, max_keys: int) -> None:
         self._rules = rules
         self._clock = clock

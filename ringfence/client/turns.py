@@ -17,7 +17,15 @@ class Turns:
 
     async def take(self) -> None:
         """Count a call; at times, let others run and be cancelled."""
+        if self.are_over():
+            await self.give()
+
+    def are_over(self) -> bool:
+        """Count a call; whether others must be let run, by `give`, before it ends."""
         self._calls += 1
-        if self._calls >= _CALLS_PER_TURN:
-            self._calls = 0
-            await anyio.lowlevel.checkpoint()
+        return self._calls >= _CALLS_PER_TURN
+
+    async def give(self) -> None:
+        """Let others run and be cancelled."""
+        self._calls = 0
+        await anyio.lowlevel.checkpoint()

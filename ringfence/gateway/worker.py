@@ -99,7 +99,7 @@ class Worker:
             cluster = await stack.enter_async_context(
                 open_cluster(url, patience=settings.patience, deadline=settings.deadline, wait=0.0)
             )
-            limiter = Limiter(cluster)
+            limiter = Limiter(cluster, near=cluster.near)
             rls = make_rls(limiter, settings)
             if self._grpc is not None:
                 await self._grpc.stop()

@@ -271,6 +271,7 @@ class _Walk:
             shadow=shadow,
             quota=quota,
             on_failure=read.on_failure,
+            leases=read.leases,
             scope=read.scope,
             home=read.home,
             metadata=metadata,

@@ -42,6 +42,8 @@ class Rule:
     """`datacenter`, or how the limit holds in all data centers: `global`, `split` or `home`."""
     home: str = ""
     """The data center that decides, when `scope` is `home`."""
+    leases: bool = True
+    """Whether the owner may lend units to clients; the owner's affair, so clients are not told."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or ``."""

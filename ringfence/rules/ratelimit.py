@@ -1,7 +1,8 @@
 """The `rate_limit` map of a descriptor, and the `defaults` map of a file, read into limits.
 
 Envoy's keys keep their meaning. Ours stand beside them in the same map: `algorithm`, `burst`,
-`period`, `slots`, `align`, `timezone`, `soft`, `mode`, `scope`, `global`, `on_failure`. A key that
+`period`, `slots`, `align`, `timezone`, `soft`, `mode`, `scope`, `global`, `on_failure`,
+`leases`. A key that
 belongs to one algorithm chooses it when the rule names none, as in limits written as strings. The
 descriptor around the map is `build`'s, who shares a limit `scope`'s.
 """
@@ -31,11 +32,13 @@ UINT32_MAX = 2**32 - 1
 _ENVOY_KEYS = ("unit", "requests_per_unit", "unlimited", "name", "replaces")
 DEFAULT_KEYS = (
     *("algorithm", "mode", "slots", "align", "timezone", "soft", "scope", "global", "on_failure"),
+    "leases",
 )
 """Our keys that a file may set for all its rules."""
 _OUR_KEYS = (*DEFAULT_KEYS, "burst", "period")
 RATE_LIMIT_KEYS = (*_ENVOY_KEYS, *_OUR_KEYS)
-_COUNTING_KEYS = tuple(key for key in _OUR_KEYS if key not in ("scope", "global", "on_failure"))
+_NOT_COUNTING = ("scope", "global", "on_failure", "leases")
+_COUNTING_KEYS = tuple(key for key in _OUR_KEYS if key not in _NOT_COUNTING)
 """Those that say how to count, so that nothing unlimited can have them."""
 
 NOT_YET = {
@@ -82,6 +85,7 @@ class Defaults:
     scope: str = "datacenter"
     """As in `Rule`."""
     home: str = ""
+    leases: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class RateLimit:
     on_failure: OnFailure
     scope: str
     home: str
+    leases: bool
     scope_line: int
     """Where the scope is said, or the map begins."""
 
@@ -145,7 +150,15 @@ class _Reader:
         if limit is not None:
             check_scope(self._spot, line, settings.scope, limit)
         return RateLimit(
-            limit, unit, name, replaces, settings.on_failure, settings.scope, settings.home, line
+            limit,
+            unit,
+            name,
+            replaces,
+            settings.on_failure,
+            settings.scope,
+            settings.home,
+            settings.leases,
+            line,
         )
 
     def _limit(self) -> tuple[str, Limit | None]:
@@ -279,6 +292,7 @@ def _shared(spot: Spot, fields: Mapping[str, Item], base: Defaults) -> Defaults:
         on_failure=OnFailure(on_failure or base.on_failure),
         scope=scope,
         home=home,
+        leases=spot.flag(fields, "leases") if "leases" in fields else base.leases,
     )
 
 

@@ -148,6 +148,8 @@ def _flags(rule: Rule) -> list[str]:
     flags += [f"replaces {name}" for name in rule.replaces]
     if rule.limit is not None:
         flags.append(f"on_failure {rule.on_failure.value}")
+    if not rule.leases:
+        flags.append("no leases")
     if rule.scope != "datacenter":
         flags.append(f"{rule.scope} {rule.home}".strip())
     return flags

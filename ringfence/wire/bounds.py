@@ -12,6 +12,7 @@ __all__ = [
     "MAX_ITEMS",
     "MAX_KEY",
     "MAX_KEYS",
+    "MAX_LEASES",
     "MAX_MOVED",
     "MAX_NUMBERS",
     "MAX_PACKED",
@@ -41,6 +42,8 @@ MAX_REASON = 500
 """Most characters in a reason; `encode` cuts a longer one."""
 MAX_CREDENTIAL = 64
 """Most bytes in a hello's credential."""
+MAX_LEASES = 16
+"""Most leases of one key that one message tells the end of."""
 MAX_MOVED = 8192
 """Most keys whose counters one message moves or copies."""
 MAX_NUMBERS = 1 << 14

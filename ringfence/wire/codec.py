@@ -21,8 +21,13 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
+    Borrow,
+    CallIn,
     Goodbye,
     Hello,
+    Lent,
+    Lifted,
+    Listen,
     MemberRow,
     Members,
     Message,
@@ -37,6 +42,7 @@ from ringfence.wire.messages import (
     Welcome,
 )
 from ringfence.wire.moves import READERS, VALIDATED_AS_LAID_OUT, lay_out
+from ringfence.wire.near import NEAR_READERS, lay_out_near
 from ringfence.wire.requests import (
     ANSWER,
     ANSWER_FIELDS,
@@ -194,6 +200,8 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             return [_PONG, message.seq]
         case Goodbye():
             return [_GOODBYE, message.reason[:MAX_REASON]]
+        case Listen() | Lifted() | Borrow() | Lent() | CallIn():
+            return lay_out_near(message)
         case _:
             return lay_out(message)
 
@@ -309,5 +317,6 @@ _READERS: dict[int, tuple[type[Message], int, Callable[[list[object]], Message]]
     _PONG: (Pong, 2, _numbered(Pong)),
     _GOODBYE: (Goodbye, 2, _read_goodbye),
     **READERS,
+    **NEAR_READERS,
 }
 """By type number: what it is, how many fields its array has, and how they are read."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
+from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
@@ -40,6 +41,8 @@ __all__ = [
     "AskPeers",
     "AskRules",
     "AskStats",
+    "Borrow",
+    "CallIn",
     "Cells",
     "Copy",
     "Counts",
@@ -52,6 +55,9 @@ __all__ = [
     "Hello",
     "Hold",
     "Kept",
+    "Lent",
+    "Lifted",
+    "Listen",
     "MemberRow",
     "Members",
     "Message",
@@ -106,6 +112,10 @@ class Source(IntEnum):
     """No node could be reached: the rule's `on_failure` allowed or denied."""
     NO_RULE = 4
     """No rule applies; nothing was asked."""
+    CACHE = 5
+    """This process remembers what the owner said: denied, and for how long."""
+    LEASE = 6
+    """This process spent of what the owner had lent it."""
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -312,5 +322,10 @@ Message: TypeAlias = (
     | Peers
     | AskLeave
     | Done
+    | Listen
+    | Lifted
+    | Borrow
+    | Lent
+    | CallIn
     | Goodbye
 )

@@ -26,6 +26,7 @@ from ringfence.wire import (
     ErrorCode,
     Goodbye,
     Hello,
+    Listen,
     MemberRow,
     Members,
     Peers,
@@ -74,6 +75,8 @@ class Node:
         self.at = (name, 7101)
         self.rows = town.rows
         self.refusal = None
+        self.is_old = False
+        """Whether it knows nothing of clients that remember denials."""
         self.mute = ()
         """Kinds of messages that it does not answer."""
         self.hellos = []
@@ -141,6 +144,8 @@ class Node:
                 return self.farewell(seq)
             case Ping(seq):
                 return Pong(seq)
+            case Listen(seq):
+                return Done(seq)
         raise AssertionError(message)
 
 
@@ -158,7 +163,9 @@ class Talk:
     def on_message(self, payload):
         message = decode(payload)
         (self.node.hellos if isinstance(message, Hello) else self.node.heard).append(message)
-        if not isinstance(message, self.node.mute):
+        if self.node.is_old and isinstance(message, Listen):
+            self.connection.close(ErrorCode.BAD_MESSAGE, "a message of no known type")
+        elif not isinstance(message, self.node.mute):
             self.connection.send(encode(self.node.answer(message)))
 
 
@@ -536,6 +543,18 @@ async def test_rules_of_its_own_travel_with_a_clients_checks(autojump_clock):
         assert [decision.allowed for decision in decisions] == [True, True, False]
         assert (await limiter.check("d", {"user": "a"})).source is Source.NO_RULE
         assert sum(node.count(AskRules) for node in t.nodes.values()) == 0
+
+
+async def test_an_older_member_is_asked_once_whether_it_tells_of_denials_that_end(autojump_clock):
+    async with town(row("a")) as t:
+        t.nodes["a"].is_old = True
+        cluster = await t.joined()
+        limiter = Limiter(cluster, near=cluster.near)
+        decisions = [await limiter.check("d", {"user": "u"}) for _ in range(12)]
+
+        assert {decision.source for decision in decisions} == {Source.OWNER}
+        assert not decisions[-1].allowed
+        assert t.nodes["a"].count(Listen) == 1
 
 
 async def test_a_new_member_is_asked_for_what_it_owns(autojump_clock):

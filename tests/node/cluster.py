@@ -160,6 +160,8 @@ class World:
         standby_after: float | None = None,
         told_timeout: float | None = None,
         raise_on_outage: bool = False,
+        denials: int = 1000,
+        leases: bool = True,
     ) -> AsyncIterator[Limiter]:
         """An embedded client that has joined; with `only` it asks its seed for everything."""
         self.clients += 1
@@ -173,6 +175,8 @@ class World:
                 link=LinkSettings(answer_timeout=patience, told_timeout=told_timeout),
                 route=not only,
                 patience=standby_after,
+                denials=denials,
+                leases=leases,
             ),
             self.clock,
             Random(number),
@@ -182,7 +186,7 @@ class World:
             await nursery.start(transport.run)
             await nursery.start(cluster.run)
             await cluster.wait_joined(5.0)
-            yield Limiter(cluster, raise_on_outage=raise_on_outage)
+            yield Limiter(cluster, raise_on_outage=raise_on_outage, near=cluster.near)
             cluster.close()
             transport.flush()
             nursery.cancel_scope.cancel()

@@ -14,8 +14,13 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
+    Borrow,
+    CallIn,
     Goodbye,
     Hello,
+    Lent,
+    Lifted,
+    Listen,
     MemberRow,
     Members,
     Op,
@@ -83,6 +88,16 @@ messages = st.one_of(
     st.builds(Rules, seqs, u64, plain),
     st.builds(Stats, seqs, st.dictionaries(texts, u64, max_size=5)),
     st.builds(Goodbye, texts),
+    st.builds(Listen, seqs),
+    st.builds(CallIn, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
+    st.builds(
+        lambda seq, key, pairs: Borrow(seq, key, 5, [a for a, _ in pairs], [b for _, b in pairs]),
+        seqs,
+        st.binary(min_size=8, max_size=12),
+        st.lists(st.tuples(seqs, st.integers(0, 2**53)), max_size=3),
+    ),
+    st.builds(Lent, seqs, seqs, st.integers(1, 2**53), u64, u64, u64, u64),
+    st.builds(Lifted, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
 )
 
 
@@ -100,7 +115,7 @@ def test_random_bytes_are_a_message_or_refused(data):
     fields=st.lists(
         plain | st.integers(0, 15).map(lambda value: [value] * 7), min_size=1, max_size=15
     ),
-    number=st.integers(0, 29),
+    number=st.integers(0, 34),
 )
 def test_any_fields_after_a_known_number_are_a_message_or_refused(fields, number):
     assert_decodes_or_refuses(packb([number, *fields]))
@@ -173,7 +188,7 @@ def test_what_is_no_array_with_a_number_first_is_refused(value):
         decode(packb(value))
 
 
-@pytest.mark.parametrize("number", [0, 29, -1, 2**64 - 1, True, None, "Ping", 12.0])
+@pytest.mark.parametrize("number", [0, 40, -1, 2**64 - 1, True, None, "Ping", 12.0])
 def test_unknown_type_numbers_are_refused(number):
     assert_refused(packb([number, 1]), "unknown_type")
 

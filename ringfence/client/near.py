@@ -1,0 +1,155 @@
+"""What this process may decide itself, without asking anybody: the near end of the limiter.
+
+Decides nothing of its own: denials that stand come from `denials`, borrowed units from `leases`.
+Here they become the rows and
+decisions that an application gets, as cheaply as can be, for this is the path of those who ask
+again and again. What was said is said again for a moment, the same object, so that a denial costs
+no more than finding it: its `retry_after` is then too long by that moment, and never too short.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.decision import Decision
+from ringfence.client.denials import Denial, Denials
+from ringfence.client.leases import Ask, Lease, Leases
+from ringfence.limiter import Outcomes
+from ringfence.rules import Rule
+
+__all__ = ["Near"]
+
+_LONGEST_MOMENT = 0.05
+"""Seconds that a decision is said again at most."""
+_PART = 1 / 16
+"""And at most this part of what is left of the denial."""
+_MOST_SAID = 16_384
+
+_Entries = tuple[tuple[str, str], ...]
+
+
+class Near:
+    """The decisions that need no member, by the clock of the event loop."""
+
+    def __init__(self, denials: Denials, leases: Leases | None, now: Callable[[], float]) -> None:
+        """`leases` is None where nothing is to be borrowed."""
+        self.denials = denials
+        self.leases = Leases(_nobody) if leases is None else leases
+        self._may_borrow = leases is not None
+        self._now = now
+        self._said: dict[tuple[str, int], dict[_Entries, Decision]] = {}
+        """What was said a moment ago, by domain and cost, and by entries."""
+        self._until = float("-inf")
+        """When the moment is over, for all of it."""
+        self._count = 0
+        denials.on_lifted = self._said.clear
+
+    def again(self, domain: str, descriptors: object, cost: int) -> Decision | None:
+        """What was said to the same request a moment ago."""
+        said = self._said.get((domain, cost)) if self._said else None
+        if said is None or type(descriptors) is not dict or self._now() >= self._until:
+            return None
+        try:
+            return said.get(tuple(descriptors.items()))
+        except TypeError:
+            return None  # Something is no text; whoever matches says what.
+
+    def again_all(
+        self, domain: str, requests: Sequence[object], costs: object
+    ) -> list[Decision] | None:
+        """What was said to the same requests, at one cost, a moment ago; None unless to all."""
+        if not self._said or type(costs) is not int or self._now() >= self._until:
+            return None
+        try:
+            said = self._said[domain, costs]
+            return [said[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+        except (AttributeError, KeyError, TypeError):
+            return None
+
+    def decide(
+        self, domain: str, descriptors: object, rule: Rule, key: bytes, cost: int
+    ) -> Decision | None:
+        """Decide a request of one descriptor that meets one plain rule; None to ask a member."""
+        now = self._now()
+        denial = self._standing(key, cost, now)
+        if denial is None:
+            return self._spend(rule, key, cost, now)
+        decision = Decision(rule, denial.row(now))
+        if type(descriptors) is dict:
+            self._say(domain, cost, tuple(descriptors.items()), decision, denial, now)
+        return decision
+
+    def decide_all(
+        self,
+        domain: str,
+        requests: Sequence[object],
+        found: Sequence[tuple[Rule, bytes]],
+        costs: Sequence[int],
+    ) -> list[Decision | None]:
+        """Decide many requests, each as `decide` does."""
+        find, now = self.leases.find, self._now()
+        decisions: list[Decision | None] = []
+        add = decisions.append
+        for each, (rule, key), cost in zip(requests, found, costs, strict=True):
+            lease = find(key)
+            if lease is not None and lease.left - cost >= lease.low and now < lease.until and cost:
+                left = lease.left = lease.left - cost
+                add(lease.said if left >= lease.said_until else _say_of(lease, rule))
+            else:
+                add(self.decide(domain, each, rule, key, cost))
+        return decisions
+
+    def verdicts(self, batch: Batch) -> Verdicts | None:
+        """Decide a batch of checks; None unless no member need be asked for any of it."""
+        if batch.groups or batch.limits:
+            return None
+        now = self._now()
+        rows: list[Row] = []
+        for key, cost in zip(batch.keys, batch.costs, strict=True):
+            denial = self._standing(key, cost, now)
+            if denial is None:
+                return None
+            rows.append(denial.row(now))
+        *columns, sources = map(list, zip(*rows, strict=True))
+        return Verdicts(Outcomes(*columns), sources)
+
+    def _spend(self, rule: Rule, key: bytes, cost: int, now: float) -> Decision | None:
+        if not self._may_borrow or not cost:
+            return None
+        lease = self.leases.spend(key, cost, now)
+        if lease is None:
+            return None
+        return lease.said if lease.left >= lease.said_until else _say_of(lease, rule)
+
+    def _standing(self, key: bytes, cost: int, now: float) -> Denial | None:
+        denial = self.denials.find(key)
+        if denial is None or now >= denial.until or not 0 < cost >= denial.cost:
+            return None
+        return denial
+
+    def _say(
+        self,
+        domain: str,
+        cost: int,
+        entries: _Entries,
+        decision: Decision,
+        denial: Denial,
+        now: float,
+    ) -> None:
+        """Say a decision again for a moment, whose end is the same for all that is said."""
+        if now >= self._until or self._count >= _MOST_SAID:
+            self._said.clear()
+            self._count, self._until = 0, now + _LONGEST_MOMENT
+        self._until = min(self._until, now + (denial.until - now) * _PART)
+        self._said.setdefault((domain, cost), {})[entries] = decision
+        self._count += 1
+
+
+def _say_of(lease: Lease, rule: Rule) -> Decision:
+    """Tell what is left, again and again until a sixteenth of it is spent."""
+    lease.said_until = lease.left - lease.left // 16
+    lease.said = decision = Decision(rule, lease.row())
+    return decision
+
+
+def _nobody(ask: Ask) -> None:
+    """Nothing is borrowed."""

@@ -1,0 +1,128 @@
+from ringfence.client.leases import Leases
+from ringfence.wire import Lent
+
+KEY = b"hot-key!"
+SECOND = 10**9
+
+
+class World:
+    """Leases, what they have asked, and a clock that began long before now or after."""
+
+    def __init__(self, now=-1e6):
+        self.asks = []
+        self.now = now
+        self.leases = Leases(self.asks.append)
+
+    def spend(self, times=1, cost=1):
+        return [self.leases.spend(KEY, cost, self.now) is not None for _ in range(times)]
+
+    def lend(self, units=100, number=1, seconds=1.0, teller="owner"):
+        answer = Lent(1, number, units, round(seconds * SECOND), 1000, 500, SECOND)
+        self.leases.lent(self.asks[-1], teller, self.now, answer)
+
+    def borrow(self, **lent):
+        self.spend(16)
+        self.lend(**lent)
+
+    def told(self):
+        """What was told of leases that are over: their numbers, and what was spent."""
+        return [(ask.leases, ask.spent) for ask in self.asks if ask.leases]
+
+
+def test_a_key_is_asked_for_when_it_is_hot_and_not_before():
+    w = World()
+    w.spend(15)
+    w.now += 0.11
+    w.spend(15)
+    before = list(w.asks)
+    w.spend(20)
+
+    assert before == []
+    assert [(ask.key, ask.want) for ask in w.asks] == [(KEY, 64)]
+
+
+def test_a_lease_pays_for_checks_until_it_is_used_up():
+    w = World()
+    w.borrow(units=10)
+
+    assert w.spend(12) == [True] * 10 + [False] * 2
+    assert w.spend(1, cost=3) == [False]
+
+
+def test_a_lease_is_over_when_three_quarters_of_its_time_are_from_when_it_was_asked_for():
+    w = World()
+    w.borrow(units=100, seconds=1.0)
+    w.now += 0.74
+    still = w.spend(20)
+    w.now += 0.01
+
+    assert (all(still), w.spend()) == (True, [False])
+    assert w.told() == [((1,), (20,))]
+
+
+def test_what_is_over_is_told_without_another_check():
+    w = World()
+    w.borrow(units=100)
+    w.spend(3)
+    due = w.leases.next_deadline()
+    w.leases.tick(due)
+
+    assert due == w.now + 0.75
+    assert w.told() == [((1,), (3,))]
+    assert w.asks[-1].want == 0
+    assert w.leases.next_deadline() == float("inf")
+
+
+def test_the_next_lease_is_there_before_the_last_unit_is_gone():
+    w = World()
+    w.borrow(units=100, number=1)
+    w.spend(51)
+    w.lend(units=200, number=2)
+
+    assert all(w.spend(249))
+    assert w.told() == [((1,), (100,))]
+
+
+def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
+    w = World()
+    w.spend(16)
+    w.leases.lent(w.asks[-1], "owner", w.now, Lent(1, 0, 0, SECOND, 0, 0, 0))
+    w.now += 0.99
+    w.spend(40)
+    quiet = len(w.asks)
+    w.now += 0.01
+    w.spend(40)
+
+    assert (quiet, len(w.asks)) == (1, 2)
+
+
+def test_what_is_recalled_by_whoever_lent_it_is_told_at_once():
+    w = World()
+    w.borrow(units=100)
+    w.spend(7)
+    w.leases.recall("another", [KEY], w.now)
+    before = w.told()
+    w.leases.recall("owner", [], w.now)
+
+    assert before == []
+    assert w.told() == [((1,), (7,))]
+    assert w.spend() == [False]
+
+
+def test_what_a_lost_owner_lent_is_spent_no_more():
+    w = World()
+    w.borrow(units=100)
+    w.leases.forget("owner")
+
+    assert w.spend() == [False]
+    assert w.told() == []
+    assert len(w.leases) == 0
+
+
+def test_a_decision_by_lease_tells_what_is_left():
+    w = World()
+    w.borrow(units=100)
+    lease = w.leases.spend(KEY, 1, w.now)
+
+    assert lease is not None
+    assert lease.row() == (0, 1000, 599, 0, SECOND, 0, 0, 6)

@@ -1,0 +1,135 @@
+"""Clients that remember denials, and owners that end them early, over a network in memory."""
+
+import trio
+from trio.testing import MockClock
+
+from ringfence.client.limiter import Limiter
+from ringfence.rules.load import load_text
+from ringfence.wire import Source
+from tests.node.cluster import NAMES, RULES, of, owned, world
+
+
+async def spend(limiter: Limiter, descriptors: dict[str, str], times: int = 6) -> None:
+    """Check until the limit of 5 is used up and a denial was told."""
+    for _ in range(times):
+        await limiter.check("api", descriptors)
+
+
+async def test_who_was_denied_is_denied_again_without_a_question(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        asked = w.count("a", "checks")
+
+        again = [await limiter.check("api", client) for _ in range(20)]
+        many = await limiter.check_many("api", [client, {"client": "other"}, client])
+
+        assert {decision.source for decision in again} == {Source.CACHE}
+        assert [decision.source for decision in many] == [Source.CACHE, Source.OWNER, Source.CACHE]
+        assert of(many) == [False, True, False]
+        assert w.count("a", "checks") - asked <= 1
+        assert (await limiter.check("api", [client])).source is Source.CACHE
+        now = limiter.check_now("api", client)
+        assert now is not None
+        assert now.retry_after is not None
+        assert 0 < now.retry_after <= 30
+        assert limiter.check_now("api", {"client": "somebody"}) is None
+
+
+async def test_a_denial_is_asked_for_again_when_its_time_is_over(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        w.clock.time += 30 * 10**9
+        await trio.sleep(30)
+
+        assert (await limiter.check("api", client)).allowed
+
+
+async def test_a_client_that_is_told_to_remember_nothing_asks_each_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client(denials=0) as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client, times=10)
+
+        assert w.count("a", "checks") == 10
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_a_refund_by_another_client_ends_a_denial_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as one, w.client("b", only=True) as two:
+        client = owned(w.rules, "client", "a")
+        await spend(one, client)
+        await two.refund("api", client, 2)
+        await trio.sleep(0.01)
+
+        assert of([await one.check("api", client) for _ in range(3)]) == [True, True, False]
+
+
+async def test_a_reset_through_any_node_ends_a_denial_at_once(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client("b", only=True) as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        await limiter.reset("api", client)
+
+        assert (await limiter.check("api", client)).allowed
+
+
+async def test_a_raised_limit_ends_denials_at_once(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        raised = load_text(RULES.replace("requests_per_unit: 5", "requests_per_unit: 7")).rules
+        for node in w.nodes.values():
+            node.change_rules(raised)
+        await trio.sleep(0.01)
+
+        assert (await limiter.check("api", client)).allowed
+
+
+async def test_a_denial_passed_on_by_a_node_that_does_not_own_the_key_is_not_remembered(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("b", only=True) as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        await trio.sleep(0.01)
+
+        assert (await limiter.check("api", client)).source is Source.OWNER
+
+
+async def test_when_the_counter_moves_its_denials_are_asked_for_anew(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await spend(limiter, client)
+        for name in NAMES[1:]:
+            await w.start(name)
+        await w.settle()
+        await trio.sleep(15)
+
+        first = await limiter.check("api", client)
+        assert (first.allowed, first.source) == (False, Source.OWNER)
+        async with w.client("c") as other:
+            await other.reset("api", client)
+        await trio.sleep(0.01)
+        assert (await limiter.check("api", client)).allowed
+
+
+async def test_a_lost_connection_takes_its_denials_along(autojump_clock: MockClock) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "a")
+        await spend(limiter, client)
+        await w.crash("a")
+        await limiter.check("api", owned(w.rules, "client", "a", 1))
+        await trio.sleep(40)
+
+        assert (await limiter.check("api", client)).source is not Source.CACHE

@@ -1,0 +1,198 @@
+"""Clients that borrow units of hot keys from their owner, over a network in memory."""
+
+import trio
+from trio.testing import MockClock
+
+from ringfence.client.limiter import Limiter
+from ringfence.rules.load import load_text
+from ringfence.wire import Source
+from tests.node.cluster import of, owned, world
+
+HOT = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: token_bucket}
+  - key: window
+    rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: sliding_window}
+  - key: exact
+    rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: token_bucket, leases: false}
+  - key: shadowed
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: token_bucket}
+"""
+
+
+async def heat(limiter: Limiter, descriptors: dict[str, str], times: int = 40) -> list[Source]:
+    """Check so often that the key is hot, and a lease has time to come."""
+    sources = []
+    for _ in range(times):
+        sources.append((await limiter.check("api", descriptors)).source)
+    await trio.sleep(0.02)
+    return sources
+
+
+async def test_a_key_that_is_asked_about_often_is_spent_in_the_client(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter:
+        tenant = owned(w.rules, "tenant", "a")
+        await heat(limiter, tenant)
+        asked = w.count("a", "checks")
+
+        many = await limiter.check_many("api", [tenant] * 20)
+        now = limiter.check_now("api", tenant)
+
+        assert {decision.source for decision in many} == {Source.LEASE}
+        assert all(of(many))
+        assert now is not None
+        assert now.allowed
+        assert now.limit == 10000
+        assert w.count("a", "leases") >= 1
+        assert w.count("a", "checks") == asked
+
+
+async def test_what_was_spent_is_counted_and_the_rest_given_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "a")
+        await heat(limiter, window, times=50)
+        lent = (await other.peek("api", window)).remaining
+        await trio.sleep(3)
+
+        assert lent is not None
+        assert lent < 10000 - 50 - 8
+        assert (await other.peek("api", window)).remaining == 10000 - 50
+
+
+async def test_what_a_client_that_ends_had_borrowed_is_taken_for_spent(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "a")
+        async with w.client() as limiter:
+            await heat(limiter, window, times=50)
+        await trio.sleep(0.05)
+        w.clock.time += 2 * 10**9
+
+        remaining = (await other.peek("api", window)).remaining
+        assert remaining is not None
+        assert 10000 - 2 * 320 <= remaining < 10000 - 50
+
+
+async def test_rules_may_forbid_leases_and_shadow_rules_have_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as deaf:
+        for key in ("exact", "shadowed"):
+            sources = await heat(limiter, owned(w.rules, key, "a"))
+            sources += await heat(limiter, owned(w.rules, key, "a"))
+            assert set(sources) == {Source.OWNER}
+        sources = await heat(deaf, owned(w.rules, "tenant", "a"), times=80)
+
+        assert set(sources) == {Source.OWNER}
+        assert w.total("leases") == 0
+
+
+async def test_requests_that_meet_several_limits_are_asked_for(autojump_clock: MockClock) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter:
+        both = [owned(w.rules, "tenant", "a"), owned(w.rules, "client", "a")]
+        await heat(limiter, both[0])
+        decisions = [await limiter.check("api", both) for _ in range(6)]
+
+        assert of(decisions) == [True] * 5 + [False]
+        assert {decision.source for decision in decisions} == {Source.OWNER}
+
+
+async def test_four_borrowers_together_spend_the_limit_and_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    rules = HOT.replace("10000", "2000").replace("unit: minute", "unit: day")
+    async with (
+        world(rules=rules) as w,
+        w.client() as one,
+        w.client() as two,
+        w.client("b") as three,
+        w.client("c") as four,
+    ):
+        window = owned(w.rules, "window", "a")
+        sources: list[Source] = []
+
+        async def spend(limiter: Limiter) -> None:
+            for _ in range(1500):
+                decision = await limiter.check("api", window)
+                if decision.allowed:
+                    sources.append(decision.source)
+                await trio.sleep(0.001)
+
+        async with trio.open_nursery() as nursery:
+            for limiter in (one, two, three, four):
+                nursery.start_soon(spend, limiter)
+
+        assert len(sources) == 2000
+        assert sources.count(Source.LEASE) > 500
+
+
+async def test_a_changed_rule_calls_leases_back(autojump_clock: MockClock) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter:
+        tenant = owned(w.rules, "tenant", "a")
+        await heat(limiter, tenant)
+        none = load_text(HOT.replace("requests_per_unit: 10000", "requests_per_unit: 0")).rules
+        for node in w.nodes.values():
+            node.change_rules(none)
+        await trio.sleep(0.05)
+
+        assert not (await limiter.check("api", tenant)).allowed
+        assert w.count("a", "leases_recalled") == 1
+
+
+async def test_a_reset_leaves_a_full_limit_once_leases_are_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter:
+        window = owned(w.rules, "window", "a")
+        await heat(limiter, window, times=60)
+        await limiter.reset("api", window)
+        await trio.sleep(0.05)
+
+        remaining = (await limiter.peek("api", window)).remaining
+        assert remaining is not None
+        assert remaining >= 10000 - 60
+
+
+async def test_when_the_owner_crashes_its_standby_has_counted_what_was_lent(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "a")
+        await heat(limiter, window)
+        lent = (await other.peek("api", window)).remaining
+        await trio.sleep(0.15)
+        await w.crash("a")
+        await trio.sleep(6)
+
+        left = (await other.peek("api", window)).remaining
+        assert lent is not None
+        assert left is not None
+        assert left <= lent
+        assert (await limiter.check("api", window)).source is not Source.LEASE
+
+
+async def test_when_the_counter_moves_leases_are_written_off(autojump_clock: MockClock) -> None:
+    async with world("a", rules=HOT) as w, w.client("a") as limiter:
+        window = owned(w.rules, "window", "b")
+        await heat(limiter, window)
+        spent = w.count("a", "leases")
+        for name in ("b", "c"):
+            await w.start(name)
+            await heat(limiter, window)
+        await w.settle()
+        await trio.sleep(15)
+
+        remaining = (await limiter.peek("api", window)).remaining
+        assert spent == 1
+        assert remaining is not None
+        assert remaining <= 10000 - 120
