@@ -11,7 +11,7 @@ from benchmarks.figure import Figure
 
 NAMES = (
     *("limiter", "memory", "growth", "ring", "wire", "cluster", "loss"),
-    *("restarts", "membership", "faces", "gateway", "simulation"),
+    *("restarts", "membership", "faces", "gateway", "envoy", "simulation"),
 )
 
 

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts, Waiting
-from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
+from ringfence.client.batch import CODE, SOURCE, Batch, Late, Row, Verdicts, Waiting
+from ringfence.client.clock import loop_time
+from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
 from ringfence.client.descriptors import (
     Descriptors,
     checked_cost,
@@ -53,14 +54,18 @@ class Decider(Protocol):
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
 
-    def join(self, key: bytes, cost: int) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a check by its rule's own limit leave with others, and say where to wait for it.
 
-        None when it cannot; then, and when the wait brings no row, `decide_one` decides.
+        None when it cannot; then, and when the wait brings no row, `decide_one` decides. It brings
+        none after `within` seconds.
         """
 
-    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
-        """Decide a lone check that could not join, or `was_asked` in vain.
+    def decide_one(
+        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+    ) -> Awaitable[Row]:
+        """Decide a lone check that could not join, or was `asked` in vain, or whose answer is
+        `late`; by the policy, `within` seconds after it was asked.
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
@@ -124,23 +129,23 @@ class Limiter:
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
         cost = checked_cost(cost)
-        if timeout is None:
-            self._require_open()
-            found = self._matches.find(self._decider.rules, domain, descriptors)
-            if found is not None:
-                rule, key = found
-                waiting = self._decider.join(key, cost)
-                row = None if waiting is None else await waiting.wait(self._decider.refund)
-                if isinstance(row, AccessDenied):
-                    raise row
-                if row is None:
-                    asked = waiting is not None
-                    row = await self._decider.decide_one(key, cost, was_asked=asked)
-                decision = Decision(rule, row)
-                if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
-                    return decision
-                return await self._settle(domain, described(descriptors), cost, decision)
-        return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
+        self._require_open()
+        found = self._matches.find(self._decider.rules, domain, descriptors)
+        if found is None:
+            return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
+        rule, key = found
+        if rule is None:
+            return await self._pass(domain, descriptors)
+        waiting = self._decider.join(key, cost, timeout)
+        row = None if waiting is None else await waiting.wait(self._decider.refund)
+        if row is None or isinstance(row, Late):
+            row = await self._decider.decide_one(key, cost, waiting, row, timeout)
+        elif isinstance(row, AccessDenied):
+            raise row
+        decision = Decision(rule, row)
+        if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
+            return decision
+        return await self._settle(domain, described(descriptors), cost, decision, timeout)
 
     async def check_many(
         self,
@@ -309,7 +314,7 @@ class Limiter:
     ) -> list[Decision]:
         """Check requests that each meet one counter: no groups, no questions of who vetoes."""
         batch = Batch(Op.CHECK, [key for _, key in found], costs)
-        asked_at = anyio.current_time()
+        asked_at = loop_time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
         decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
@@ -318,14 +323,26 @@ class Limiter:
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
         return decisions
 
+    async def _pass(self, domain: str, descriptors: Descriptors) -> Decision:
+        """Answer a check that meets no rule, if the rules are known."""
+        if not self._decider.knows_rules:
+            return (await self._ask(Op.CHECK, domain, [described(descriptors)], [1], None))[0]
+        await self._turns.take()
+        return UNLIMITED
+
     async def _settle(
-        self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
+        self,
+        domain: str,
+        request: tuple[Descriptor, ...],
+        cost: int,
+        decision: Decision,
+        within: float | None,
     ) -> Decision:
         """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
         if self._raise_on_outage and decision.source is Source.POLICY:
             raise self._outage(1)
         decisions = [decision]
-        await self._ask_unknown(Op.CHECK, domain, [request], [cost], None, decisions)
+        await self._ask_unknown(Op.CHECK, domain, [request], [cost], within, decisions)
         return decisions[0]
 
     async def _ask_unknown(
@@ -387,7 +404,7 @@ class Limiter:
         if not batch.keys:
             await self._turns.take()
             return question.read(Verdicts(Outcomes(), [])), False
-        asked_at = anyio.current_time() if len(batch) > 1 else 0.0
+        asked_at = loop_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
         self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)

@@ -17,7 +17,13 @@ class Turns:
 
     async def take(self) -> None:
         """Count a call; at times, let others run and be cancelled."""
-        self._calls += 1
-        if self._calls >= _CALLS_PER_TURN:
-            self._calls = 0
+        if self.is_over():
             await anyio.lowlevel.checkpoint()
+
+    def is_over(self) -> bool:
+        """Count a call; whether others must run now. For who cannot wait for a coroutine to say."""
+        self._calls += 1
+        if self._calls < _CALLS_PER_TURN:
+            return False
+        self._calls = 0
+        return True
