@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import ringfence
+from benchmarks.django_app import django_apps
 from benchmarks.figure import Figure
 from benchmarks.served import served
 from ringfence import Decision, Limiter
@@ -65,6 +66,8 @@ def run(rounds: int) -> Iterator[Figure]:
         instant = BlockingInstant(limiter.check("bench", _KEY))
         yield from _compared("wsgi", rounds, *_wsgi_apps(instant, limiter))
         yield from _compared("flask", rounds, *_flask_apps(instant, limiter))
+        sites = [_calling(app) for app in django_apps((instant, limiter))]
+        yield from _compared("django", rounds, *sites)
 
 
 async def _asynchronous(rounds: int) -> list[Figure]:

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,7 +24,7 @@ from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from benchmarks.figure import Figure
 from node.demo.cluster import running_cluster
 
-__all__ = ["run"]
+__all__ = ["ports", "program", "run", "wait_up"]
 
 _RULES = """\
 domain: bench
@@ -44,15 +44,15 @@ def run(rounds: int) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(_RULES, "utf-8")
-        bare, gateway = _ports(), _ports()
+        bare, gateway = ports(2), ports(2)
         words = ["gateway", "--listen", f"127.0.0.1:{gateway[0]}"]
         words += ["--grpc", f"127.0.0.1:{gateway[1]}", "--log-level", "error"]
         with (
             running_cluster(rules, ["a"]) as nodes,
-            _program("benchmarks.bare", *map(str, bare)) as bare_main,
-            _program("node.entry", *words, "--cluster", nodes.url) as main,
+            program("benchmarks.bare", *map(str, bare)) as bare_main,
+            program("node.entry", *words, "--cluster", nodes.url) as main,
         ):
-            _wait_up(*gateway, *bare)
+            wait_up(*gateway, *bare)
             bare_worker, worker = _worker_of(bare_main), _worker_of(main)
             samples: dict[str, tuple[int, _Sample]] = {
                 "http_bare": (bare_worker, lambda: _over_http(bare[0], "bench")),
@@ -119,7 +119,7 @@ async def _over_grpc(port: int, domain: str) -> None:
 
 
 @contextmanager
-def _program(module: str, *words: str) -> Iterator[int]:
+def program(module: str, *words: str) -> Iterator[int]:
     """Run a server of granian's; gives the process id of its main process."""
     with subprocess.Popen([sys.executable, "-m", module, *words]) as process:
         try:
@@ -134,9 +134,10 @@ def _worker_of(pid: int) -> int:
     return int(worker)
 
 
-def _wait_up(*ports: int) -> None:
+def wait_up(*listening: int) -> None:
+    """Wait until somebody listens on every port."""
     give_up = time.monotonic() + _PATIENCE
-    for port in ports:
+    for port in listening:
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1.0).close()
@@ -146,11 +147,13 @@ def _wait_up(*ports: int) -> None:
                 time.sleep(0.05)
 
 
-def _ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
+def ports(count: int) -> list[int]:
+    """Ports that nobody has; held until all are found, so that they differ."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in held:
             each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+        return [each.getsockname()[1] for each in held]
 
 
 def _figure(name: str, values: list[float], unit: str) -> Figure:

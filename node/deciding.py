@@ -141,7 +141,7 @@ class Deciding:
         finally:
             self.waiting -= len(batch)
 
-    def join(self, key: bytes, cost: int) -> None:
+    def join(self, key: bytes, cost: int, within: float | None) -> None:
         """Nodes ask in batches."""
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:

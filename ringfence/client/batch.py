@@ -19,6 +19,7 @@ __all__ = [
     "Batch",
     "Done",
     "GiveBack",
+    "Late",
     "Row",
     "Target",
     "Verdicts",
@@ -131,7 +132,17 @@ class Verdicts:
 
     def row(self, index: int) -> Row:
         """Take one row out of the columns."""
-        return self.slice(index, index + 1).rows()[0]
+        all_ = self.outcomes
+        return (
+            all_.codes[index],
+            all_.limits[index],
+            all_.remaining[index],
+            all_.retry_after_ns[index],
+            all_.reset_after_ns[index],
+            all_.delay_ns[index],
+            all_.leases[index],
+            self.sources[index],
+        )
 
     def put(self, index: int, outcome: Outcome, source: Source) -> None:
         """Set one row."""
@@ -194,8 +205,17 @@ Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
 had in time. Called once."""
 
 
-Answered: TypeAlias = Row | AccessDenied | None
-"""What a lone check is told: its row, that we may not ask, or that nobody could be had in time."""
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A lone check waits no longer for the answer alone, which may come all the same."""
+
+    when_answered: Callable[[Done], None]
+    """Lets somebody hear the answer: never at once, and exactly once."""
+
+
+Answered: TypeAlias = Row | AccessDenied | Late | None
+"""What a lone check is told: its row, that we may not ask, that the answer takes too long, or that
+nobody could be had."""
 
 GiveBack: TypeAlias = Callable[[Batch, Sequence[int], Verdicts, float], None]
 """Gives back what rows of a batch were charged by a check that began at an instant."""
@@ -204,6 +224,10 @@ GiveBack: TypeAlias = Callable[[Batch, Sequence[int], Verdicts, float], None]
 class Waiting(Protocol):
     """Where a lone check that has joined others waits."""
 
+    @property
+    def asked_at(self) -> float:
+        """When the first of them asked."""
+
     async def wait(self, give_back: GiveBack) -> Answered:
         """Wait for the answer to the check that joined last."""
 
@@ -211,8 +235,11 @@ class Waiting(Protocol):
 class Target(Protocol):
     """Whoever decides a batch."""
 
-    def join(self, key: bytes, cost: int) -> Waiting | None:
-        """Let a lone check leave with others; None when it must be asked for as a batch."""
+    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
+        """Let a lone check leave with others; None when it must be asked for as a batch.
+
+        After `within` seconds, when given, the wait ends as `Late`.
+        """
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Decide `batch` and call `done`, at once or later, exactly once."""

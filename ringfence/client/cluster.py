@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
-from ringfence.client.batch import Batch, Row, Verdicts, Waiting
+from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
 from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
@@ -169,13 +169,15 @@ class Cluster:
             self.near.denials.drop(batch.keys)
         return verdicts
 
-    def join(self, key: bytes, cost: int) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """See `Decider`."""
-        return self._router.join(key, cost)
+        return self._router.join(key, cost, within)
 
-    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
+    def decide_one(
+        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+    ) -> Awaitable[Row]:
         """Decide a lone check: owner, standby, or the rule's `on_failure`."""
-        return self._router.decide_one(key, cost, was_asked=was_asked)
+        return self._router.decide_one(key, cost, asked, late, within)
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float

@@ -23,7 +23,7 @@ from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.rules import RuleSet
 from ringfence.transport.tls import NODE_NAME, ClientTls, load_client_tls
-from ringfence.transport.udp_anyio import AnyioUdp
+from ringfence.transport.udp_asyncio import AsyncioUdp
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
@@ -113,7 +113,7 @@ async def open_cluster(
     async with anyio.create_task_group() as tasks:
         try:
             # trio's own shell saves a lone check what anyio's detours cost.
-            shell = TrioUdp if in_trio_run() else AnyioUdp
+            shell = TrioUdp if in_trio_run() else AsyncioUdp
             transport = shell(on_bug=_log_bug, client=tls)
             await tasks.start(transport.run)
             cluster = Cluster(

@@ -20,7 +20,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ringfence.client.batch import Answered, Batch, GiveBack, Verdicts
+from ringfence.client.batch import Answered, Batch, Done, GiveBack, Late, Verdicts
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
 from ringfence.wire import Op
@@ -33,7 +33,18 @@ _LAST_CHARGED = Code.OVER_SOFT.value
 class Crowd(ABC):
     """Checks of one member by tasks that each wait for one row; `batch` grows by `join` alone."""
 
-    __slots__ = ("_gone", "_verdicts", "asked_at", "batch", "costs", "is_answered", "keys", "room")
+    __slots__ = (
+        "_gone",
+        "_late",
+        "_verdicts",
+        "asked_at",
+        "batch",
+        "costs",
+        "is_answered",
+        "is_late",
+        "keys",
+        "room",
+    )
 
     def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
@@ -44,9 +55,13 @@ class Crowd(ABC):
         self.costs: list[int] = []
         self.batch = Batch(Op.CHECK, self.keys, self.costs)
         self.is_answered = False
+        self.is_late = False
+        """Those who joined so far wait no longer; whoever comes now should not join them."""
         self._verdicts: Verdicts | None = None
         self._gone: list[tuple[int, GiveBack]] = []
         """Rows that nobody waits for any more."""
+        self._late: list[tuple[int, Done]] = []
+        """Rows that are waited for together with other answers by now."""
 
     def join(self, key: bytes, cost: int) -> None:
         """Add a row; whoever does calls `wait` at once, before anybody else joins."""
@@ -70,6 +85,17 @@ class Crowd(ABC):
             self._wake([answer] * len(self.keys))
         for at, give_back in self._gone:
             self._give_back(at, give_back)
+        for at, done in self._late:
+            done(answer.slice(at, at + 1) if isinstance(answer, Verdicts) else answer)
+
+    def be_late(self) -> None:
+        """Tell everybody who waits, unless there is an answer, that it takes too long."""
+        self.is_late = True
+        if not self.is_answered:
+            self._wake([Late(partial(self._hear, at)) for at in range(len(self.keys))])
+
+    def _hear(self, at: int, done: Done) -> None:
+        self._late.append((at, done))
 
     @abstractmethod
     def _wake(self, answers: Sequence[Answered]) -> None:
@@ -113,7 +139,8 @@ class _TrioCrowd(Crowd):
         return answer
 
     def _wake(self, answers: Sequence[Answered]) -> None:
-        for task, answer in zip(self._tasks, answers, strict=False):
+        tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
+        for task, answer in zip(tasks, answers, strict=False):
             if task is not None:
                 reschedule(task, Value(answer))
 
@@ -145,5 +172,5 @@ class _AsyncioCrowd(Crowd):
 
     def _wake(self, answers: Sequence[Answered]) -> None:
         for future, answer in zip(self._futures, answers, strict=False):
-            if not future.done():  # The task may have been cancelled meanwhile.
+            if not future.done():  # The task may have been cancelled meanwhile, or told of Late.
                 future.set_result(answer)

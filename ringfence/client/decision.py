@@ -11,6 +11,7 @@ from ringfence.wire import Source
 __all__ = [
     "NO_RULE",
     "UNDECIDED",
+    "UNLIMITED",
     "Decision",
     "Status",
     "decide",
@@ -173,7 +174,7 @@ class Decision:
     @property
     def leases(self) -> Batch | None:
         """What `release` gives back; None when no concurrency limit was met."""
-        return self._all.leases
+        return None if self._told is None else self._told.leases  # A row alone never has any.
 
     @property
     def is_permanent(self) -> bool:
@@ -324,3 +325,7 @@ def _wait_of(status: Status) -> float:
 
 def _or_infinite(value: float | None) -> float:
     return float("inf") if value is None else value
+
+
+UNLIMITED = decide([NO_RULE])
+"""The answer to a request that meets no rule."""

@@ -11,8 +11,9 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts, Waiting
-from ringfence.client.decision import NO_RULE, UNDECIDED, Decision, decide
+from ringfence.client.batch import CODE, SOURCE, Batch, Late, Row, Verdicts, Waiting
+from ringfence.client.clock import loop_time
+from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
 from ringfence.client.descriptors import (
     Descriptors,
     checked_cost,
@@ -54,14 +55,18 @@ class Decider(Protocol):
     ) -> Verdicts:
         """Decide every row; never raises for a member that cannot be had."""
 
-    def join(self, key: bytes, cost: int) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a check by its rule's own limit leave with others, and say where to wait for it.
 
-        None when it cannot; then, and when the wait brings no row, `decide_one` decides.
+        None when it cannot; then, and when the wait brings no row, `decide_one` decides. It brings
+        none after `within` seconds.
         """
 
-    def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Awaitable[Row]:
-        """Decide a lone check that could not join, or `was_asked` in vain.
+    def decide_one(
+        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+    ) -> Awaitable[Row]:
+        """Decide a lone check that could not join, or was `asked` in vain, or whose answer is
+        `late`; by the policy, `within` seconds after it was asked.
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
@@ -128,33 +133,32 @@ class Limiter:
         `timeout` (seconds) is the most this call takes; then the rules' `on_failure` decides.
         """
         cost = checked_cost(cost)
-        if timeout is None:
-            self._require_open()
-            near = self._near
-            known = None if near is None else near.again(domain, descriptors, cost)
-            found = None
-            if known is None:
-                found = self._matches.find(self._decider.rules, domain, descriptors)
-                if near is not None and found is not None:
-                    known = near.decide(domain, descriptors, *found, cost)
-            if known is not None:
-                if self._turns.are_over():
-                    await self._turns.give()
-                return known
-            if found is not None:
-                rule, key = found
-                waiting = self._decider.join(key, cost)
-                row = None if waiting is None else await waiting.wait(self._decider.refund)
-                if isinstance(row, AccessDenied):
-                    raise row
-                if row is None:
-                    asked = waiting is not None
-                    row = await self._decider.decide_one(key, cost, was_asked=asked)
-                decision = Decision(rule, row)
-                if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
-                    return decision
-                return await self._settle(domain, described(descriptors), cost, decision)
-        return (await self._ask(Op.CHECK, domain, [described(descriptors)], [cost], timeout))[0]
+        self._require_open()
+        near = self._near
+        known = None if near is None else near.again(domain, descriptors, cost)
+        if known is None:
+            found = self._matches.find(self._decider.rules, domain, descriptors)
+            if found is None:
+                asked = [described(descriptors)]
+                return (await self._ask(Op.CHECK, domain, asked, [cost], timeout))[0]
+            rule, key = found
+            if rule is None:
+                return await self._pass(domain, descriptors)
+            if near is not None:
+                known = near.decide(domain, descriptors, rule, key, cost)
+        if known is not None:
+            await self._turns.take()
+            return known
+        waiting = self._decider.join(key, cost, timeout)
+        row = None if waiting is None else await waiting.wait(self._decider.refund)
+        if row is None or isinstance(row, Late):
+            row = await self._decider.decide_one(key, cost, waiting, row, timeout)
+        elif isinstance(row, AccessDenied):
+            raise row
+        decision = Decision(rule, row)
+        if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
+            return decision
+        return await self._settle(domain, described(descriptors), cost, decision, timeout)
 
     def check_now(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision | None:
         """Decide at once if nobody needs to be asked, else None: then await `check`.
@@ -168,9 +172,9 @@ class Limiter:
             return None
         known = near.again(domain, descriptors, cost)
         if known is None:
-            found = self._matches.find(self._decider.rules, domain, descriptors)
-            if found is not None:
-                known = near.decide(domain, descriptors, *found, cost)
+            rule, key = self._matches.find(self._decider.rules, domain, descriptors) or (None, b"")
+            if rule is not None:
+                known = near.decide(domain, descriptors, rule, key, cost)
         return known
 
     async def check_many(
@@ -356,7 +360,7 @@ class Limiter:
         costs: list[int],
     ) -> list[Decision]:
         batch = Batch(Op.CHECK, [key for _, key in found], costs)
-        asked_at = anyio.current_time()
+        asked_at = loop_time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
         decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
@@ -376,8 +380,7 @@ class Limiter:
     ) -> list[Decision]:
         """Ask for the requests in some places, and put their decisions between those known."""
         if not places:
-            if self._turns.are_over():
-                await self._turns.give()
+            await self._turns.take()
         else:
             rest = [requests[place] for place in places]
             asked = [found[place] for place in places]
@@ -386,14 +389,26 @@ class Limiter:
                 known[place] = decision
         return [decision for decision in known if decision is not None]
 
+    async def _pass(self, domain: str, descriptors: Descriptors) -> Decision:
+        """Answer a check that meets no rule, if the rules are known."""
+        if not self._decider.knows_rules:
+            return (await self._ask(Op.CHECK, domain, [described(descriptors)], [1], None))[0]
+        await self._turns.take()
+        return UNLIMITED
+
     async def _settle(
-        self, domain: str, request: tuple[Descriptor, ...], cost: int, decision: Decision
+        self,
+        domain: str,
+        request: tuple[Descriptor, ...],
+        cost: int,
+        decision: Decision,
+        within: float | None,
     ) -> Decision:
         """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
         if self._raise_on_outage and decision.source is Source.POLICY:
             raise self._outage(1)
         decisions = [decision]
-        await self._ask_unknown(Op.CHECK, domain, [request], [cost], None, decisions)
+        await self._ask_unknown(Op.CHECK, domain, [request], [cost], within, decisions)
         return decisions[0]
 
     async def _ask_unknown(
@@ -460,7 +475,7 @@ class Limiter:
             if known is not None:
                 await self._turns.take()
                 return question.read(known), False
-        asked_at = anyio.current_time() if len(batch) > 1 else 0.0
+        asked_at = loop_time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
         self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)

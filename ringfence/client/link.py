@@ -19,6 +19,7 @@ from ringfence.client.asks import Ask
 from ringfence.client.batch import Batch
 from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd
+from ringfence.client.impatience import Impatience
 from ringfence.client.link_errors import CertificateExpired, error_of
 from ringfence.client.link_flight import REPLIES, Flight, Learn, Reply
 from ringfence.client.link_settings import LinkSettings
@@ -89,6 +90,7 @@ class Link:
         self._listener = listener
         self._random = random
         self._flight = Flight(settings, view)
+        self._impatience = Impatience(transport)
         self._state = _State.IDLE
         self._connection: Connection | None = None
         self._flush_planned = False
@@ -136,10 +138,13 @@ class Link:
         flight.add(Ask(batch, hops, stand_in, done, self._transport.now()))
         self._leave()
 
-    def join(self, key: bytes, cost: int) -> Crowd | None:
-        """Let a lone check leave with others; None when it cannot: `ask` says why."""
+    def join(self, key: bytes, cost: int, within: float | None) -> Crowd | None:
+        """Let a lone check leave with others; None when it cannot: `ask` says why.
+
+        After `within` seconds, when given, the wait ends as `Late`.
+        """
         crowd = self._flight.crowd
-        if crowd is None or len(crowd.keys) >= crowd.room:
+        if crowd is None or crowd.is_late or len(crowd.keys) >= crowd.room:
             if self._lost or self._state is _State.CLOSED:
                 return None
             crowd = self._flight.open_crowd(self._transport.now())
@@ -149,6 +154,8 @@ class Link:
             self._leave()
         else:
             crowd.join(key, cost)
+        if within is not None:
+            self._impatience.watch(crowd, within)
         return crowd
 
     def call(

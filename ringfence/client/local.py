@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from ringfence.client.batch import Batch, Row, Verdicts
+from anyio.lowlevel import checkpoint
+
+from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
 from ringfence.client.engines import new_engine
 from ringfence.client.turns import Turns
@@ -44,12 +46,15 @@ class LocalDecider:
         await self._turns.take()
         return self.decide_now(batch)
 
-    def join(self, key: bytes, cost: int) -> None:
+    def join(self, key: bytes, cost: int, within: float | None) -> None:
         """There is nobody to be asked together."""
 
-    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
+    async def decide_one(
+        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+    ) -> Row:
         """Decide a lone check now."""
-        await self._turns.take()
+        if self._turns.is_over():
+            await checkpoint()
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     def decide_now(self, batch: Batch) -> Verdicts:

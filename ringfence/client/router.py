@@ -5,6 +5,7 @@ standby in its place, then the rule's `on_failure`. Groups are all or nothing, a
 live with different owners: what was charged is given back at once when another member denied.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,7 @@ import anyio.lowlevel
 from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
 from ringfence.client.batch import (
     Batch,
+    Late,
     Row,
     Target,
     Verdicts,
@@ -23,6 +25,7 @@ from ringfence.client.batch import (
     age_ns_of,
     empty_verdicts,
 )
+from ringfence.client.clock import loop_time
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -114,36 +117,51 @@ class Router:
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
         """
-        gathering = _Gathering(batch, anyio.current_time(), [])
+        gathering = _Gathering(batch, loop_time(), [])
         await self._decide(gathering, self._attempts, hops, None, within)
         self._complete(gathering, vetoes)
         return gathering.verdicts
 
-    def join(self, key: bytes, cost: int) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a lone check leave with others for the member that decides it: the path of most.
 
         None when none can be asked like this; then, and when the wait brings no row, `decide_one`
-        must decide.
+        must decide. It brings none after `within` seconds, or when our patience is over.
         """
         routes = self.routes
-        if routes is None or self._patience is not None:
+        if routes is None:
             return None
         if routes is not self._joined_by:
             self._targets = routes.target_by_shard()
             self._joined_by = routes
         target = self._targets[shard_of(key)]
-        return None if target is None else target.join(key, cost)
+        if target is None:
+            return None
+        patience = self._patience
+        if patience is not None and (within is None or patience < within):
+            within = patience
+        return target.join(key, cost, within)
 
-    async def decide_one(self, key: bytes, cost: int, *, was_asked: bool) -> Row:
-        """Have a lone check decided that could not `join`, or whose owner did not answer.
+    async def decide_one(
+        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+    ) -> Row:
+        """Have a lone check decided that could not `join`, or whose owner did not answer, or not
+        yet; `within` seconds after it was `asked`, when that is given.
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
-        gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), anyio.current_time(), [])
-        attempts: Sequence[bool] = self._attempts
-        if was_asked:
-            attempts = attempts[1:]
-        await self._decide(gathering, attempts, 0, self._joined_by if was_asked else None, None)
+        now = loop_time()
+        asked_at = now if asked is None else asked.asked_at
+        gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), asked_at, [])
+        attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
+        if late is not None:
+            waiter = _Waiter(gathering.batch, gathering.missing)
+            gathering.waiters.append(waiter)
+            late.when_answered(waiter.resolve)
+        if within is None or asked_at + within > now:
+            left = None if within is None else asked_at + within - now
+            joined_by = None if asked is None else self._joined_by
+            await self._decide(gathering, attempts, 0, joined_by, left)
         self._complete(gathering, _always_vetoes)
         if gathering.verdicts.refusal is not None:
             raise gathering.verdicts.refusal
@@ -172,10 +190,10 @@ class Router:
     ) -> None:
         """Give back what `rows` were just charged, where they were charged; nobody waits for it.
 
-        `asked_at` is the instant of the check on the clock of `anyio.current_time`: the owner gives
+        `asked_at` is the instant of the check on the clock of `loop_time`: the owner gives
         nothing back to a window that began after it.
         """
-        age_ns = age_ns_of(asked_at, anyio.current_time())
+        age_ns = age_ns_of(asked_at, loop_time())
         for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
             charged = [i for i in rows if batch.costs[i] and verdicts.sources[i] == source]
             if not charged:
@@ -215,6 +233,8 @@ class Router:
         `asked` are the routes by which the owner was asked already.
         """
         batch = gathering.batch
+        if gathering.waiters and await self._be_patient(gathering):
+            return
         for stand_in in attempts:
             routes = self.routes
             if routes is None or (routes is asked and not stand_in):
@@ -252,6 +272,14 @@ class Router:
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
         await anyio.lowlevel.checkpoint()
+
+    async def _be_patient(self, gathering: "_Gathering") -> bool:
+        """Wait as long for an owner that was asked already as for any; whether it answered."""
+        give_up = math.inf if self._patience is None else gathering.asked_at + self._patience
+        with anyio.move_on_after(give_up - loop_time()):
+            await _wait_all(gathering.waiters)
+        self._take(gathering)
+        return not gathering.missing or gathering.verdicts.refusal is not None
 
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""

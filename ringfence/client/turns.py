@@ -17,15 +17,13 @@ class Turns:
 
     async def take(self) -> None:
         """Count a call; at times, let others run and be cancelled."""
-        if self.are_over():
-            await self.give()
+        if self.is_over():
+            await anyio.lowlevel.checkpoint()
 
-    def are_over(self) -> bool:
-        """Count a call; whether others must be let run, by `give`, before it ends."""
+    def is_over(self) -> bool:
+        """Count a call; whether others must run now. For who cannot wait for a coroutine to say."""
         self._calls += 1
-        return self._calls >= _CALLS_PER_TURN
-
-    async def give(self) -> None:
-        """Let others run and be cancelled."""
+        if self._calls < _CALLS_PER_TURN:
+            return False
         self._calls = 0
-        await anyio.lowlevel.checkpoint()
+        return True

@@ -5,7 +5,6 @@ none. What proxies ask at `/v1/auth` is `forward_auth`'s, Envoy's messages `rls`
 """
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from ringfence.gateway.bodies import (
 from ringfence.gateway.envoy_json import answer_json
 from ringfence.gateway.exchange import Exchange, Problem, Response
 from ringfence.gateway.forward_auth import ForwardAuth
+from ringfence.gateway.metrics import Metrics, decided
 from ringfence.gateway.openapi import document
 from ringfence.gateway.rls import RateLimitService
 from ringfence.gateway.settings import GatewaySettings
@@ -66,15 +66,16 @@ class Api:
         rls: RateLimitService,
         is_ready: Callable[[], bool],
     ) -> None:
-        self.counters: Counter[str] = Counter()
-        """Answers by path, and refusals by cause."""
+        self.counters = rls.counters
+        """Answers by path, decisions, and refusals by cause."""
+        self._metrics = Metrics(self.counters)
         self._limiter = limiter
         self._settings = settings
         self._tokens = tokens
         self._rls = rls
         self._is_ready = is_ready
         self._document = Response(200, document(settings, with_tokens=not tokens.is_open))
-        auth = ForwardAuth(limiter, settings)
+        auth = ForwardAuth(limiter, settings, self.counters)
         self._routes = {
             "/v1/check": _Route(_POST, Scope.CHECK, self._check),
             "/v1/peek": _Route(_POST, Scope.READ, self._peek),
@@ -82,6 +83,7 @@ class Api:
             "/v1/reset": _Route(_POST, Scope.ADMIN, self._reset),
             "/v1/acquire": _Route(_POST, Scope.CHECK, self._acquire),
             "/v1/auth": _Route(_GET, Scope.CHECK, auth.answer),
+            "/metrics": _Route(_GET, Scope.READ, self._tell_metrics),
             "/v1/counters": _Route(_GET, Scope.READ, self._tell_counters),
             "/shouldAllowRequest": _Route(_POST, Scope.CHECK, self._should_allow),
             "/json": _Route(_POST, Scope.CHECK, self._envoy_json),
@@ -203,6 +205,7 @@ class Api:
         decision = await self._limiter.check(
             self._settings.domain, {"client": asked.clientId}, timeout=self._settings.deadline
         )
+        self.counters[decided(decision)] += 1
         return self._write(exchange, ShouldAllowBody(decision.allowed))
 
     async def _envoy_json(self, exchange: Exchange) -> Response:
@@ -236,6 +239,11 @@ class Api:
     async def _tell_counters(self, exchange: Exchange) -> Response:
         return self._write(exchange, dict(sorted(self.counters.items())))
 
+    async def _tell_metrics(self, exchange: Exchange) -> Response:
+        self._metrics.is_ready = self._is_ready()
+        body, content_type = self._metrics.write(exchange.header("accept"))
+        return Response(200, body, content_type)
+
     async def _describe(self, exchange: Exchange) -> Response:
         return self._document
 
@@ -254,9 +262,11 @@ class Api:
         return read_body(await exchange.body(), exchange.header("content-type"), *kinds)
 
     def _one(self, exchange: Exchange, decision: Decision) -> Response:
+        self.counters[decided(decision)] += 1
         return self._write(exchange, decision_body(decision))
 
     def _many(self, exchange: Exchange, decisions: list[Decision]) -> Response:
+        self.counters.update(map(decided, decisions))
         return self._write(exchange, DecisionsBody([decision_body(each) for each in decisions]))
 
     def _write(self, exchange: Exchange, value: object) -> Response:

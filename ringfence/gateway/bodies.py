@@ -3,6 +3,7 @@
 The OpenAPI document is made from these very types, so it cannot promise what they do not keep.
 """
 
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from ringfence.client.decision import Decision, Status
 from ringfence.gateway.exchange import JSON, Problem
 from ringfence.rules import Rule
 from ringfence.rules.tree import place
+from ringfence.wire import Source
 
 __all__ = [
     "MSGPACK",
@@ -35,6 +37,8 @@ __all__ = [
 MSGPACK = "application/msgpack"
 _MSGPACKS = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 _LONGEST_BATCH = 1000
+_place = lru_cache(1024)(place)
+_SOURCES = [str(source) for source in Source]
 
 Domain = Annotated[str, Meta(min_length=1, max_length=255, description="Namespace of the rules.")]
 _Key = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -168,8 +172,8 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
     """Read a body as the first of `kinds` whose fields it has. Raises `Problem`."""
-    kind = _media_type(content_type)
-    if kind not in (*_MSGPACKS, JSON, ""):
+    kind = JSON if content_type == JSON else _media_type(content_type)
+    if kind != JSON and kind not in (*_MSGPACKS, ""):
         raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
     decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
     try:
@@ -192,6 +196,23 @@ def write_body(value: object, accept: str | None, content_type: str | None) -> t
 
 def decision_body(decision: Decision) -> DecisionBody:
     """Tell a decision."""
+    statuses = [_status_body(status) for status in decision.statuses]
+    if len(statuses) == 1:  # What decides alone says it all, and each question takes its time.
+        alone = statuses[0]
+        return DecisionBody(
+            alone.allowed,
+            alone.limit,
+            alone.remaining,
+            alone.retry_after,
+            alone.reset_after,
+            alone.delay,
+            alone.source,
+            alone.rule,
+            alone.over_soft,
+            alone.over_shadow,
+            not alone.allowed and alone.retry_after is None,
+            statuses,
+        )
     return DecisionBody(
         decision.allowed,
         decision.limit,
@@ -199,12 +220,12 @@ def decision_body(decision: Decision) -> DecisionBody:
         decision.retry_after,
         decision.reset_after,
         decision.delay,
-        str(decision.source),
+        _SOURCES[decision.source],
         _rule_place(decision.rule),
         decision.over_soft,
         decision.over_shadow,
         decision.is_permanent,
-        [_status_body(status) for status in decision.statuses],
+        statuses,
     )
 
 
@@ -216,7 +237,7 @@ def _status_body(status: Status) -> StatusBody:
         status.retry_after,
         status.reset_after,
         status.delay,
-        str(status.source),
+        _SOURCES[status.source],
         _rule_place(status.rule),
         status.over_soft,
         status.over_shadow,
@@ -224,7 +245,7 @@ def _status_body(status: Status) -> StatusBody:
 
 
 def _rule_place(rule: Rule | None) -> str | None:
-    return None if rule is None or not rule.domain else place(rule.domain, rule.path)
+    return None if rule is None or not rule.domain else _place(rule.domain, rule.path)
 
 
 def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:

@@ -37,15 +37,17 @@ async def answer_json(service: RateLimitService, body: bytes) -> Response:
 def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
     try:
         told = json.loads(body)
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")  # What `ParseDict` answers by all sorts of errors.
         negative = _take_negative(told)
         return json_format.ParseDict(told, RateLimitRequest()), negative
     except (ValueError, RecursionError, json_format.ParseError) as error:
         raise Problem(400, f"the body is no RateLimitRequest: {error}", cause="bad_body") from error
 
 
-def _take_negative(told: Any) -> list[bool]:
+def _take_negative(told: dict[str, Any]) -> list[bool]:
     """Take out the field that the package's messages do not have yet."""
-    descriptors = told.get("descriptors") if isinstance(told, dict) else None
+    descriptors = told.get("descriptors")
     if not isinstance(descriptors, list):
         return []
     found = []

@@ -82,19 +82,45 @@ async def bounded_body(body: Body, length: str | None, most: int, within: float)
     """Read a body of at most `most` bytes in at most `within` seconds. Raises `Problem`."""
     if length is not None and (not length.isdecimal() or int(length) > most):
         raise _too_large(most)
-    read = b""
+    task = asyncio.current_task()
+    assert task is not None
+    # What `asyncio.timeout` does, at a third of what it costs: every request comes by here.
+    alarm = _Alarm(task)
+    timer = asyncio.get_running_loop().call_later(within, alarm.ring)
     try:
-        async with asyncio.timeout(within):
-            if length is not None:
-                return await body()  # The server holds the client to what it said.
-            async for chunk in body:
-                read += chunk
-                if len(read) > most:
-                    raise _too_large(most)
-    except TimeoutError:
+        if length is not None:
+            return await body()  # The server holds the client to what it said.
+        return await _all_of(body, most)
+    except asyncio.CancelledError:
+        if not alarm.has_rung or task.uncancel():
+            raise
         raise Problem(
             408, f"the body was not complete after {within:g} s", [("Connection", "close")]
         ) from None
+    finally:
+        timer.cancel()
+
+
+class _Alarm:
+    """Cancels a task, once."""
+
+    __slots__ = ("_task", "has_rung")
+
+    def __init__(self, task: "asyncio.Task[object]") -> None:
+        self._task = task
+        self.has_rung = False
+
+    def ring(self) -> None:
+        self.has_rung = True
+        self._task.cancel()
+
+
+async def _all_of(body: Body, most: int) -> bytes:
+    read = b""
+    async for chunk in body:
+        read += chunk
+        if len(read) > most:
+            raise _too_large(most)
     return read
 
 

@@ -4,11 +4,13 @@ For nginx's `auth_request`, Caddy's and Traefik's forward authentication, and HA
 the original request was and how a denial is answered; which descriptors it has is `Keys`' affair.
 """
 
+from collections import Counter
 from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.exchange import Exchange, Problem, Response
+from ringfence.gateway.metrics import decided
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
@@ -22,8 +24,9 @@ _DENIALS = {"429": 429, "403": 403}
 class ForwardAuth:
     """Answers 200, or 429 or 403, with the headers of the limit that decided."""
 
-    def __init__(self, limiter: Limiter, settings: GatewaySettings) -> None:
+    def __init__(self, limiter: Limiter, settings: GatewaySettings, counters: Counter[str]) -> None:
         self._limiter = limiter
+        self._counters = counters
         self._domain = settings.domain
         self._deadline = settings.deadline
         self._deny_status = settings.deny_status
@@ -44,6 +47,7 @@ class ForwardAuth:
         if not descriptors:
             return Response(200)
         decision = await self._limiter.check(self._domain, descriptors, timeout=self._deadline)
+        self._counters[decided(decision)] += 1
         headers = self._headers.of(decision)
         if decision.allowed:
             return Response(200, headers=headers)

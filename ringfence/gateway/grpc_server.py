@@ -1,21 +1,18 @@
-"""The gRPC port: Envoy's rate limit service and the standard health service, on asyncio.
+"""The gRPC port: Envoy's rate limit service and the standard health service.
 
-Decides who may call, how much may be under way, and how errors read as gRPC statuses; what is
-answered is `rls`'s.
+Decides who may call and how errors read as gRPC statuses; what is answered is `rls`'s, how calls
+travel `grpc_port`'s.
 """
 
 import logging
-from collections import Counter
-from pathlib import Path
-from typing import Any
+import ssl
 
-import grpc
-from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
 
 from ringfence.errors import ConfigError, RingfenceError
+from ringfence.gateway.grpc_health import Health
+from ringfence.gateway.grpc_port import Answer, GrpcPort, Refusal, Status
+from ringfence.gateway.http2_heads import Head
 from ringfence.gateway.rls import BadRequest, RateLimitService
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.gateway.tokens import Scope, Tokens
@@ -26,20 +23,10 @@ __all__ = ["GrpcServer"]
 logger = logging.getLogger("ringfence.gateway")
 
 _SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
+_SHOULD_RATE_LIMIT = f"/{_SERVICE}/ShouldRateLimit"
 _HEALTH_NAMES = ("", "ratelimit", _SERVICE)
 """The second is the one that Envoy's `ratelimit` answers to."""
-_MOST_AT_ONCE = 4096
 _DRAIN = 2.0
-_OPTIONS = [
-    ("grpc.so_reuseport", 1),  # The workers share the port.
-    ("grpc.max_metadata_size", 16_384),
-    ("grpc.max_connection_age_ms", 24 * 3_600_000),
-    ("grpc.max_connection_age_grace_ms", 60_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-]
-
-_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class GrpcServer:
@@ -48,97 +35,87 @@ class GrpcServer:
     def __init__(
         self, service: RateLimitService, tokens: Tokens, settings: GatewaySettings, at: Address
     ) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters = service.counters
         self._service = service
         self._tokens = tokens
         self._settings = settings
         self._at = at
-        self._health = health_aio.HealthServicer()
-        self._server: grpc.aio.Server | None = None
+        self._health = Health(_HEALTH_NAMES)
+        self._health_calls = {
+            "/grpc.health.v1.Health/Check": self._health.check,
+            "/grpc.health.v1.Health/List": self._health.list,
+            "/grpc.health.v1.Health/Watch": self._health.watch,
+        }
+        self._port = GrpcPort(
+            self._answer, settings.max_body, settings.body_timeout, self._count_refusal
+        )
 
     async def start(self) -> int:
         """Listen; returns the port. Raises `ConfigError` when the port cannot be had."""
-        options = [*_OPTIONS, ("grpc.max_receive_message_length", self._settings.max_body)]
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_AT_ONCE)
-        handler: grpc.RpcMethodHandler[bytes, RateLimitResponse]
-        handler = grpc.unary_unary_rpc_method_handler(
-            self._should_rate_limit,
-            # The message is read by ourselves: gRPC would call a broken one an unknown error.
-            response_serializer=RateLimitResponse.SerializeToString,
-        )
-        generic = grpc.method_handlers_generic_handler(_SERVICE, {"ShouldRateLimit": handler})
-        server.add_generic_rpc_handlers((generic,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        await self._tell(health_pb2.HealthCheckResponse.NOT_SERVING)
-        host, port = self._at
-        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            port = (
-                server.add_secure_port(place, self._credentials())
-                if self._settings.tls_cert
-                else server.add_insecure_port(place)
-            )
-        except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {place} for gRPC: {error}") from error
-        await server.start()
-        self._server = server
-        return port
+        return await self._port.start(self._at, self._tls())
 
     async def set_ready(self) -> None:
         """Tell those who watch our health that they may call."""
-        await self._tell(health_pb2.HealthCheckResponse.SERVING)
+        self._health.set_serving()
 
     async def stop(self) -> None:
         """Tell everybody to go elsewhere, finish what is under way, close."""
-        await self._health.enter_graceful_shutdown()
-        if self._server is not None:
-            await self._server.stop(_DRAIN)
+        self._health.end()
+        await self._port.stop(_DRAIN)
 
-    async def _tell(self, status: Any) -> None:
-        for name in _HEALTH_NAMES:
-            await self._health.set(name, status)
-
-    def _credentials(self) -> grpc.ServerCredentials:
+    def _tls(self) -> ssl.SSLContext | None:
         settings = self._settings
-        ca = settings.tls_client_ca
-        pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
-        return grpc.ssl_server_credentials(
-            [pair], Path(ca).read_bytes() if ca else None, require_client_auth=bool(ca)
-        )
+        if not settings.tls_cert:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            if settings.tls_client_ca:
+                context.load_verify_locations(settings.tls_client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except OSError as error:  # That of a file, or one that is no certificate.
+            raise ConfigError(f"tls_cert, tls_key or tls_client_ca: {error}") from error
+        context.set_alpn_protocols(["h2"])
+        return context
 
-    async def _should_rate_limit(self, message: bytes, context: _Context) -> RateLimitResponse:
+    def _count_refusal(self, cause: str) -> None:
+        self.counters[f"refused_{cause}"] += 1
+
+    async def _answer(self, head: Head, message: bytes) -> Answer:
+        if head.path == _SHOULD_RATE_LIMIT:
+            return await self._should_rate_limit(head, message)
+        call = self._health_calls.get(head.path)
+        if call is None:
+            raise Refusal(Status.UNIMPLEMENTED, f"there is no {head.path} here")
+        return await call(message)
+
+    async def _should_rate_limit(self, head: Head, message: bytes) -> bytes:
         if not self._tokens.is_open:
-            await self._admit(context)
+            self._admit(head)
         self.counters["grpc"] += 1
         try:
-            request = RateLimitRequest.FromString(message)
-            return await self._service.should_rate_limit(request)
+            return await self._service.answer(message)
         except DecodeError as error:
-            self.counters["refused_bad_body"] += 1
-            code, why = grpc.StatusCode.INVALID_ARGUMENT, f"no RateLimitRequest: {error}"
+            self._count_refusal("bad_body")
+            code, why = Status.INVALID_ARGUMENT, f"no RateLimitRequest: {error}"
         except (BadRequest, ConfigError) as error:
-            self.counters["refused_bad_request"] += 1
-            code, why = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            self._count_refusal("bad_request")
+            code, why = Status.INVALID_ARGUMENT, str(error)
         except RingfenceError as error:
-            self.counters["refused_no_cluster"] += 1
-            code, why = grpc.StatusCode.UNAVAILABLE, str(error)
+            self._count_refusal("no_cluster")
+            code, why = Status.UNAVAILABLE, str(error)
         except Exception:
             logger.exception("a bug in Ringfence, met by ShouldRateLimit")
             self.counters["bugs"] += 1
-            code, why = grpc.StatusCode.INTERNAL, "a bug in the gateway; its log has more"
-        await context.abort(code, why)
-        raise AssertionError("abort always raises")
+            code, why = Status.INTERNAL, "a bug in the gateway; its log has more"
+        raise Refusal(code, why)
 
-    async def _admit(self, context: _Context) -> None:
-        sent = dict(context.invocation_metadata() or ())
-        authorization = sent.get("authorization")
-        scopes = self._tokens.scopes_of(authorization if isinstance(authorization, str) else None)
+    def _admit(self, head: Head) -> None:
+        scopes = self._tokens.scopes_of(head.fields.get("authorization"))
         if scopes is None:
-            self.counters["refused_unauthorized"] += 1
+            self._count_refusal("unauthorized")
             why = "send the metadata authorization: Bearer NAME.SECRET with a known token"
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
-        elif Scope.CHECK not in scopes:
-            self.counters["refused_forbidden"] += 1
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED, "the token lacks the scope check"
-            )
+            raise Refusal(Status.UNAUTHENTICATED, why)
+        if Scope.CHECK not in scopes:
+            self._count_refusal("forbidden")
+            raise Refusal(Status.PERMISSION_DENIED, "the token lacks the scope check")

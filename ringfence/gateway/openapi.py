@@ -1,7 +1,6 @@
 """The OpenAPI document of the gateway, made from the types that read and write its bodies.
 
-`POST /json` is not in it: it takes the JSON form of a protobuf message, which its own definition
-describes.
+The bodies of `POST /json` are protobuf messages in their JSON form: `envoy_schema` has those.
 """
 
 import json
@@ -23,6 +22,7 @@ from ringfence.gateway.bodies import (
     ShouldAllowBody,
     Wait,
 )
+from ringfence.gateway.envoy_schema import ENVOY_SCHEMAS
 from ringfence.gateway.exchange import JSON
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import PROBLEM_JSON
@@ -74,6 +74,7 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
     """Write the document as JSON; `with_tokens` when callers must prove who they are."""
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
     _bound(schemas, settings)
+    schemas |= ENVOY_SCHEMAS
     schemas["Problem"] = _PROBLEM
     one, many = _ref("DecisionBody"), _ref("DecisionsBody")
     paths: _Json = {
@@ -89,8 +90,10 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         "/shouldAllowRequest": _post(
             "May this client do this now?", ["ShouldAllow"], _ref("ShouldAllowBody")
         ),
+        "/json": _envoy(),
         "/v1/auth": _auth(),
         "/v1/counters": {"get": _get("Answers and refusals of this worker.", _COUNTERS)},
+        "/metrics": {"get": _metrics()},
         "/healthz": {"get": _get("Whether it lives.", _STATUS)},
         "/readyz": {"get": _readyz()},
         "/openapi.json": {"get": _get("This document.", {"type": "object"})},
@@ -138,6 +141,35 @@ def _post(summary: str, asked: list[str], answer: _Json) -> _Json:
 def _get(summary: str, answer: _Json) -> _Json:
     responses = {"200": {"description": "Told.", "content": {JSON: {"schema": answer}}}}
     return {"summary": summary, "responses": responses}
+
+
+def _metrics() -> _Json:
+    content = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        "summary": "Counts of this worker, for Prometheus.",
+        "responses": {"200": {"description": "Told.", "content": content}},
+    }
+
+
+def _envoy() -> _Json:
+    """Envoy's `RateLimitService.ShouldRateLimit`, as JSON."""
+    answer = {JSON: {"schema": _ref("RateLimitResponse")}}
+    responses: _Json = {
+        "200": {"description": "It may pass.", "content": answer},
+        "429": {"description": "It is over a limit.", "content": answer},
+    }
+    mistakes = {status: _MISTAKES[status] for status in ("400", "408", "413")}
+    mistakes["500"] = "No member of the cluster can answer."
+    return {
+        "post": {
+            "summary": "Envoy's rate limit service.",
+            "requestBody": {
+                "required": True,
+                "content": {JSON: {"schema": _ref("RateLimitRequest")}},
+            },
+            "responses": responses | _problems(mistakes),
+        }
+    }
 
 
 def _readyz() -> _Json:

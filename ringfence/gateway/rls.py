@@ -5,6 +5,7 @@ messages are those of the package `xds-protos`. Where it differs from `envoyprox
 request is all or nothing, and what is denied is not charged.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.limiter import Limiter
+from ringfence.gateway.metrics import decided
 from ringfence.gateway.rls_metadata import describe
 from ringfence.http.headers import LimitHeaders
 from ringfence.limiter import Algorithm, Limit
@@ -60,9 +62,18 @@ class RateLimitService:
     """Answers `ShouldRateLimit`."""
 
     def __init__(self, limiter: Limiter, headers: LimitHeaders, settings: RlsSettings) -> None:
+        self.counters: Counter[str] = Counter()
+        """What all faces of this gateway count; see `metrics`."""
         self._limiter = limiter
         self._headers = headers
         self._settings = settings
+
+    async def answer(self, message: bytes) -> bytes:
+        """Decide a request as it travels; raises `DecodeError`, too."""
+        request = RateLimitRequest.FromString(message)
+        response = await self.should_rate_limit(request)
+        written: bytes = response.SerializeToString()
+        return written
 
     async def should_rate_limit(
         self, request: RateLimitRequest, negative: Sequence[bool] = ()
@@ -77,6 +88,7 @@ class RateLimitService:
             decision = await self._mixed(request, asked, gives_back)
         else:
             decision = await self._check(request.domain, asked, request.hits_addend or 1)
+        self.counters[decided(decision)] += 1
         statuses = decision.statuses
         if self._settings.quota and _passes_as_quota(statuses):
             # Told of what passes: the others deny nobody.

@@ -101,7 +101,8 @@ class LimitHeaders:
             fields.append(("Retry-After", str(wait)))
         if not (self._tells_ietf or self._tells_x):
             return fields
-        if decision.source is not _OWNER or len(decision.statuses) > 1:
+        statuses = decision.statuses
+        if len(statuses) > 1 or statuses[0].source is not _OWNER:
             outage = outage_of(decision)
             if outage is not None:
                 fields.append((OUTAGE_HEADER, outage))
@@ -110,7 +111,7 @@ class LimitHeaders:
             # A denial shows the wait in both, since `Retry-After` must not end before `t` does.
             window = ceil(told.reset_after) if wait is None else wait
             if self._tells_ietf:
-                self._add_ietf(fields, decision.statuses, told, told.rule, window)
+                self._add_ietf(fields, statuses, told, told.rule, window)
             if self._tells_x:
                 self._add_x(fields, told, wait, window)
         return fields

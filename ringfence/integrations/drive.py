@@ -61,11 +61,6 @@ class Troubles:
         """Whether the limiter is not to be asked now."""
         return self._rests_until is not None and self._rests_until > self._clock()
 
-    def require_rested(self) -> None:
-        """Raise `LimiterFailed` while the limiter is not to be asked."""
-        if self.is_resting:
-            raise LimiterFailed
-
     def note(self, error: Exception) -> LimiterFailed:
         """Remember and log a failure; return what the policy is told."""
         now = self._clock()
@@ -83,7 +78,8 @@ async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal |
         effect = next(steps)
         while True:
             try:
-                troubles.require_rested()
+                if troubles.is_resting:
+                    raise LimiterFailed
                 answer = await perform(effect)
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
@@ -130,7 +126,8 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
         effect = next(steps)
         while True:
             try:
-                troubles.require_rested()
+                if troubles.is_resting:
+                    raise LimiterFailed
                 answer = _perform_blocking(limiter, effect)
             except LimiterFailed as failed:
                 effect = steps.throw(failed)

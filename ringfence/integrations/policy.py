@@ -69,6 +69,7 @@ class Policy:
         self._exempt_paths = frozenset(settings.exempt_paths)
         globs = [translate(path) for path in settings.exempt_paths if "*" in path]
         self._exempt_globs = re.compile("|".join(globs)) if globs else None
+        self._exempt_when = settings.exempt_when
         self._settles = settings.deduct_when is not None or settings.cost_after is not None
         if settings.domain is not None and settings.limit is not None:
             raise ConfigError(
@@ -111,7 +112,9 @@ class Policy:
         `owner` has the limiter that is asked here, and must settle by it what is spent.
         """
         request = visit.request
-        if not self.is_enabled or self._is_exempt(request):
+        if not self.is_enabled or self.exempts(request.method, request.path):
+            return None
+        if self._exempt_when is not None and self._exempt_when(request):
             return None
         cost = self._cost(request)
         asks = self._asks(request)
@@ -158,12 +161,6 @@ class Policy:
         return None
 
     # -- reading a request ---------------------------------------------------------------------
-
-    def _is_exempt(self, request: Request) -> bool:
-        if self.exempts(request.method, request.path):
-            return True
-        when = self.settings.exempt_when
-        return when is not None and when(request)
 
     def _cost(self, request: Request) -> int:
         cost = self.settings.cost

@@ -1,7 +1,7 @@
 """Messages between hosts: what every transport offers, and the values that configure one.
 
-Light to import. QUIC is in `udp_trio` and `udp_anyio` (shells around `endpoint`), the transport of
-tests and simulations in `memory`, certificates in `tls` and `authority`: import them by name.
+Light to import. QUIC is in `udp_trio` and `udp_asyncio` (shells around `endpoint`), the transport
+of tests and simulations in `memory`, certificates in `tls` and `authority`: import them by name.
 """
 
 from ringfence.transport.interface import (

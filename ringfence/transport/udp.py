@@ -1,7 +1,7 @@
 """The half of the UDP shells that does not wait: one socket, an endpoint, and calls for later.
 
 Decides how datagrams get from the socket to the endpoint and back, and what socket errors mean.
-Waiting, and with it the choice between trio and anyio, is left to `udp_trio` and `udp_anyio`.
+Waiting, and with it the choice between trio and anyio, is left to `udp_trio` and `udp_asyncio`.
 
 A node on a host with several addresses should listen on one of them by name: a socket bound to
 0.0.0.0 or :: answers from whichever address the kernel's routes choose, and a peer that asked

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from ringfence.client.batch import Verdicts
+from ringfence.client.batch import Late, Verdicts
 from ringfence.client.crowd import new_crowd
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcomes
@@ -124,5 +124,49 @@ def test_a_caller_cancelled_just_as_it_is_answered_either_knows_or_is_given_back
             crowd.resolve(verdicts(Code.ALLOWED))
             tasks.cancel_scope.cancel()
         assert [*told, *given_back.keys] == [b"a"]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_who_is_late_goes_on_and_may_hear_the_answer_all_the_same(backend):
+    async def run():
+        crowd, given_back, heard = new_crowd(0.0, 100), GivenBack(), []
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b"], tasks, given_back)
+            crowd.be_late()
+        assert [type(each) for each in told.values()] == [Late, Late]
+        told[b"b"].when_answered(heard.append)
+        crowd.resolve(verdicts(Code.ALLOWED, Code.DENIED))
+        assert [each.outcomes.codes for each in heard] == [[Code.DENIED]]
+        assert given_back.keys == []
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_who_joins_a_late_crowd_is_answered_with_it(backend):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        async with anyio.create_task_group() as tasks:
+            early = await waiting(crowd, [b"a"], tasks, GivenBack())
+            crowd.be_late()
+            later = await waiting(crowd, [b"b"], tasks, GivenBack())
+            crowd.resolve(None)
+        assert isinstance(early[b"a"], Late)
+        assert later == {b"b": None}
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_what_is_answered_is_not_late(backend):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a"], tasks, GivenBack())
+            crowd.resolve(verdicts(Code.ALLOWED))
+            crowd.be_late()
+        assert told[b"a"][0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)

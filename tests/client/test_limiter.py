@@ -752,10 +752,10 @@ class Elsewhere:
         verdicts.refusal = self.denial
         return verdicts
 
-    def join(self, key, cost):
+    def join(self, key, cost, within):
         return None
 
-    async def decide_one(self, key, cost, *, was_asked):
+    async def decide_one(self, key, cost, asked, late, within):
         verdicts = await self.decide(Batch(Op.CHECK, [key], [cost]), None, None)
         if verdicts.refusal is not None:
             raise verdicts.refusal

@@ -41,7 +41,6 @@ def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
         {},
         {"place": "p"},
         {"free": "f"},
-        {"nobody": "knows"},
         {"user": 5},
         {"user": ["list"]},
         {5: "user"},
@@ -53,7 +52,28 @@ def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
         for _ in range(2):
             assert found.find(known, "d", descriptors) is None
             assert found.find_all(known, "d", [{"user": "ann"}, descriptors]) is None
-    assert found.find(known, "elsewhere", {"user": "ann"}) is None
+
+
+def test_what_meets_no_rule_is_told_as_such_but_not_among_many():
+    known, found = rules(), Matches()
+
+    assert found.find(known, "d", {"nobody": "knows"}) == (None, b"")
+    assert found.find(known, "elsewhere", {"user": "ann"}) == (None, b"")
+    assert found.find(known, "d", {"nobody": 5}) is None
+    assert found.find_all(known, "d", [{"user": "ann"}, {"nobody": "knows"}]) is None
+
+
+def test_a_lone_descriptor_is_found_in_whatever_form_it_comes():
+    known, found = rules(), Matches()
+    met = found.find(known, "d", {"user": "ann"})
+
+    assert met is not None
+    for form in (
+        [{"user": "ann"}],
+        Descriptor((("user", "ann"),)),
+        [Descriptor((("user", "ann"),))],
+    ):
+        assert found.find(known, "d", form) == met
 
 
 def test_limits_that_must_travel_with_the_check_are_left_to_the_rules():

@@ -1,9 +1,13 @@
+import asyncio
 from itertools import count
 
+import pytest
 import trio
 
 from hashring import Member, NodeId, Ring, View, shard_of
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Late, Verdicts
+from ringfence.client.clock import loop_time
+from ringfence.client.crowd import new_crowd
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
@@ -619,3 +623,126 @@ async def test_what_gives_back_is_never_asked_twice_for_impatience(autojump_cloc
 
     assert verdicts.sources == [Source.OWNER]
     assert town.standby(key).asked == []
+
+
+# -- lone checks -----------------------------------------------------------------------------------
+
+
+class Door:
+    """A member that lone checks join one by one, as over a link."""
+
+    def __init__(self, member):
+        self._member = member
+
+    def __getattr__(self, name):
+        return getattr(self._member, name)
+
+    def join(self, key, cost, within):
+        crowd = new_crowd(loop_time(), 1)
+        crowd.join(key, cost)
+        if within is not None:
+            trio.lowlevel.spawn_system_task(self._be_late, crowd, within)
+        self._member.ask(crowd.batch, hops=0, stand_in=False, done=crowd.resolve)
+        return crowd
+
+    async def _be_late(self, crowd, within):
+        await trio.sleep(within)
+        crowd.be_late()
+
+
+class Street(Town):
+    """A town that lone checks are asked in."""
+
+    def __init__(self, ring=RING, patience=None):
+        super().__init__(ring, patience)
+        self.router.routes = Routes(ring, {name: Door(each) for name, each in self.members.items()})
+
+    async def check_one(self, key, within=None):
+        """As the limiter does; the row's source and code."""
+        waiting = self.router.join(key, 1, within)
+        row = await waiting.wait(self.router.refund)
+        if row is None or isinstance(row, Late):
+            row = await self.router.decide_one(key, 1, waiting, row, within)
+        return Source(row[7]), Code(row[0])
+
+
+async def test_a_lone_check_of_a_slow_owner_is_joined_by_the_standby(autojump_clock):
+    town = Street(patience=0.007)
+    key = key_of("a")
+    town.owner(key).holds = []
+    begun = trio.current_time()
+
+    assert await town.check_one(key) == (Source.STANDBY, Code.ALLOWED)
+
+    assert trio.current_time() - begun < 0.01
+    town.owner(key).let_go()
+    assert town.owner(key).left(key) == 3, "what it charged too late was given back"
+    assert town.standby(key).left(key) == 2
+
+
+async def test_a_lone_check_has_an_answer_by_its_deadline_and_what_comes_later_stays_counted(
+    autojump_clock,
+):
+    town = Street(patience=0.007)
+    key = key_of("a")
+    for member in (town.owner(key), town.standby(key)):
+        member.holds = []
+    begun = trio.current_time()
+
+    assert await town.check_one(key, within=0.018) == (Source.POLICY, Code.ALLOWED)
+
+    assert trio.current_time() - begun == pytest.approx(0.018)
+    town.owner(key).let_go()
+    assert town.owner(key).left(key) == 2
+
+
+async def test_a_deadline_below_the_patience_asks_nobody_else(autojump_clock):
+    town = Street(patience=0.007)
+    key = key_of("a")
+    town.owner(key).holds = []
+
+    begun = trio.current_time()
+
+    assert await town.check_one(key, within=0.002) == (Source.POLICY, Code.ALLOWED)
+
+    assert trio.current_time() - begun == pytest.approx(0.002)
+    assert town.standby(key).asked == []
+
+
+async def test_a_neighbours_short_deadline_takes_no_patience_from_a_lone_check(autojump_clock):
+    town = Street(patience=0.007)
+    key = key_of("a")
+    town.owner(key).holds = []
+    waiting = town.router.join(key, 1, None)
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def be_late_then_answer():
+            await trio.sleep(0.001)
+            waiting.be_late()
+            await trio.sleep(0.003)
+            town.owner(key).let_go()
+
+        late = await waiting.wait(town.router.refund)
+        row = await town.router.decide_one(key, 1, waiting, late, None)
+
+    assert row[7] == Source.OWNER
+    assert town.standby(key).asked == []
+    assert town.owner(key).left(key) == 2
+
+
+def test_a_charge_that_asyncio_tells_outside_of_any_task_is_given_back():
+    async def main():
+        town = Street()
+        key = key_of("a")
+        town.owner(key).holds = []
+        waiting = asyncio.ensure_future(town.check_one(key))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        asyncio.get_running_loop().call_soon(town.owner(key).let_go)
+        await asyncio.sleep(0)
+        return town.owner(key).left(key)
+
+    assert asyncio.run(main()) == 3

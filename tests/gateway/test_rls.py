@@ -270,3 +270,9 @@ async def test_the_json_face_has_the_status_codes_of_the_service_it_stands_in_fo
     assert ("retry-after", "30") in answers[1].headers
     assert json.loads(answers[2].body)["statuses"][0]["limitRemaining"] == 1
     assert {each.status for each in odd} == {400}
+
+
+@pytest.mark.parametrize("body", [b"-2.2e-28", b"7", b"null", b"[]", b'"text"', b"[[1]]"])
+async def test_json_that_is_no_object_is_refused_as_such(body: bytes) -> None:
+    async with api() as gateway:
+        assert (await post(gateway, "/json", body)).status == 400

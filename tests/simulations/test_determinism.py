@@ -33,7 +33,7 @@ OUTSIDE = {
     "ringfence/transport/icmp.py": "a real network",
     "ringfence/transport/tls.py": "certificates have dates",
     "ringfence/transport/udp.py": "a real network",
-    "ringfence/transport/udp_anyio.py": "a real network",
+    "ringfence/transport/udp_asyncio.py": "a real network",
     "ringfence/transport/udp_trio.py": "a real network",
     "simulations/cli": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",

@@ -1,4 +1,4 @@
-"""The anyio shell over real sockets on loopback, under trio and under asyncio."""
+"""The shells over real sockets on loopback: that of asyncio, and that of trio by the same tests."""
 
 import signal
 import subprocess
@@ -6,17 +6,20 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
 import pytest
+from trio.lowlevel import in_trio_run
 
 from ringfence.errors import ConfigError
 from ringfence.transport.authority import issue, new_authority, self_signed
 from ringfence.transport.closing import TransportCode
 from ringfence.transport.interface import Address, Connection
 from ringfence.transport.tls import ClientTls, ServerTls
-from ringfence.transport.udp_anyio import AnyioUdp
+from ringfence.transport.udp_asyncio import AsyncioUdp
+from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire.errors import ErrorCode
 
 BACKENDS = ["trio", "asyncio"]
@@ -83,8 +86,15 @@ def report(error: Exception) -> None:
     raise error
 
 
-def node(tls: ServerTls | None = None) -> AnyioUdp:
-    return AnyioUdp(
+Shell: TypeAlias = TrioUdp | AsyncioUdp
+
+
+def shell() -> type[TrioUdp] | type[AsyncioUdp]:
+    return TrioUdp if in_trio_run() else AsyncioUdp
+
+
+def node(tls: ServerTls | None = None) -> Shell:
+    return shell()(
         ("127.0.0.1", 0),
         on_bug=report,
         server=tls or self_signed(datetime.now(UTC)),
@@ -92,12 +102,12 @@ def node(tls: ServerTls | None = None) -> AnyioUdp:
     )
 
 
-def app(tls: ClientTls | None = None) -> AnyioUdp:
-    return AnyioUdp(on_bug=report, client=tls or ClientTls(verify=False))
+def app(tls: ClientTls | None = None) -> Shell:
+    return shell()(on_bug=report, client=tls or ClientTls(verify=False))
 
 
 @asynccontextmanager
-async def running(*transports: AnyioUdp) -> AsyncIterator[None]:
+async def running(*transports: Shell) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
         for transport in transports:
             await tasks.start(transport.run)
@@ -179,7 +189,7 @@ def test_timers_and_soon_calls_are_made(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_address_that_cannot_be_bound_is_refused_in_words(backend: str) -> None:
     async def bind(address: Address) -> None:
-        await AnyioUdp(address, on_bug=report).run()
+        await shell()(address, on_bug=report).run()
 
     with pytest.raises(ConfigError, match="no interface of this host has that address"):
         anyio.run(bind, ("203.0.113.1", 0), backend=backend)

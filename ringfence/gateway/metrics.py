@@ -1,0 +1,78 @@
+"""What one worker has counted, as Prometheus reads it. Never a key: those are without number.
+
+Counts live in one `Counter` that both ports share: by path (`grpc` for Envoy's calls), `decided_`
+with result and source, `refused_` with the cause, and `bugs`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from ringfence.client.decision import Decision
+from ringfence.wire import Source
+
+__all__ = ["Metrics", "decided"]
+
+_DECIDED, _REFUSED, _BUGS = "decided_", "refused_", "bugs"
+_NAMES = {
+    (allowed, source): f"{_DECIDED}{'allowed' if allowed else 'denied'}_{source}"
+    for allowed in (True, False)
+    for source in Source
+}
+
+
+def decided(decision: Decision) -> str:
+    """Under which name a decision is counted."""
+    return _NAMES[decision.allowed, decision.source]
+
+
+class Metrics(Collector):
+    """Writes the counts of one worker."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self._counters = counters
+        self.is_ready = False
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        if Path("/proc/self").exists():
+            ProcessCollector(registry=self._registry)
+
+    def write(self, accept: str | None) -> tuple[bytes, str]:
+        """Write all in the form that a scraper accepts; say which one that is."""
+        encode, content_type = choose_encoder(accept or "")
+        return encode(self._registry), content_type
+
+    def collect(self) -> Iterator[Metric]:
+        """Sort the counts into families."""
+        answers = CounterMetricFamily(
+            "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
+        )
+        decisions = CounterMetricFamily(
+            "ringfence_gateway_decisions", "Decisions told.", labels=["result", "source"]
+        )
+        refusals = CounterMetricFamily(
+            "ringfence_gateway_refusals", "Requests turned away.", labels=["cause"]
+        )
+        bugs = CounterMetricFamily("ringfence_gateway_bugs", "Errors that the log tells of.")
+        bugs.add_metric([], self._counters[_BUGS])
+        for name, count in sorted(self._counters.items()):
+            if name.startswith(_DECIDED):
+                result, _, source = name.removeprefix(_DECIDED).partition("_")
+                decisions.add_metric([result, source], count)
+            elif name.startswith(_REFUSED):
+                refusals.add_metric([name.removeprefix(_REFUSED)], count)
+            elif name != _BUGS:
+                answers.add_metric([name], count)
+        ready = GaugeMetricFamily("ringfence_gateway_ready", "Whether it knows the rules.")
+        ready.add_metric([], float(self.is_ready))
+        worker = GaugeMetricFamily(
+            "ringfence_gateway_worker", "The worker that answers.", labels=["pid"]
+        )
+        worker.add_metric([str(os.getpid())], 1.0)
+        yield from (answers, decisions, refusals, bugs, ready, worker)
