@@ -162,7 +162,7 @@ async def test_a_wrong_question_is_told_what_is_wrong_and_how_to_mend_it(
 
 
 async def test_who_is_throttled_is_told_by_name(autojump_clock: MockClock) -> None:
-    async with world("a") as made, made.client("a") as limiter:
+    async with world("a") as made, made.client("a", denials=0) as limiter:
         app = app_of(made.nodes["a"])
         for client, times in (("greedy", 9), ("modest", 6), ("good", 2)):
             for _ in range(times):

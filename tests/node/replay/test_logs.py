@@ -212,12 +212,18 @@ def test_a_damaged_gzip_keeps_what_was_read_before_the_damage() -> None:
     ("content", "message"),
     [
         (b"", "standard input is empty; give a log with at least one request"),
-        (gzip.compress(b"", mtime=0), "standard input is empty; give a log with at least one request"),
+        (
+            gzip.compress(b"", mtime=0),
+            "standard input is empty; give a log with at least one request",
+        ),
         (
             b'{"time": 1}\n' * 200,
             f"none of its first {MAX_HEAD} lines could be read; give a log in",
         ),
-        (gzip.compress(COMMON * 50, mtime=0)[:12], r"\(the gzip data breaks off here\); give a log in"),
+        (
+            gzip.compress(COMMON * 50, mtime=0)[:12],
+            r"\(the gzip data breaks off here\); give a log in",
+        ),
     ],
 )
 def test_what_is_no_log_is_refused_with_the_mend(content: bytes, message: str) -> None:
