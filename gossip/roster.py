@@ -141,10 +141,14 @@ class Roster:
         return not self.near and not self.far
 
 
-@lru_cache(_HASHES_KEPT)
 def _hash_of(record: Record) -> int:
     if record.is_gone:
         return 0  # Members forget the gone at different times.
+    return _hash_of_running(record)
+
+
+@lru_cache(_HASHES_KEPT)
+def _hash_of_running(record: Record) -> int:
     texts = [text.encode() for text in (record.name, record.host, record.datacenter, record.zone)]
     numbers = (record.port, record.generation, record.weight, record.is_routed, record.is_placed)
     head = pack(">4H", *map(len, texts)) + pack(">HQd??", *numbers)

@@ -67,13 +67,13 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
     seconds = scenario.seconds
     names = [f"n{number + 1}" for number in range(scenario.nodes)]
     faults: list[Fault] = []
-    for verb in verbs:
-        if random.random() < chance:
-            for _ in range(random.choice((1, 1, 2))):
-                begin = random.uniform(1.0, seconds * 0.6)
-                until = min(seconds, begin + random.choice(_LENGTHS))
-                args = _args(verb, names, scenario, random)
-                faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
+    kinds = [verb for verb in verbs if random.random() < chance] or [random.choice(verbs)]
+    for verb in kinds:
+        for _ in range(random.choice((1, 1, 2))):
+            begin = random.uniform(1.0, seconds * 0.6)
+            until = min(seconds, begin + random.choice(_LENGTHS))
+            args = _args(verb, names, scenario, random)
+            faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
 
 

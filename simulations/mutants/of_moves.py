@@ -125,7 +125,7 @@ MOVES = (
         (
             Edit(
                 "node.holdings:Holdings._give",
-                "self.held[shard] = False",
+                "self.held[shard] = 0",
                 "pass",
             ),
         ),
