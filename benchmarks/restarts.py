@@ -193,7 +193,7 @@ async def _check(limiter: Limiter, rule: str, key: str, ledger: _Ledger) -> None
     ledger.slowest = max(ledger.slowest, trio.current_time() - begun)
     ledger.checks += 1
     ledger.by_source[decision.source.name.lower()] += 1
-    if decision.source not in (Source.OWNER, Source.STANDBY):
+    if decision.source in (Source.POLICY, Source.LOCAL):  # Nobody who counts was asked in time.
         ledger.errors += 1
     elif decision.allowed:
         ledger.admitted[key] += 1
