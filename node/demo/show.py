@@ -25,6 +25,8 @@ from ringfence.wire import MemberRow, Source
 
 __all__ = ["Demo", "DemoResult", "run_demo"]
 
+_COUNTED = (Source.OWNER, Source.STANDBY, Source.LEASE)
+"""Whose yes is charged to a counter of the cluster."""
 _STARTUP = 30.0
 """Seconds the nodes may take to come up on a busy machine."""
 _ANSWER_TIMEOUT = 2.0
@@ -136,7 +138,7 @@ async def _replay(
                 1,
                 round(sent * 1e9),
                 round(received * 1e9),
-                decision.allowed and decision.source <= Source.STANDBY,
+                decision.allowed and decision.source in _COUNTED,
                 ring.owner(shard_of(key)),
             )
         )
