@@ -144,7 +144,7 @@ def wait_up(*listening: int) -> None:
                 break
             except OSError:
                 assert time.monotonic() < give_up, f"nobody listens on port {port}"
-                time.sleep(0.05)
+                time.sleep(0.05)  # A process that starts tells nobody.
 
 
 def ports(count: int) -> list[int]:
