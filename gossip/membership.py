@@ -361,7 +361,9 @@ class Membership:
         if sender.status is Status.DEAD or (
             sender.status is Status.SUSPECT and self._settings.buddy
         ):
-            self._outbox.tell(source, sender)
+            # With a refutation of what it may hold against us: two that hold each other dead would
+            # else answer accusations with accusations, without end.
+            self._outbox.tell(source, sender, self.me)
 
     def _forget(self, name: str) -> None:
         self._tombstones.drop(name)

@@ -293,8 +293,25 @@ def test_a_message_from_the_accused_is_answered_with_the_accusation(core, record
     (answer,) = sent(member.receive(Nack("b", 1, 0), HOME, 1), Gossip)
     (ack,) = sent(member.receive(Ping("b", 1, 1, "a", 0), HOME, 1), Ack)
 
-    assert answer.updates == (accusation,)
+    assert answer.updates == (accusation, member.me)
     assert ack.updates[0] == accusation
+
+
+def test_two_that_hold_each_other_dead_do_not_answer_each_other_for_ever(core, record):
+    """After a split of two each one's accusation was answered with an accusation, and so on."""
+    members = {"a": core("a"), "b": core("b")}
+    for name, other in (("a", "b"), ("b", "a")):
+        hear(members[name], record(other, status=Status.DEAD, accuser=name), sender="c")
+    message, to = Gossip("a", 1, (members["a"].records["b"],)), "b"
+
+    for _ in range(3):
+        answers = members[to].receive(message, HOME, 1)
+        if not sent(answers, Gossip):
+            break
+        (message,), to = sent(answers, Gossip), "a" if to == "b" else "b"
+
+    assert not sent(answers, Gossip)
+    assert members["a"].records["b"].status is Status.ALIVE
 
 
 def test_stale_news_that_the_accused_is_alive_are_answered_with_the_accusation(core, record):
