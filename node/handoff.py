@@ -80,6 +80,7 @@ class Handoff:
     def follow(self, old: Ring, new: Ring) -> None:
         """Take note of another ring; shards that are ours now are fetched in the background."""
         self._ring = new
+        self._holdings.met(new.members)
         before, after = old.owner_by_shard, new.owner_by_shard
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:

@@ -86,6 +86,12 @@ class Holdings:
         self._begun = begun
         self._taken: dict[int, _Taken] = {}
         self._given = Gifts()
+        self._bare: dict[int, dict[bytes, int]] = {}
+        """Shards begun here from nothing, of which no standby was told yet: units regained."""
+        self._told_at = 0
+        """When the first standby was told of what had begun."""
+        self._met: set[NodeId] = set()
+        """Whoever was of the ring in this life of the node."""
         self._adopted: dict[int, tuple[NodeId, int]] = {}
         """Per shard the gift that came last, and whose it was."""
         self._index: dict[int, set[bytes]] | None = None
@@ -348,6 +354,15 @@ class Holdings:
                 self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
+        elif about.taken_from and shard in self._bare:
+            # It went on from what an earlier life of ours had, and we have begun without that.
+            regained = self._bare[shard]
+            mine = _admitted(self._engine.snapshot(counts.keys, now), now)
+            for key, units in regained.items():
+                if key in mine:  # It is part of the counters that come.
+                    mine[key] = [0, max(0, mine[key][1] - units)]
+            self._restore(counts, now)
+            self._charge(mine, now)
         elif about.taken_from:
             # Both sides began from the same counters: only what came on top is news.
             if is_base_ours:
@@ -357,18 +372,22 @@ class Holdings:
         else:
             # Two that counted from nothing, without knowing of each other. What other data centers
             # have told of the keys both have heard, so only what was admitted here adds up.
-            scratch = Engine(max_keys=max(1, len(counts.keys)))
-            own = Snapshot(counts.keys, counts.states, counts.limits, counts.which, [])
-            scratch.restore(own, now)
-            self._charge({key: [0, scratch.used(key, now)] for key in counts.keys}, now)
+            self._charge(_admitted(counts, now), now)
+        self._bare.pop(shard, None)
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
+
+    def met(self, members: Iterable[Member]) -> None:
+        """Remember who was of the ring."""
+        self._met.update(member.name for member in members)
 
     def begin(self, shard: int) -> None:
         """Count a shard from nothing: nobody had it before."""
         if not self.held[shard]:
             self._hold(shard)
+            self._bare[shard] = {}
+            self._told_at = 0
             self._begun(shard)
 
     def take_over(
@@ -382,14 +401,14 @@ class Holdings:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
 
         Whose the own copies are is who will know what of our counters is news, whatever the ring
-        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it is
-        of the `members` of the ring no more: then it has given the shard away.
+        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it was
+        of the ring and is not of its `members` any more: then it has given the shard away.
         """
         if self.held[shard]:
             return
         sender = self.copies.sender_of(shard)
-        is_member = sender is not None and any([each.name == sender for each in members])
-        taken = _Taken(sender if sender is not None and is_member else owner)
+        is_gone = sender in self._met - {each.name for each in members}
+        taken = _Taken(owner if sender is None or is_gone else sender)
         given = self._given.get(shard)
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.
@@ -412,6 +431,11 @@ class Holdings:
     def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Count again what was lost here: age in ns and units in turns, oldest first."""
         self._charge(rows, now, "hits_recalled")
+        if self._bare:
+            for key, row in rows.items():
+                regained = self._bare.get(shard_of(key))
+                if regained is not None:
+                    regained[key] = regained.get(key, 0) + sum(row[1::2])
         self._came(list(rows))
 
     def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
@@ -474,6 +498,12 @@ class Holdings:
     def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
         """What the standby must know of keys; an empty state for those that are as new."""
         self.seen(keys)
+        if self._bare:
+            self._told_at = self._told_at or now
+            for key in keys:
+                self._bare.pop(shard_of(key), None)
+            if now - self._told_at > _OWN_KEPT_NS:
+                self._bare.clear()
         with nullcontext() if self.lender is None else self.lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)
@@ -486,3 +516,10 @@ class Holdings:
             counts.states.extend([] for _ in rested)
             counts.which.extend([len(counts.limits) - 1] * len(rested))
         return counts
+
+
+def _admitted(counts: Snapshot, now: int) -> dict[bytes, list[int]]:
+    """What was admitted here of each key, as if just now; not what other data centers told."""
+    scratch = Engine(max_keys=max(1, len(counts.keys)))
+    scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
+    return {key: [0, scratch.used(key, now)] for key in counts.keys}

@@ -187,6 +187,20 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
     assert newcomer.used == 5
 
 
+def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
+    """Started again, it got the copy of an owner before it heard that there is such a member."""
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(3)
+    owner.copy_to(stand_in)
+    me, other = MEMBERS[:2]
+    stand_in.holdings.met([me, other])
+    copies = list(stand_in.holdings.copies.of(shard_of(KEY)))
+    stand_in.holdings.take_over(shard_of(KEY), other.name, copies, NOW, [me, other])
+
+    assert stand_in.holdings.taken_from(shard_of(KEY)) == owner.name
+
+
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
     before.holdings.begin(shard_of(KEY))
@@ -199,6 +213,22 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
     again.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
 
     assert again.used == 7
+
+
+def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
+    before, after, stand_in = Host("c"), Host("c"), Host("a")
+    before.holdings.begin(shard_of(KEY))
+    before.spend(3)
+    copy = before.holdings.state_of([KEY], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW, MEMBERS)
+    stand_in.spend(2)
+    after.holdings.begin(shard_of(KEY))  # Started again, and found nobody to ask.
+    after.spend(1)
+    after.holdings.regain({KEY: [0, 3]}, NOW)  # What other data centers had been told.
+
+    after.take(stand_in, after.ask(stand_in))
+
+    assert after.used == 6
 
 
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
