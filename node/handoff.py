@@ -77,8 +77,13 @@ class Handoff:
 
     # -- what the view says --------------------------------------------------------------------
 
-    def follow(self, old: Ring, new: Ring) -> None:
-        """Take note of another ring; shards that are ours now are fetched in the background."""
+    def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
+        """Take note of another ring; shards that are ours now are fetched in the background.
+
+        `asked` is the ring that checks are sent by. Those who leave are still in it, and have
+        copies that nobody else has when an owner dies just then.
+        """
+        leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
         self._ring = new
         self._holdings.met(new.members)
         before, after = old.owner_by_shard, new.owner_by_shard
@@ -88,7 +93,7 @@ class Handoff:
         seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
             had = (before[shard], old.standby(shard)) if before else ()
-            known = (*had, new.standby(shard), *self._sources.get(shard, ()))
+            known = (*had, new.standby(shard), *self._sources.get(shard, ()), *leaving)
             if known not in seen:  # Thousands of shards have the same few sources.
                 others = [name for name in known if name and name != self._me]
                 seen[known] = tuple(dict.fromkeys(others))

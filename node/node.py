@@ -398,7 +398,7 @@ class Node:
             old = self._ring if self._ring.members else view.ring(datacenter)
             self._placement, self._ring = placement, placement.ring(datacenter)
             self._deciding.ring = self._ring
-            self._handoff.follow(old, self._ring)
+            self._handoff.follow(old, self._ring, view.ring(datacenter))
             self._streaming.follow(old, self._ring)
         if view != self._view:
             self._view = view

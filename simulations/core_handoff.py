@@ -72,9 +72,9 @@ class CoreHandoff(Handoff):
 
     # -- rounds --------------------------------------------------------------------------------
 
-    def follow(self, old: Ring, new: Ring) -> None:
+    def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
         """Take note of another ring."""
-        super().follow(old, new)
+        super().follow(old, new, asked)
         self.wake()
 
     def wake(self) -> None:

@@ -311,7 +311,7 @@ class CoreNode:
             old = self.ring if self.ring.members else view.ring(datacenter)
             self.placement, self.ring = placement, placement.ring(datacenter)
             self.deciding.ring = self.ring
-            self.handoff.follow(old, self.ring)
+            self.handoff.follow(old, self.ring, view.ring(datacenter))
             self._streaming.follow(old, self.ring)
             self.soon(self._rounds.mark_for_new_standbys)
         self.view = view
