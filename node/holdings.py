@@ -48,6 +48,8 @@ class _Taken:
     """When it came here, in ns."""
     has_base: bool = True
     """Whether there were any counters to go on from."""
+    is_from_before: bool = False
+    """Whether the owner was started again since."""
 
 
 class Holdings:
@@ -87,9 +89,8 @@ class Holdings:
         self._taken: dict[int, _Taken] = {}
         self._given = Gifts()
         self._bare: dict[int, dict[bytes, int]] = {}
-        """Shards begun here from nothing, of which no standby was told yet: units regained."""
-        self._told_at = 0
-        """When the first standby was told of what had begun."""
+        """Shards that are counted here since they began from nothing: units regained."""
+        self._regained_at = 0
         self._met: set[NodeId] = set()
         """Whoever was of the ring in this life of the node."""
         self._adopted: dict[int, tuple[NodeId, int]] = {}
@@ -200,6 +201,10 @@ class Holdings:
         """Forget what was given away long ago, and copies that have rested."""
         self._given.expire(now)
         self.copies.expire(now)
+        if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
+            self._regained_at = 0
+            for regained in self._bare.values():
+                regained.clear()
 
     # -- giving --------------------------------------------------------------------------------
 
@@ -278,6 +283,7 @@ class Holdings:
         self.held[shard] = 0
         if not keys and not self._taken:
             self._given.add(shard, Given(to, now, gift, [NOTHING], ""))
+            self._bare.pop(shard, None)
             return
         counts = self._engine.snapshot(keys, now)
         taken = self._taken.pop(shard, None)
@@ -298,7 +304,9 @@ class Holdings:
         for key in keys:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
-        self._given.add(shard, Given(to, now, gift, parts, owner))
+        is_from_before = taken is not None and taken.is_from_before
+        self._given.add(shard, Given(to, now, gift, parts, owner, is_from_before))
+        self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
 
     def _copy_of(self, shard: int, now: int) -> Snapshot:
@@ -339,7 +347,9 @@ class Holdings:
             if about.taken_from:
                 # Whoever has the shard itself counts on from there: to him only the tally is news.
                 # That may be another one also when it was ours: we gave it away in an earlier life.
-                taken = self._taken[shard] = _Taken(NodeId(about.taken_from), came_at=now)
+                taken = self._taken[shard] = _Taken(
+                    NodeId(about.taken_from), came_at=now, is_from_before=about.is_from_before
+                )
                 self._add_tallies(taken.tally, counts, tallies, now)
         elif (
             here is not None and not is_base_ours and (here.owner == sender or not about.taken_from)
@@ -354,7 +364,7 @@ class Holdings:
                 self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
-        elif about.taken_from and shard in self._bare:
+        elif shard in self._bare and about.taken_from == self._me and about.is_from_before:
             # It went on from what an earlier life of ours had, and we have begun without that.
             regained = self._bare[shard]
             mine = _admitted(self._engine.snapshot(counts.keys, now), now)
@@ -382,12 +392,17 @@ class Holdings:
         """Remember who was of the ring."""
         self._met.update(member.name for member in members)
 
+    def restarted(self, name: NodeId) -> None:
+        """Take note that a member was started again: it may have nothing of what was its own."""
+        for shard, taken in self._taken.items():
+            if taken.owner == name:
+                self._taken[shard] = replace(taken, is_from_before=True)
+
     def begin(self, shard: int) -> None:
         """Count a shard from nothing: nobody had it before."""
         if not self.held[shard]:
             self._hold(shard)
             self._bare[shard] = {}
-            self._told_at = 0
             self._begun(shard)
 
     def take_over(
@@ -413,7 +428,11 @@ class Holdings:
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.
             copy = [(given.at, part.counts) for part in given.parts]
-            taken = _Taken(NodeId(given.taken_from or given.to), is_base_whole=not given.taken_from)
+            taken = _Taken(
+                NodeId(given.taken_from or given.to),
+                is_base_whole=not given.taken_from,
+                is_from_before=given.is_from_before,
+            )
             for part in given.parts:
                 self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
         is_empty = True
@@ -432,6 +451,7 @@ class Holdings:
         """Count again what was lost here: age in ns and units in turns, oldest first."""
         self._charge(rows, now, "hits_recalled")
         if self._bare:
+            self._regained_at = now
             for key, row in rows.items():
                 regained = self._bare.get(shard_of(key))
                 if regained is not None:
@@ -447,6 +467,7 @@ class Holdings:
     def _follow(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """The owner we stand in for is alive after all, and counts: take that as our base.
 
+        Not so when it was started again, perhaps from nothing: then ours is what it lacks.
         Not so what another one counts that stands in for it, too: our hits may be part of that, and
         each copy to and fro would count them once more.
         """
@@ -454,7 +475,9 @@ class Holdings:
         rows: dict[bytes, list[int]] = {}
         for at, key in enumerate(counts.keys):
             taken = self._taken.get(shard_of(key))
-            if taken is not None and taken.owner == sender and counts.states[at]:
+            if taken is None or taken.owner != sender or taken.is_from_before:
+                continue
+            if counts.states[at]:
                 append_row(theirs, counts, at)
                 rows[key] = taken.tally.row(key, now)
         if theirs.keys:
@@ -498,12 +521,6 @@ class Holdings:
     def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
         """What the standby must know of keys; an empty state for those that are as new."""
         self.seen(keys)
-        if self._bare:
-            self._told_at = self._told_at or now
-            for key in keys:
-                self._bare.pop(shard_of(key), None)
-            if now - self._told_at > _OWN_KEPT_NS:
-                self._bare.clear()
         with nullcontext() if self.lender is None else self.lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)

@@ -222,9 +222,11 @@ def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_sta
     copy = before.holdings.state_of([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW, MEMBERS)
     stand_in.spend(2)
+    stand_in.holdings.restarted(before.name)
     after.holdings.begin(shard_of(KEY))  # Started again, and found nobody to ask.
     after.spend(1)
-    after.holdings.regain({KEY: [0, 3]}, NOW)  # What other data centers had been told.
+    after.holdings.regain({KEY: [0, 4]}, NOW)  # What other data centers had been told.
+    after.copy_to(stand_in)
 
     after.take(stand_in, after.ask(stand_in))
 
