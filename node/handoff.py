@@ -85,7 +85,6 @@ class Handoff:
         """
         leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
         self._ring = new
-        self._holdings.met(new.members)
         before, after = old.owner_by_shard, new.owner_by_shard
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
@@ -399,8 +398,7 @@ class _Search:
             handoff._holdings.begin(shard)
         else:
             owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-            members = handoff._ring.members
-            handoff._holdings.take_over(shard, owner, copies, now, members)
+            handoff._holdings.take_over(shard, owner, copies, now)
         handoff.found(shard)
 
 

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from hashring import SHARDS, Member, NodeId, shard_of
+from gossip import Record, Status
+from hashring import SHARDS, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
 from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
@@ -91,8 +92,8 @@ class Holdings:
         self._bare: dict[int, dict[bytes, int]] = {}
         """Shards that are counted here since they began from nothing: units regained."""
         self._regained_at = 0
-        self._met: set[NodeId] = set()
-        """Whoever was of the ring in this life of the node."""
+        self._left: set[NodeId] = set()
+        """Members that have given their shards away."""
         self._adopted: dict[int, tuple[NodeId, int]] = {}
         """Per shard the gift that came last, and whose it was."""
         self._index: dict[int, set[bytes]] | None = None
@@ -388,15 +389,18 @@ class Holdings:
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
 
-    def met(self, members: Iterable[Member]) -> None:
-        """Remember who was of the ring."""
-        self._met.update(member.name for member in members)
-
-    def restarted(self, name: NodeId) -> None:
-        """Take note that a member was started again: it may have nothing of what was its own."""
-        for shard, taken in self._taken.items():
-            if taken.owner == name:
-                self._taken[shard] = replace(taken, is_from_before=True)
+    def heard_of(self, before: Record | None, after: Record) -> None:
+        """Take note of how another member stands."""
+        name = NodeId(after.name)
+        if before is not None and after.generation > before.generation:
+            # It was started again, and has perhaps nothing of what was its own.
+            for shard, taken in self._taken.items():
+                if taken.owner == name:
+                    self._taken[shard] = replace(taken, is_from_before=True)
+        if after.is_placed:
+            self._left.discard(name)
+        elif after.status is not Status.DEAD:
+            self._left.add(name)
 
     def begin(self, shard: int) -> None:
         """Count a shard from nothing: nobody had it before."""
@@ -411,19 +415,17 @@ class Holdings:
         owner: NodeId,
         copy: Iterable[tuple[int, Snapshot]],
         now: int,
-        members: Iterable[Member],
     ) -> None:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
 
         Whose the own copies are is who will know what of our counters is news, whatever the ring
-        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it was
-        of the ring and is not of its `members` any more: then it has given the shard away.
+        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it
+        has left: then it has given the shard away.
         """
         if self.held[shard]:
             return
         sender = self.copies.sender_of(shard)
-        is_gone = sender in self._met - {each.name for each in members}
-        taken = _Taken(owner if sender is None or is_gone else sender)
+        taken = _Taken(owner if sender is None or sender in self._left else sender)
         given = self._given.get(shard)
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.

@@ -389,7 +389,7 @@ class Node:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
-                self._holdings.restarted(NodeId(change.after.name))
+            self._holdings.heard_of(change.before, change.after)
         self._peers.update(self._membership.records.values())
         placement = View.of(member_of(record) for record in self._membership.placed())
         view = View.of(member_of(record) for record in self._membership.routed())

@@ -297,8 +297,7 @@ class CoreNode:
         for change in changes:
             after = change.after
             has_left = has_left or after.status is Status.LEFT
-            if change.before is not None and after.generation > change.before.generation:
-                self.holdings.restarted(NodeId(after.name))
+            self.holdings.heard_of(change.before, after)
             if after.is_gone:
                 for end in self._peers.drop(after):
                     self.soon(end)
