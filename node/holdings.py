@@ -365,29 +365,37 @@ class Holdings:
                 self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
-        elif shard in self._bare and about.taken_from == self._me and about.is_from_before:
-            # It went on from what an earlier life of ours had, and we have begun without that.
-            regained = self._bare[shard]
-            mine = _admitted(self._engine.snapshot(counts.keys, now), now)
-            for key, units in regained.items():
-                if key in mine:  # It is part of the counters that come.
-                    mine[key] = [0, max(0, mine[key][1] - units)]
-            self._restore(counts, now)
-            self._charge(mine, now)
-        elif about.taken_from:
+        elif about.taken_from and not (
+            about.taken_from == self._me and about.is_from_before and shard in self._bare
+        ):
             # Both sides began from the same counters: only what came on top is news.
             if is_base_ours:
                 del self._taken[shard]
             self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
             self._counters.add("splits_healed")
         else:
-            # Two that counted from nothing, without knowing of each other. What other data centers
-            # have told of the keys both have heard, so only what was admitted here adds up.
-            self._charge(_admitted(counts, now), now)
+            # Two that counted from nothing, without knowing of each other; or the sender went on
+            # from what an earlier life of ours had, and we have begun without that.
+            mine = self._admitted_here(shard, counts.keys, now)
+            self._restore(counts, now)
+            self._charge(mine, now)
         self._bare.pop(shard, None)
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
+
+    def _admitted_here(self, shard: int, keys: Sequence[bytes], now: int) -> dict[bytes, list[int]]:
+        """What was admitted here of each key, as if just now.
+
+        Not what other data centers told: both sides have heard that. Nor what was regained of them:
+        it is part of the other side's counters.
+        """
+        counts = self._engine.snapshot(keys, now)
+        scratch = Engine(max_keys=max(1, len(counts.keys)))
+        scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
+        regained = self._bare.get(shard, {})
+        units = [max(0, scratch.used(key, now) - regained.get(key, 0)) for key in counts.keys]
+        return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
 
     def heard_of(self, before: Record | None, after: Record) -> None:
         """Take note of how another member stands."""
@@ -535,10 +543,3 @@ class Holdings:
             counts.states.extend([] for _ in rested)
             counts.which.extend([len(counts.limits) - 1] * len(rested))
         return counts
-
-
-def _admitted(counts: Snapshot, now: int) -> dict[bytes, list[int]]:
-    """What was admitted here of each key, as if just now; not what other data centers told."""
-    scratch = Engine(max_keys=max(1, len(counts.keys)))
-    scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
-    return {key: [0, scratch.used(key, now)] for key in counts.keys}

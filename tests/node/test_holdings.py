@@ -9,7 +9,7 @@ from node.holdings import Holdings
 from node.streaming import as_snapshot
 from ringfence.client.batch import Batch
 from ringfence.client.local import decide_by
-from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.wire import Op, Pull, Pulled
 
 DAY = 86_400_000_000_000
@@ -41,9 +41,9 @@ class Host:
             first_gift=1,
         )
 
-    def spend(self, units: int) -> None:
+    def spend(self, units: int, *, at: int = NOW) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
+        self.holdings.decided(batch, decide_by(self.engine, batch, at), at)
 
     def stand_in_for(self, owner: str) -> None:
         copies = list(self.holdings.copies.of(shard_of(KEY)))
@@ -220,6 +220,22 @@ def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
     stand_in.stand_in_for("b")
 
     assert stand_in.holdings.taken_from(shard_of(KEY)) == whose
+
+
+def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them() -> None:
+    """Started again, a node began alone for a moment, and its clients were denied for a window."""
+    owner, newcomer = Host("b"), Host("a")
+    for host in (owner, newcomer):
+        limit = Limit(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        host.engine.set_rules({RULE: EngineRule(limit)})
+    owner.holdings.begin(shard_of(KEY))
+    owner.spend(3, at=NOW - DAY + 1)
+    newcomer.holdings.begin(shard_of(KEY))
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 3
+    assert newcomer.engine.used(KEY, NOW + 2) == 0
 
 
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
