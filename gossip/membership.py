@@ -107,6 +107,11 @@ class Membership:
         return [each for _, each in sorted(self._roster.records.items()) if each.is_placed]
 
     @property
+    def is_damped(self) -> bool:
+        """Whether this member stays out of the ring for a while, being accused too often."""
+        return self.me.forward_only and self._myself.is_damped
+
+    @property
     def datacenters_left(self) -> set[str]:
         """The data centers whose members have all left by their own will."""
         return self._roster.datacenters_left()

@@ -378,6 +378,11 @@ class Node:
             if is_suspect and not self._holdings.count:
                 self._cluster_clock.jump(self._host_clock.now())
 
+    @property
+    def is_damped(self) -> bool:
+        """Whether this node stays out of the ring for a while, being accused too often."""
+        return self._membership.is_damped
+
     # -- the view ------------------------------------------------------------------------------
 
     def _on_change(self, changes: Sequence[Changed]) -> None:

@@ -168,7 +168,8 @@ class Watch:
 
     def problems(self) -> list[str]:
         """What has not settled although all was calm."""
-        running = {node.name for node in self._world.nodes()}
+        # Who was accused too often stays out of the ring for minutes, by its own decision.
+        running = {node.name for node in self._world.nodes() if not node.membership.is_damped}
         found: list[str] = []
         for node in self._world.nodes():
             records = node.membership.records.values()
