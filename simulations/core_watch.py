@@ -168,8 +168,7 @@ class Watch:
 
     def problems(self) -> list[str]:
         """What has not settled although all was calm."""
-        # Who was accused too often stays out of the ring for minutes, by its own decision.
-        running = {node.name for node in self._world.nodes() if not node.membership.is_damped}
+        running = {node.name for node in self._world.nodes()}
         found: list[str] = []
         for node in self._world.nodes():
             records = node.membership.records.values()
