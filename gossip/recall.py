@@ -22,11 +22,11 @@ class Recall:
         self._found: dict[bytes, dict[int, int]] = {}
         """By key and window number, the units that were counted again."""
 
-    def begun(self, shard: int) -> None:
-        """Note a shard that is counted from nothing: everybody is asked."""
-        self._begun[shard] = False
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards that are counted from nothing: everybody is asked."""
+        self._begun.update(dict.fromkeys(shards, False))
         for left in self._left.values():
-            left[shard] = None
+            left.update(dict.fromkeys(shards))
 
     def gone(self, shards: Iterable[int]) -> None:
         """Ask no more for shards that are counted elsewhere now."""

@@ -60,7 +60,7 @@ class Holdings:
         counters: Counters,
         period_of: Callable[[bytes], int],
         came: Callable[[Sequence[bytes]], None],
-        begun: Callable[[int], None],
+        begun: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
         first_gift: int,
@@ -234,20 +234,28 @@ class Holdings:
         if pull.part:
             given = self._given.get(pull.shards[0])
             if given is not None and pull.part < len(given.parts):
-                reply.add_given(pull.shards[0], given, pull.part)
+                reply.add_given([pull.shards[0]], given, pull.part)
             else:
                 reply.add_nothing(pull.shards[0], "")
             return reply.pulled(pull.seq)
         before, gift = self.count, next(self._gifts)
-        for shard in pull.shards:
+        bare = self._bare(pull.shards)
+        if bare:  # Most shards of most clusters, so they are given as one.
+            for shard in bare:
+                self.held[shard] = 0
+            nothing = Given(asker, now, gift, [NOTHING], "")
+            self._given.add(bare, nothing)
+            reply.add_given(bare, nothing, 0)
+        done = set(bare)
+        for shard in [shard for shard in pull.shards if shard not in done]:
             if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
                 break
             if self.held[shard]:
-                self._give(shard, asker, gift, now, keeps_copy=stands_by(shard))
+                self._give(shard, asker, gift, now, stands_by)
             given = self._given.get(shard)
             if given is not None and given.parts:
                 # Whoever was to have it has not said so: better it is counted somewhere.
-                reply.add_given(shard, given, 0)
+                reply.add_given([shard], given, 0)
                 continue
             # Whoever was given it and asks for it has lost it: it was started again since.
             moved_to = given.to if given is not None and given.to != asker else ""
@@ -260,18 +268,25 @@ class Holdings:
 
     def kept(self, taker: NodeId, shards: Iterable[int]) -> None:
         """The taker counts these: they need not be kept for it any more."""
-        for shard in shards:
-            self._given.confirm(shard, taker)
+        self._given.confirm(shards, taker)
 
-    def _give(self, shard: int, to: NodeId, gift: int, now: int, *, keeps_copy: bool) -> None:
+    def _bare(self, shards: Sequence[int]) -> list[int]:
+        """Those of the shards that are held, and nothing of them is counted or lent."""
+        if self._index is None or self._taken or (self.lender is not None and len(self.lender)):
+            return []
+        return [shard for shard in shards if self.held[shard] and shard not in self._index]
+
+    def _give(
+        self, shard: int, to: NodeId, gift: int, now: int, stands_by: Callable[[int], bool]
+    ) -> None:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
-        if self.lender is not None:
+        if self.lender is not None and len(self.lender):
             lent = self.lender.write_off(lambda key: shard_of(key) == shard, now)
             keys = sorted({*keys, *lent})
         self.held[shard] = 0
         if not keys and not self._taken:
-            self._given.add(shard, Given(to, now, gift, [NOTHING], ""))
+            self._given.add([shard], Given(to, now, gift, [NOTHING], ""))
             return
         counts = self._engine.snapshot(keys, now)
         taken = self._taken.pop(shard, None)
@@ -286,13 +301,13 @@ class Holdings:
             part = parts[-1]
             append_row(part.counts, counts, at)
             part.tallies.append(row)
-        if keeps_copy:
+        if stands_by(shard):
             self.copies.keep(to, counts, now)
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
-        self._given.add(shard, Given(to, now, gift, parts, owner))
+        self._given.add([shard], Given(to, now, gift, parts, owner))
         self._counters.add("keys_given", len(counts.keys))
 
     def _copy_of(self, shard: int, now: int) -> Snapshot:
@@ -365,11 +380,13 @@ class Holdings:
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
 
-    def begin(self, shard: int) -> None:
-        """Count a shard from nothing: nobody had it before."""
-        if not self.held[shard]:
+    def begin(self, shards: Iterable[int]) -> None:
+        """Count shards from nothing: nobody had them before."""
+        begun = [shard for shard in shards if not self.held[shard]]
+        for shard in begun:
             self._hold(shard)
-            self._begun(shard)
+        if begun:
+            self._begun(begun)
 
     def take_over(
         self,
@@ -406,7 +423,7 @@ class Holdings:
         self._hold(shard)
         self._taken[shard] = replace(taken, has_base=not is_empty)
         if is_empty:
-            self._begun(shard)
+            self._begun([shard])
         self._counters.add("shards_taken")
 
     def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:

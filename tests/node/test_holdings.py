@@ -30,7 +30,7 @@ class Host:
             Counters(),
             lambda key: DAY,
             lambda keys: None,
-            self.begun.append,
+            self.begun.extend,
             max_keys=100,
             first_gift=1,
         )
@@ -76,7 +76,7 @@ def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> Non
 
 def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     stand_in.stand_in_for("c")
     owner.spend(4)
     stand_in.spend(5)
@@ -88,7 +88,7 @@ def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
 
 def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
-    one.holdings.begin(shard_of(KEY))
+    one.holdings.begin([shard_of(KEY)])
     one.spend(3)
     gift = other.ask(one)
     other.take(one, gift)
@@ -102,7 +102,7 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
 
 def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
@@ -117,7 +117,7 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
 
 def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW, MEMBERS)
@@ -133,8 +133,8 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
 
 def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
-    a.holdings.begin(1)
-    a.holdings.begin(1)
+    a.holdings.begin([1])
+    a.holdings.begin([1])
     b.stand_in_for("a")
     a.spend(5)
     copies = [(NOW, a.holdings.state_of([KEY], NOW))]
@@ -145,7 +145,7 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
 
 def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(4)
 
@@ -156,7 +156,7 @@ def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it()
 
 def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("a")
@@ -175,7 +175,7 @@ def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitt
 
 def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("c")
@@ -189,7 +189,7 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
 
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
-    before.holdings.begin(shard_of(KEY))
+    before.holdings.begin([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     again.stand_in_for("b")
@@ -203,7 +203,7 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
 
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(5)
     owner.copy_to(other)
     owner.spend(1)
@@ -219,7 +219,7 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
 
 def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
     earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    earlier.holdings.begin(shard_of(KEY))
+    earlier.holdings.begin([shard_of(KEY)])
     earlier.spend(4)
     earlier.copy_to(stand_in)
     taker.take(earlier, taker.ask(earlier))
