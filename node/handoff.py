@@ -365,8 +365,8 @@ class _Search:
                 self._silent.setdefault(shard, name)
                 self._left[shard].remove(name)
             return
-        adopted: list[int] = []
         now = self._handoff._clock()
+        adopted = self._adopt_bare(name, reply)
         for group, shard, counts, tallies in _each(reply):
             names = self._left.get(shard)
             if names is None or name not in names:
@@ -391,6 +391,23 @@ class _Search:
                     names.remove(name)
                     self._go_on(shard, NodeId(group.moved_to))
         self._handoff.thank(name, adopted)
+
+    def _adopt_bare(self, name: NodeId, reply: Pulled) -> list[int]:
+        """Count what came without any counter, as most shards of most clusters do, all at once."""
+        adopted: list[int] = []
+        for group in reply.groups:
+            if group.hold is Hold.HELD and not group.taken_from and group.parts == 1:
+                bare = [
+                    shard
+                    for shard, size in zip(group.shards, group.sizes, strict=True)
+                    if not size and name in self._left.get(shard, ())
+                ]
+                held = self._handoff._holdings.adopt_bare(bare, group, name)
+                for shard in held:
+                    del self._left[shard]
+                adopted += held
+        self._handoff.found(adopted)
+        return adopted
 
     def _go_on(self, shard: int, moved_to: NodeId) -> None:
         """Ask whoever was given the shard next."""

@@ -337,9 +337,6 @@ class Holdings:
             return
         self._adopted[shard] = gift
         self._counters.add("shards_pulled")
-        if not self.held[shard] and not counts.keys and not about.taken_from:
-            self._hold(shard)  # Most shards of most clusters.
-            return
         here = self._taken.get(shard)
         is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
         if not self.held[shard]:
@@ -379,6 +376,20 @@ class Holdings:
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
+
+    def adopt_bare(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
+        """Count shards from now on that `sender` has given away without any counter.
+
+        Returns those that were not held; to join the others with what is here is for `adopt`.
+        """
+        gift = sender, about.gift
+        bare = [shard for shard in shards if not self.held[shard]]
+        for shard in bare:
+            if self._adopted.get(shard) != gift:
+                self._adopted[shard] = gift
+                self._counters.add("shards_pulled")
+                self._hold(shard)
+        return bare
 
     def begin(self, shards: Iterable[int]) -> None:
         """Count shards from nothing: nobody had them before."""
