@@ -37,7 +37,9 @@ class Recall:
 
     def wanted(self, datacenter: str) -> list[int]:
         """The shards that a data center must be asked for, ascending."""
-        return sorted(self._left.setdefault(datacenter, dict.fromkeys(self._begun)))
+        if datacenter not in self._left:  # It is asked for at each round, of thousands of shards.
+            self._left[datacenter] = dict.fromkeys(self._begun)
+        return sorted(self._left[datacenter])
 
     def answered(self, datacenter: str, shards: Iterable[int]) -> None:
         """A data center has said all that it remembers of these shards."""
