@@ -56,8 +56,9 @@ class ClusterClock:
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
         """Take that a member's time stands `offset_ns` from ours, by at most half of `rtt_ns`."""
-        self._move(now)
-        self._samples[name] = self._offset + offset_ns, rtt_ns // 2, now
+        # After the host's clock was set back our time stands still, which is what they compared.
+        ours = self.read(now) - now
+        self._samples[name] = ours + offset_ns, rtt_ns // 2, now
         self._samples.move_to_end(name)
         if len(self._samples) > _MOST_MEMBERS:
             self._samples.popitem(last=False)
@@ -66,8 +67,8 @@ class ClusterClock:
     def jump(self, now: int) -> None:
         """Go at once to where most clocks stand, back, too: only for a member that is marked and
         counts nothing whose age would change."""
-        heard = [offset for offset, _, _ in self._samples.values()]
-        if self.is_suspect and len(heard) >= 2:
+        heard = sorted([sample[0] for sample in self._samples.values()])
+        if self.is_suspect and len(heard) >= 2 and _agree(heard, round(median(heard))):
             self._offset = self._target = round(median(heard))
             self._last = now + self._offset
             self._samples.clear()
@@ -83,8 +84,7 @@ class ClusterClock:
         # What the network may have made up is not followed.
         if abs(away) <= median(errors):
             away = 0
-        near = bisect_left(heard, middle + _SUSPECT_NS) - bisect_right(heard, middle - _SUSPECT_NS)
-        if len(heard) >= 2 and near > len(heard) // 2:
+        if len(heard) >= 2 and _agree(heard, middle):
             if away > _STEP_NS:
                 self._offset += away
                 away = 0
@@ -100,6 +100,12 @@ class ClusterClock:
     def _move(self, now: int) -> None:
         """Go on towards the target, no faster than allowed."""
         passed = 0 if self._moved_at is None else max(0, now - self._moved_at)
-        self._moved_at = now if self._moved_at is None else max(now, self._moved_at)
+        self._moved_at = now
         most = passed * _SLEW_NS_PER_S // _NS
         self._offset += max(-most, min(most, self._target - self._offset))
+
+
+def _agree(heard: list[int], middle: int) -> bool:
+    """Whether more than half of the sorted offsets are near the middle."""
+    near = bisect_left(heard, middle + _SUSPECT_NS) - bisect_right(heard, middle - _SUSPECT_NS)
+    return near > len(heard) // 2

@@ -107,6 +107,11 @@ class Membership:
         return [each for _, each in sorted(self._roster.records.items()) if each.is_placed]
 
     @property
+    def is_damped(self) -> bool:
+        """Whether this member stays out of the ring for a while, being accused too often."""
+        return self.me.forward_only and self._myself.is_damped
+
+    @property
     def datacenters_left(self) -> set[str]:
         """The data centers whose members have all left by their own will."""
         return self._roster.datacenters_left()
@@ -361,7 +366,9 @@ class Membership:
         if sender.status is Status.DEAD or (
             sender.status is Status.SUSPECT and self._settings.buddy
         ):
-            self._outbox.tell(source, sender)
+            # With a refutation of what it may hold against us: two that hold each other dead would
+            # else answer accusations with accusations, without end.
+            self._outbox.tell(source, sender, self.me)
 
     def _forget(self, name: str) -> None:
         self._tombstones.drop(name)

@@ -45,6 +45,11 @@ class Myself:
         self._wants_forward_only = flag
         self._heed_damping(now)
 
+    @property
+    def is_damped(self) -> bool:
+        """Whether it stays out of the ring, being accused too often."""
+        return self._damping.ends_at is not None and not self._is_needed
+
     def look_around(self, now: int) -> None:
         """Others have left the ring or come back: perhaps it cannot do without us."""
         self._heed_damping(now)
@@ -113,7 +118,7 @@ class Myself:
 
     def _heed_damping(self, now: int) -> None:
         """Be in the ring or not, as the shell wishes and as our own calm allows."""
-        is_damped = self._damping.ends_at is not None and not self._is_needed
+        is_damped = self.is_damped
         flag = self._wants_forward_only or is_damped
         if flag != self._roster.me.forward_only and not self.has_left:
             self._counters["damped"] += is_damped

@@ -9,6 +9,7 @@ the caller's.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 
 __all__ = ["Fact", "Spread", "cells_sum"]
 
@@ -20,6 +21,8 @@ _SHARE = 100
 _NEAR = 5
 """From 4 / 5 of the limit on, every change is told in the next round."""
 _MOST_KEYS = 1_000_000
+_LOOK_AT = 4000
+"""Keys that are looked at in one call of `clear_out`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Fact:
 class Spread:
     """What one other data center has been told and what it lacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_keys: int = _MOST_KEYS) -> None:
+        self._most_keys = most_keys
         self._changed: dict[bytes, int] = {}
         """Keys with news, and since when."""
         self._told: dict[bytes, tuple[int, ...]] = {}
@@ -48,6 +52,9 @@ class Spread:
     def changed(self, key: bytes, now: int) -> None:
         """Note that a key's count has risen."""
         self._changed.setdefault(key, now)
+        if len(self._changed) > self._most_keys:
+            # Whatever counts in it still is told when it changes again: cells are whole counts.
+            del self._changed[next(iter(self._changed))]
 
     def choose(
         self, read: Callable[[Sequence[bytes]], Sequence[Fact]], most: int, now: int
@@ -75,11 +82,23 @@ class Spread:
             del self._changed[key]
         return chosen
 
+    def clear_out(self, read: Callable[[Sequence[bytes]], Sequence[Sequence[int]]]) -> None:
+        """Drop what there is nothing left to tell of, a part at each call.
+
+        For a data center that cannot be told: `choose` does so by the way for those that can.
+        `read` takes keys and returns their cells.
+        """
+        keys = list(islice(self._changed, _LOOK_AT))
+        for key, cells in zip(keys, read(keys), strict=True):
+            since = self._changed.pop(key)
+            if cells:
+                self._changed[key] = since  # Behind those that were not looked at yet.
+
     def confirmed(self, key: bytes, cells: Sequence[int]) -> None:
         """The other side has these cells."""
         self._told.pop(key, None)
         self._told[key] = tuple(cells)
-        if len(self._told) > _MOST_KEYS:
+        if len(self._told) > self._most_keys:
             del self._told[next(iter(self._told))]
 
     def lost(self, key: bytes, since: int) -> None:

@@ -266,7 +266,7 @@ class Deciding:
             if self.ring.owner_by_shard and not self._is_ours(shard):
                 copies = list(self._holdings.copies.of(shard))
                 owner = self.ring.owner(shard)
-                self._holdings.take_over(shard, owner, copies, now, self.ring.members)
+                self._holdings.take_over(shard, owner, copies, now)
 
     async def _ask_link(
         self, name: NodeId, batch: Batch, within: float, *, hops: int

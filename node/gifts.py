@@ -6,6 +6,7 @@ something is given is `holdings`' affair.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hashring import NodeId
 from ringfence.limiter import Snapshot
@@ -20,6 +21,17 @@ _TAKER_KNOWN_NS = 15_000_000_000
 """How long is remembered who has a shard that was given away."""
 _MOVED_KEPT_NS = 3_000_000_000
 """How long a shard that was given away is sought at the taker, although the own ring says no."""
+
+
+class _About(NamedTuple):
+    """What the shards of one group have in common, as in `Shards`."""
+
+    hold: Hold
+    parts: int = 1
+    moved_to: str = ""
+    taken_from: str = ""
+    gift: int = 0
+    is_from_before: bool = False
 
 
 @dataclass(slots=True)
@@ -45,6 +57,7 @@ class Given:
     parts: list[Part]
     """Empty from when the taker has said that it counts them."""
     taken_from: str
+    is_from_before: bool = False
 
     @property
     def _forgotten_at(self) -> int:
@@ -120,41 +133,45 @@ class Reply:
     def __init__(self) -> None:
         self.keys = 0
         self.numbers = 0
-        self._groups: dict[tuple[Hold, int, str, str, int], list[tuple[int, Part]]] = {}
+        self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
     def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
         """Give a part of each of the shards, which were given as one and the same."""
-        about = Hold.HELD, len(given.parts), "", given.taken_from, given.number
+        about = _About(
+            Hold.HELD,
+            len(given.parts),
+            taken_from=given.taken_from,
+            gift=given.number,
+            is_from_before=given.is_from_before,
+        )
         self._add(about, shards, given.parts[part])
 
     def add_copy(self, shard: int, moved_to: str, counts: Snapshot) -> None:
         """Give a copy of a shard that is not held here."""
         tallies: list[list[int]] = [[] for _ in counts.keys]
-        self._add((Hold.COPY, 1, moved_to, "", 0), [shard], Part(counts, tallies))
+        self._add(_About(Hold.COPY, moved_to=moved_to), [shard], Part(counts, tallies))
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         """Say that nothing is here, and who was given it."""
-        self._add((Hold.NOTHING, 1, moved_to, "", 0), [shard], NOTHING)
+        self._add(_About(Hold.NOTHING, moved_to=moved_to), [shard], NOTHING)
 
     def pulled(self, seq: int) -> Pulled:
         """Lay out the answer."""
         counts = Counts([], [], [], [], [])
         tallies: list[list[int]] = []
         groups = []
-        for (hold, parts, moved_to, taken_from, gift), found in self._groups.items():
+        for about, found in self._groups.items():
             found.sort(key=lambda each: each[0])
             shards = [shard for shard, _ in found]
             sizes = [len(part.counts.keys) for _, part in found]
-            groups.append(Shards(shards, sizes, hold, parts, moved_to, taken_from, gift))
+            groups.append(Shards(shards, sizes, *about))
             for _, part in found:
                 for at in range(len(part.counts.keys)):
                     append_row(counts, part.counts, at)
                 tallies += part.tallies
         return Pulled(seq, groups, counts, tallies if any(tallies) else [])
 
-    def _add(
-        self, about: tuple[Hold, int, str, str, int], shards: Sequence[int], part: Part
-    ) -> None:
+    def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
         self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])
         if part is NOTHING:
             return

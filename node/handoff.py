@@ -77,8 +77,13 @@ class Handoff:
 
     # -- what the view says --------------------------------------------------------------------
 
-    def follow(self, old: Ring, new: Ring) -> None:
-        """Take note of another ring; shards that are ours now are fetched in the background."""
+    def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
+        """Take note of another ring; shards that are ours now are fetched in the background.
+
+        `asked` is the ring that checks are sent by. Those who leave are still in it, and have
+        copies that nobody else has when an owner dies just then.
+        """
+        leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
         self._ring = new
         after = new.owner_by_shard
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
@@ -94,7 +99,7 @@ class Handoff:
             strict=True,
         )
         for shard, *names in compress(named, map(gt, self._ours, self._holdings.held)):
-            known = (*names, *self._sources.get(shard, ()))
+            known = (*names, *self._sources.get(shard, ()), *leaving)
             if known not in seen:  # Thousands of shards have the same few sources.
                 others = [name for name in known if name and name != self._me]
                 seen[known] = tuple(dict.fromkeys(others))
@@ -366,7 +371,7 @@ class _Search:
                 self._left[shard].remove(name)
             return
         now = self._handoff._clock()
-        adopted = self._adopt_bare(name, reply)
+        adopted = self._adopt_empty(name, reply)
         for group, shard, counts, tallies in _each(reply):
             names = self._left.get(shard)
             if names is None or name not in names:
@@ -392,17 +397,17 @@ class _Search:
                     self._go_on(shard, NodeId(group.moved_to))
         self._handoff.thank(name, adopted)
 
-    def _adopt_bare(self, name: NodeId, reply: Pulled) -> list[int]:
+    def _adopt_empty(self, name: NodeId, reply: Pulled) -> list[int]:
         """Count what came without any counter, as most shards of most clusters do, all at once."""
         adopted: list[int] = []
         for group in reply.groups:
             if group.hold is Hold.HELD and not group.taken_from and group.parts == 1:
-                bare = [
+                empty = [
                     shard
                     for shard, size in zip(group.shards, group.sizes, strict=True)
                     if not size and name in self._left.get(shard, ())
                 ]
-                held = self._handoff._holdings.adopt_bare(bare, group, name)
+                held = self._handoff._holdings.adopt_empty(empty, group, name)
                 for shard in held:
                     del self._left[shard]
                 adopted += held
@@ -421,6 +426,7 @@ class _Search:
         handoff, holdings = self._handoff, self._handoff._holdings
         now = handoff._clock()
         unknown: list[int] = []
+        begun: list[int] = []
         for shard in shards:
             del self._left[shard]
             if holdings.held[shard] or not handoff._is_ours(shard):
@@ -433,9 +439,11 @@ class _Search:
                 unknown.append(shard)
             else:
                 owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-                holdings.take_over(shard, owner, copies, now, handoff._ring.members)
+                holdings.take_over(shard, owner, copies, now)
+                begun.append(shard)
         holdings.begin(unknown)
-        handoff.found(shards)
+        # Not those that are another's: while this search lasts, an offer must begin no second one.
+        handoff.found(unknown + begun)
 
 
 def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]]]]:

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from hashring import SHARDS, Member, NodeId, shard_of
+from gossip import Record, Status
+from hashring import SHARDS, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
 from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
@@ -48,6 +49,8 @@ class _Taken:
     """When it came here, in ns."""
     has_base: bool = True
     """Whether there were any counters to go on from."""
+    is_from_before: bool = False
+    """Whether the owner was started again since."""
 
 
 class Holdings:
@@ -86,6 +89,11 @@ class Holdings:
         self._begun = begun
         self._taken: dict[int, _Taken] = {}
         self._given = Gifts()
+        self._bare: dict[int, dict[bytes, int]] = {}
+        """Shards that are counted here since they began from nothing: units regained."""
+        self._regained_at = 0
+        self._left: set[NodeId] = set()
+        """Members that have given their shards away."""
         self._adopted: dict[int, tuple[NodeId, int]] = {}
         """Per shard the gift that came last, and whose it was."""
         self._index: dict[int, set[bytes]] | None = None
@@ -194,6 +202,10 @@ class Holdings:
         """Forget what was given away long ago, and copies that have rested."""
         self._given.expire(now)
         self.copies.expire(now)
+        if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
+            self._regained_at = 0
+            for regained in self._bare.values():
+                regained.clear()
 
     # -- giving --------------------------------------------------------------------------------
 
@@ -239,14 +251,15 @@ class Holdings:
                 reply.add_nothing(pull.shards[0], "")
             return reply.pulled(pull.seq)
         before, gift = self.count, next(self._gifts)
-        bare = self._bare(pull.shards)
-        if bare:  # Most shards of most clusters, so they are given as one.
-            for shard in bare:
+        empty = self._empty_of(pull.shards)
+        if empty:  # Most shards of most clusters, so they are given as one.
+            for shard in empty:
                 self.held[shard] = 0
+                self._bare.pop(shard, None)
             nothing = Given(asker, now, gift, [NOTHING], "")
-            self._given.add(bare, nothing)
-            reply.add_given(bare, nothing, 0)
-        done = set(bare)
+            self._given.add(empty, nothing)
+            reply.add_given(empty, nothing, 0)
+        done = set(empty)
         for shard in [shard for shard in pull.shards if shard not in done]:
             if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
                 break
@@ -270,7 +283,7 @@ class Holdings:
         """The taker counts these: they need not be kept for it any more."""
         self._given.confirm(shards, taker)
 
-    def _bare(self, shards: Sequence[int]) -> list[int]:
+    def _empty_of(self, shards: Sequence[int]) -> list[int]:
         """Those of the shards that are held, and nothing of them is counted or lent."""
         if self._index is None or self._taken or (self.lender is not None and len(self.lender)):
             return []
@@ -287,6 +300,7 @@ class Holdings:
         self.held[shard] = 0
         if not keys and not self._taken:
             self._given.add([shard], Given(to, now, gift, [NOTHING], ""))
+            self._bare.pop(shard, None)
             return
         counts = self._engine.snapshot(keys, now)
         taken = self._taken.pop(shard, None)
@@ -307,7 +321,9 @@ class Holdings:
         for key in keys:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
-        self._given.add([shard], Given(to, now, gift, parts, owner))
+        is_from_before = taken is not None and taken.is_from_before
+        self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before))
+        self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
 
     def _copy_of(self, shard: int, now: int) -> Snapshot:
@@ -345,7 +361,9 @@ class Holdings:
             if about.taken_from:
                 # Whoever has the shard itself counts on from there: to him only the tally is news.
                 # That may be another one also when it was ours: we gave it away in an earlier life.
-                taken = self._taken[shard] = _Taken(NodeId(about.taken_from), came_at=now)
+                taken = self._taken[shard] = _Taken(
+                    NodeId(about.taken_from), came_at=now, is_from_before=about.is_from_before
+                )
                 self._add_tallies(taken.tally, counts, tallies, now)
         elif (
             here is not None and not is_base_ours and (here.owner == sender or not about.taken_from)
@@ -360,42 +378,71 @@ class Holdings:
                 self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
-        elif about.taken_from:
+        elif about.taken_from and not (
+            about.taken_from == self._me and about.is_from_before and shard in self._bare
+        ):
             # Both sides began from the same counters: only what came on top is news.
             if is_base_ours:
                 del self._taken[shard]
             self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
             self._counters.add("splits_healed")
         else:
-            # Two that counted from nothing, without knowing of each other. What other data centers
-            # have told of the keys both have heard, so only what was admitted here adds up.
-            scratch = Engine(max_keys=max(1, len(counts.keys)))
-            own = Snapshot(counts.keys, counts.states, counts.limits, counts.which, [])
-            scratch.restore(own, now)
-            self._charge({key: [0, scratch.used(key, now)] for key in counts.keys}, now)
+            # Two that counted from nothing, without knowing of each other; or the sender went on
+            # from what an earlier life of ours had, and we have begun without that.
+            mine = self._admitted_here(shard, counts.keys, now)
+            self._restore(counts, now)
+            self._charge(mine, now)
+        self._bare.pop(shard, None)
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
 
-    def adopt_bare(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
+    def adopt_empty(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
         """Count shards from now on that `sender` has given away without any counter.
 
         Returns those that were not held; to join the others with what is here is for `adopt`.
         """
         gift = sender, about.gift
-        bare = [shard for shard in shards if not self.held[shard]]
-        for shard in bare:
+        new = [shard for shard in shards if not self.held[shard]]
+        for shard in new:
             if self._adopted.get(shard) != gift:
                 self._adopted[shard] = gift
                 self._counters.add("shards_pulled")
                 self._hold(shard)
-        return bare
+        return new
+
+    def _admitted_here(self, shard: int, keys: Sequence[bytes], now: int) -> dict[bytes, list[int]]:
+        """What was admitted here of each key, as if just now.
+
+        Not what other data centers told: both sides have heard that. Nor what was regained of them:
+        it is part of the other side's counters.
+        """
+        counts = self._engine.snapshot(keys, now)
+        scratch = Engine(max_keys=max(1, len(counts.keys)))
+        scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
+        regained = self._bare.get(shard, {})
+        units = [max(0, scratch.used(key, now) - regained.get(key, 0)) for key in counts.keys]
+        return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
+
+    def heard_of(self, before: Record | None, after: Record) -> None:
+        """Take note of how another member stands."""
+        name = NodeId(after.name)
+        if before is not None and after.generation > before.generation:
+            # It was started again, and has perhaps nothing of what was its own.
+            for shard, taken in self._taken.items():
+                if taken.owner == name:
+                    self._taken[shard] = replace(taken, is_from_before=True)
+        if after.is_placed:
+            self._left.discard(name)
+        elif after.status is not Status.DEAD:
+            self._left.add(name)
 
     def begin(self, shards: Iterable[int]) -> None:
         """Count shards from nothing: nobody had them before."""
         begun = [shard for shard in shards if not self.held[shard]]
         for shard in begun:
             self._hold(shard)
+            self._bare[shard] = {}
         if begun:
             self._begun(begun)
 
@@ -405,24 +452,26 @@ class Holdings:
         owner: NodeId,
         copy: Iterable[tuple[int, Snapshot]],
         now: int,
-        members: Iterable[Member],
     ) -> None:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
 
         Whose the own copies are is who will know what of our counters is news, whatever the ring
-        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it is
-        of the `members` of the ring no more: then it has given the shard away.
+        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it
+        has left: then it has given the shard away.
         """
         if self.held[shard]:
             return
         sender = self.copies.sender_of(shard)
-        is_member = sender is not None and any([each.name == sender for each in members])
-        taken = _Taken(sender if sender is not None and is_member else owner)
+        taken = _Taken(owner if sender is None or sender in self._left else sender)
         given = self._given.get(shard)
         if given is not None and given.parts:
             # What we gave has perhaps never arrived, and no copy can be newer.
             copy = [(given.at, part.counts) for part in given.parts]
-            taken = _Taken(NodeId(given.taken_from or given.to), is_base_whole=not given.taken_from)
+            taken = _Taken(
+                NodeId(given.taken_from or given.to),
+                is_base_whole=not given.taken_from,
+                is_from_before=given.is_from_before,
+            )
             for part in given.parts:
                 self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
         is_empty = True
@@ -440,6 +489,12 @@ class Holdings:
     def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Count again what was lost here: age in ns and units in turns, oldest first."""
         self._charge(rows, now, "hits_recalled")
+        if self._bare:
+            self._regained_at = now
+            for key, row in rows.items():
+                regained = self._bare.get(shard_of(key))
+                if regained is not None:
+                    regained[key] = regained.get(key, 0) + sum(row[1::2])
         self._came(list(rows))
 
     def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
@@ -451,6 +506,7 @@ class Holdings:
     def _follow(self, sender: NodeId, counts: Snapshot, now: int) -> None:
         """The owner we stand in for is alive after all, and counts: take that as our base.
 
+        Not so when it was started again, perhaps from nothing: then ours is what it lacks.
         Not so what another one counts that stands in for it, too: our hits may be part of that, and
         each copy to and fro would count them once more.
         """
@@ -458,7 +514,9 @@ class Holdings:
         rows: dict[bytes, list[int]] = {}
         for at, key in enumerate(counts.keys):
             taken = self._taken.get(shard_of(key))
-            if taken is not None and taken.owner == sender and counts.states[at]:
+            if taken is None or taken.owner != sender or taken.is_from_before:
+                continue
+            if counts.states[at]:
                 append_row(theirs, counts, at)
                 rows[key] = taken.tally.row(key, now)
         if theirs.keys:

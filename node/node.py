@@ -378,6 +378,11 @@ class Node:
             if is_suspect and not self._holdings.count:
                 self._cluster_clock.jump(self._host_clock.now())
 
+    @property
+    def is_damped(self) -> bool:
+        """Whether this node stays out of the ring for a while, being accused too often."""
+        return self._membership.is_damped
+
     # -- the view ------------------------------------------------------------------------------
 
     def _on_change(self, changes: Sequence[Changed]) -> None:
@@ -389,6 +394,7 @@ class Node:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
+            self._holdings.heard_of(change.before, change.after)
         self._peers.update(self._membership.records.values())
         placement = View.of(member_of(record) for record in self._membership.placed())
         view = View.of(member_of(record) for record in self._membership.routed())
@@ -398,7 +404,7 @@ class Node:
             old = self._ring if self._ring.members else view.ring(datacenter)
             self._placement, self._ring = placement, placement.ring(datacenter)
             self._deciding.ring = self._ring
-            self._handoff.follow(old, self._ring)
+            self._handoff.follow(old, self._ring, view.ring(datacenter))
             self._streaming.follow(old, self._ring)
         if view != self._view:
             self._view = view

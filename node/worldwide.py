@@ -193,6 +193,9 @@ class Worldwide:
         now = self._uptime()
         others = {name: self._view.ring(name) for name in self._others()}
         self._recalling.ask(self._view.ring(self._datacenter), others)
+        for name, spread in self._spreads.items():
+            if name not in others:
+                spread.clear_out(lambda keys: self._engine.told(keys, self._clock()))
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):

@@ -72,9 +72,9 @@ class CoreHandoff(Handoff):
 
     # -- rounds --------------------------------------------------------------------------------
 
-    def follow(self, old: Ring, new: Ring) -> None:
+    def follow(self, old: Ring, new: Ring, asked: Ring) -> None:
         """Take note of another ring."""
-        super().follow(old, new)
+        super().follow(old, new, asked)
         self.wake()
 
     def wake(self) -> None:
@@ -109,7 +109,7 @@ class CoreHandoff(Handoff):
         if self._may_be_misplaced:
             self._may_be_misplaced = False
             await self._fetch_what_is_ours()
-            if self._is_anything_foreign():
+            if self._is_anything_foreign() or self._holdings.gifts():
                 self._may_be_misplaced = True
                 self._offer_what_is_not()
             await self._join_what_was_taken()
@@ -118,7 +118,7 @@ class CoreHandoff(Handoff):
             self._holdings.index(None)
         self._is_in_round = False
         self._tell_if_empty()
-        if self._lacking() or self._holdings.taken():
+        if self._lacking() or self._holdings.taken() or self._holdings.gifts():
             self._may_be_misplaced = True
         self._plan(_ROUND if self._may_be_misplaced else _REST)
 

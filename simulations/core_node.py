@@ -295,6 +295,7 @@ class CoreNode:
         for change in changes:
             after = change.after
             has_left = has_left or after.status is Status.LEFT
+            self.holdings.heard_of(change.before, after)
             if after.is_gone:
                 for end in self._peers.drop(after):
                     self.soon(end)
@@ -309,7 +310,7 @@ class CoreNode:
             old = self.ring if self.ring.members else view.ring(datacenter)
             self.placement, self.ring = placement, placement.ring(datacenter)
             self.deciding.ring = self.ring
-            self.handoff.follow(old, self.ring)
+            self.handoff.follow(old, self.ring, view.ring(datacenter))
             self._streaming.follow(old, self.ring)
             self.soon(self._rounds.mark_for_new_standbys)
         self.view = view

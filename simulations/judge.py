@@ -24,6 +24,8 @@ _MOST_KEYS = 300
 """Keys of each rule that are judged, the busiest ones."""
 _SPLITS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults in which two may decide for one key at once."""
+_MUCH = 0.05
+"""The share of datagrams whose loss or harm makes some ask a second member."""
 _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that forget nothing within a period."""
 _DEADLINE = 3.5
@@ -232,4 +234,7 @@ class Judge:
 
     @property
     def _is_unclean(self) -> bool:
-        return any(VERBS[fault.verb].is_unclean for fault in self._faults)
+        return any(
+            VERBS[fault.verb].is_unclean or float(fault.args.get("share", 0)) > _MUCH
+            for fault in self._faults
+        )

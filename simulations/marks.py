@@ -30,7 +30,13 @@ _COUNTERS = {
     "cells_refused": "cells_refused",
 }
 
-WANTED: dict[Level, tuple[str, ...]] = {"node": tuple(_COUNTERS), "core": tuple(_COUNTERS)}
+_WHOLE_NODES_ONLY = ("replay_rejected", "repeat_answered")
+"""What the seal and the sessions do, which only whole nodes have."""
+
+WANTED: dict[Level, tuple[str, ...]] = {
+    "node": tuple(_COUNTERS),
+    "core": tuple(mark for mark in _COUNTERS if mark not in _WHOLE_NODES_ONLY),
+}
 """What a batch of drawn runs must have met, by level."""
 
 

@@ -51,6 +51,11 @@ class Host:
     """Whether whom it is told to join is nobody."""
 
     @property
+    def is_damped(self) -> bool:
+        """Whether its node stays out of the ring for a while, being accused too often."""
+        return self.node is not None and self.node.is_damped
+
+    @property
     def place(self) -> Place:
         """Where it stands."""
         return self.datacenter, self.zone
@@ -379,7 +384,7 @@ class NodeWorld:
 
     def is_settled(self) -> bool:
         """Whether all that run see each other and have the shards that are theirs."""
-        names = {host.name for host in self.running()}
+        names = {host.name for host in self.running() if not host.is_damped}
         for host in self.running():
             assert host.node is not None
             rows = host.node.members(1).members

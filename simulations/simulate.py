@@ -153,7 +153,8 @@ class _Run:
 
     async def _read(self) -> Final:
         world, final = self._world, Final()
-        running = {host.name for host in world.running()}
+        # Who was accused too often stays out of the ring for minutes, by its own decision.
+        running = {host.name for host in world.running() if not host.is_damped}
         for host in world.running():
             seen = {name for name, state in world.states(host).items() if state == "alive"}
             if seen != running:

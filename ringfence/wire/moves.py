@@ -18,7 +18,7 @@ from ringfence.wire.bounds import (
     MAX_WRITERS,
     MIN_KEY,
 )
-from ringfence.wire.fields import bad_field, binary, integer, items, plain, text
+from ringfence.wire.fields import bad_field, binary, flag, integer, items, plain, text
 from ringfence.wire.limits import read_limit, write_limit
 from ringfence.wire.messages import (
     AskLeave,
@@ -82,7 +82,7 @@ _RECALL = 29
 _RECALLED = 30
 
 _COUNT_FIELDS = 5
-_GROUP_FIELDS = 7
+_GROUP_FIELDS = 8
 
 VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS, _RECALLED)
 """Messages with thousands of keys: their fields are read before they are packed, for unpacking them
@@ -110,7 +110,7 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             written = [
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
-                    *(group.moved_to, group.taken_from, group.gift),
+                    *(group.moved_to, group.taken_from, group.gift, group.is_from_before),
                 ]
                 for group in groups
             ]
@@ -255,7 +255,7 @@ def _read_group(wire: object) -> Shards:
     fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
     if len(fields) != _GROUP_FIELDS:
         raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
-    shards, sizes, hold, parts, moved_to, taken_from, gift = fields
+    shards, sizes, hold, parts, moved_to, taken_from, gift, is_from_before = fields
     read = _read_shards(shards, "Pulled.shards")
     return Shards(
         read,
@@ -265,6 +265,7 @@ def _read_group(wire: object) -> Shards:
         text(moved_to, "Pulled.moved_to"),
         text(taken_from, "Pulled.taken_from"),
         integer(gift, "Pulled.gift"),
+        flag(is_from_before, "Pulled.is_from_before"),
     )
 
 

@@ -102,6 +102,8 @@ class Shards:
     """Whose counters these were when they were taken over without its doing; else empty."""
     gift: int
     """Names what was given: the same number again is the same counters again, not more of them."""
+    is_from_before: bool = False
+    """Whether they were taken over before `taken_from` was started the last time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class World:
         self._number = 0
         self._ticks = {}
 
-    def start(self, name, *, seeds=(), address=None, generation=None, datacenter="dc1"):
+    def start(self, name, *, seeds=(), address=None, generation=None, datacenter="dc1", weight=1.0):
         """Boot a member, again or for the first time; it takes its place in the ring at once."""
         host, port = address or (f"10.0.0.{len(self._at) + 1}", 7600)
         if address is None and name in self.cores:
@@ -57,7 +57,7 @@ class World:
             port,
             datacenter,
             "",
-            1.0,
+            weight,
             self.now // 1_000_000 + 1 if generation is None else generation,
             0,
             Status.JOINING,

@@ -27,11 +27,13 @@ class Host:
         return self.clock.read(self.host(true))
 
 
-def run(hosts: list[Host], seconds: int, rtt: int = MS, seed: int = 1) -> None:
+def run(
+    hosts: list[Host], seconds: int, rtt: int = MS, seed: int = 1, *, begin: int = 1000
+) -> None:
     """Let each probe another one twice a second."""
     random = Random(seed)
     for step in range(2 * seconds):
-        true = 1000 * S + step * S // 2
+        true = begin * S + step * S // 2
         for host in hosts:
             other = random.choice([each for each in hosts if each is not host])
             forth = random.randrange(rtt)
@@ -87,6 +89,31 @@ def test_a_clock_far_behind_jumps_to_the_majority_and_is_trusted_again() -> None
     assert not hosts[3].clock.is_suspect
 
 
+def test_a_clock_that_is_set_back_an_hour_goes_on_with_the_others() -> None:
+    """Its own time stands still for that hour, unless it sees by how much it must be moved."""
+    hosts = [Host(0), Host(0), Host(0), Host(0)]
+    run(hosts, 30)
+    hosts[3].off = -3600 * S
+    run(hosts, 30, begin=1030)
+
+    assert spread(hosts, 1060 * S) < S
+    assert not any(host.clock.is_suspect for host in hosts)
+
+
+def test_a_clock_does_not_jump_to_where_two_others_are_that_do_not_agree() -> None:
+    clock = ClusterClock()
+    for name, off in (("a", 0), ("b", 0), ("c", 0)):
+        clock.sample(name, off - 3600 * S, MS, 1000 * S)
+    assert clock.is_suspect
+    clock.jump(1000 * S)
+    for name, off in (("a", 3600 * S), ("b", 0)):
+        clock.sample(name, off, MS, 1001 * S)
+
+    clock.jump(1001 * S)
+
+    assert abs(clock.read(1001 * S) + 2599 * S) < S
+
+
 @pytest.mark.parametrize("off", [3600 * S, 3 * S, -3 * S])
 def test_a_clock_far_off_jumps_either_way_where_nothing_is_counted(off: int) -> None:
     hosts = [Host(0), Host(5 * MS), Host(-5 * MS), Host(off)]
@@ -96,7 +123,7 @@ def test_a_clock_far_off_jumps_either_way_where_nothing_is_counted(off: int) -> 
         host.clock.jump(host.host(1030 * S))  # Does nothing to those that are right.
     assert spread(hosts, 1030 * S) < 20 * MS
 
-    run(hosts, 60)
+    run(hosts, 60, begin=1030)
 
     assert not any(host.clock.is_suspect for host in hosts)
 

@@ -62,7 +62,7 @@ def test_a_wrong_accusation_is_refuted_before_it_is_a_verdict(world):
 @pytest.mark.parametrize("clock_ms", [10**15, 1], ids=["forward", "backward"])
 @pytest.mark.parametrize("address", [None, ("10.9.9.9", 1)], ids=["same place", "elsewhere"])
 def test_a_restart_under_the_same_name_wins_within_twelve_rounds(world, clock_ms, address):
-    """V3, memberlist#299: the old life must not stand in the way of the new one."""
+    """V3: the old life must not stand in the way of the new one."""
     cluster = world()
     cluster.grow(5)
     generation = cluster.cores["n2"].me.generation
@@ -75,7 +75,7 @@ def test_a_restart_under_the_same_name_wins_within_twelve_rounds(world, clock_ms
 
 
 def test_a_restart_faster_than_the_failure_detector_is_noticed_too(world):
-    """memberlist#260: the new process answered for the old one, and was never taken for new."""
+    """The new process answers in place of the old one, and must be taken for new all the same."""
     cluster = world()
     cluster.grow(4)
     cluster.kill("n2")
@@ -281,6 +281,54 @@ def test_a_leaving_member_that_crashes_does_not_leave_for_ever(world):
     cluster.kill("n2")
 
     cluster.run_until(lambda: set(cluster.views("n2").values()) == {Status.DEAD}, within=20)
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, 2.0])
+def test_a_restart_amid_a_leave_with_another_weight_is_in_the_ring_with_that(world, weight):
+    """mimir#3801: found as leaving and with fewer points than it should have, it stayed so."""
+    cluster = world()
+    cluster.grow(4)
+    cluster.do("n2", cluster.cores["n2"].leave(cluster.now))
+    cluster.run(0.1)
+    cluster.kill("n2")
+
+    cluster.start("n2", seeds=["n0"], weight=weight)
+    cluster.run_until(cluster.agree, within=TWELVE_ROUNDS)
+
+    seen = [
+        [each for each in core.placed() if each.name == "n2"] for core in cluster.cores.values()
+    ]
+    assert [[each.weight for each in records] for records in seen] == [[weight]] * 4
+
+
+def test_who_has_left_is_no_sick_member_for_anybody(world):
+    """pyroscope#5434: each that was stopped well looked unhealthy until it was forgotten."""
+    cluster = world()
+    cluster.grow(6)
+    cluster.do("n2", cluster.cores["n2"].leave(cluster.now))
+    cluster.run(1)
+    cluster.do("n2", cluster.cores["n2"].left(cluster.now))
+    cluster.kill("n2")
+
+    cluster.run(0.1)
+    assert set(cluster.views("n2").values()) == {Status.LEFT}
+    cluster.run(LAN.gossip_to_dead)
+    assert set(cluster.views("n2").values()) == {Status.LEFT}
+    assert cluster.agree()
+
+
+def test_members_that_never_come_back_keep_no_newcomer_out(world):
+    """pyroscope#5434: as long as one that was scaled away was listed, no new one became ready."""
+    cluster = world()
+    cluster.grow(6)
+    for name in ("n3", "n4", "n5"):
+        cluster.kill(name)
+    cluster.run(20)
+    assert set(cluster.views("n4").values()) == {Status.DEAD}
+
+    cluster.start("new", seeds=["n0"])
+
+    cluster.run_until(cluster.agree, within=TWELVE_ROUNDS)
 
 
 def test_all_forget_the_dead_and_nobody_brings_them_back(world):

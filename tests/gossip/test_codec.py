@@ -111,6 +111,15 @@ def test_lists_of_any_size_survive(record, size):
     assert unpack_records(pack_records(listed)) == listed
 
 
+def test_a_list_beyond_what_two_bytes_can_count_survives(record):
+    """memberlist#260: what was longer than 64 KiB was written with its length cut to two bytes."""
+    listed = [record(f"{number:0200}", zone="z" * 200) for number in range(300)]
+    raw = pack_records(listed)
+
+    assert len(raw) > 1 << 16
+    assert unpack_records(raw) == listed
+
+
 @pytest.mark.parametrize("size", [1, 31, 32, 127, 128, 255])
 def test_names_of_any_length_survive(record, size):
     """cortex#4326, for the lengths that change how msgpack writes a text."""

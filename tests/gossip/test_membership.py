@@ -96,6 +96,18 @@ def test_no_member_ever_suspects_itself_and_its_queue_stays_bounded(core, listed
         assert member.pending <= 2 * len(member.records)
 
 
+def test_the_longest_news_leave_the_queue_amid_many_short_ones(core, record):
+    """alertmanager#1412: what was larger than the room in a datagram waited for ever."""
+    member = core("m" * 255, host="h")
+    long = record("n" * 255, host="h" * 60, accuser="o" * 255, status=Status.SUSPECT)
+    hear(member, record("b"), long, *[record(f"short{number}") for number in range(100)])
+
+    told = [each for message in sent(run(member, 60), Gossip | Ping) for each in message.updates]
+
+    assert long in told
+    assert member.pending == 0
+
+
 @given(st.integers(1, 300), st.integers(1, 90))
 def test_no_message_is_larger_than_a_datagram(core, record, count, length):
     member = core("me")
@@ -293,8 +305,25 @@ def test_a_message_from_the_accused_is_answered_with_the_accusation(core, record
     (answer,) = sent(member.receive(Nack("b", 1, 0), HOME, 1), Gossip)
     (ack,) = sent(member.receive(Ping("b", 1, 1, "a", 0), HOME, 1), Ack)
 
-    assert answer.updates == (accusation,)
+    assert answer.updates == (accusation, member.me)
     assert ack.updates[0] == accusation
+
+
+def test_two_that_hold_each_other_dead_do_not_answer_each_other_for_ever(core, record):
+    """After a split of two each one's accusation was answered with an accusation, and so on."""
+    members = {"a": core("a"), "b": core("b")}
+    for name, other in (("a", "b"), ("b", "a")):
+        hear(members[name], record(other, status=Status.DEAD, accuser=name), sender="c")
+    message, to = Gossip("a", 1, (members["a"].records["b"],)), "b"
+
+    for _ in range(3):
+        answers = members[to].receive(message, HOME, 1)
+        if not sent(answers, Gossip):
+            break
+        (message,), to = sent(answers, Gossip), "a" if to == "b" else "b"
+
+    assert not sent(answers, Gossip)
+    assert members["a"].records["b"].status is Status.ALIVE
 
 
 def test_stale_news_that_the_accused_is_alive_are_answered_with_the_accusation(core, record):
@@ -343,6 +372,28 @@ def test_the_dead_are_forgotten_and_lists_do_not_bring_them_back_for_ever(core, 
     assert "b" not in member.records
 
 
+def test_the_dead_are_spoken_to_seldom_and_no_longer_once_they_are_forgotten(core, record):
+    """corrosion#573: each that had gone was called for two days, at an address nobody answers."""
+    member = core("a")
+    hear(member, record("b"))
+    hear(member, *[record(f"gone{number}", status=Status.DEAD) for number in range(50)])
+    run(member, Settings.lan().gossip_to_dead)
+
+    calls = calls_of_the_dead(run(member, 850))
+    assert 0 < len(calls) <= 2 * 850 / 10
+    run(member, 901)
+    assert calls_of_the_dead(run(member, 3000)) == []
+
+
+def calls_of_the_dead(effects):
+    addresses = [
+        effect.to if isinstance(effect, Send) else effect.with_
+        for effect in effects
+        if isinstance(effect, Send | Exchange)
+    ]
+    return [address for address in addresses if address[0].startswith("host-gone")]
+
+
 def test_a_dead_seed_is_remembered_for_longer(core, record):
     member = core("a")
     hear(member, record("b", status=Status.ALIVE))
@@ -356,7 +407,7 @@ def test_a_dead_seed_is_remembered_for_longer(core, record):
 
 
 def test_words_of_a_former_life_do_not_touch_the_new_one(core, record):
-    """memberlist#260 and its like: late words of the old process buried the new one."""
+    """Late words of the old process must not bury the new one."""
     member = core("a")
     hear(member, record("b", generation=2))
 
@@ -366,7 +417,7 @@ def test_words_of_a_former_life_do_not_touch_the_new_one(core, record):
 
 
 def test_a_restart_at_another_address_takes_the_place_of_the_old_life(core, record):
-    """memberlist#299 and its like: a name must not be bound to the address it once had."""
+    """memberlist#157, #189: a name stayed bound to the address it once had."""
     member = core("a")
     hear(member, record("b"))
     hear(member, record("b", generation=2, host="new"))

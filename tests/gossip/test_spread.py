@@ -70,6 +70,30 @@ def test_a_round_is_bounded_and_the_rest_waits() -> None:
     assert len(spread) == 6
 
 
+def test_what_cannot_be_told_waits_no_longer_than_it_counts() -> None:
+    """limitador#295: what waited for the other side grew for as long as that was cut off."""
+    spread, living = Spread(), {b"9999"}
+
+    for number in range(10_000):
+        spread.changed(b"%04d" % number, number)
+    for _ in range(3):
+        spread.clear_out(lambda keys: [[7, 5] if key in living else [] for key in keys])
+
+    counts = Counts()
+    counts.counts[b"9999"] = 5
+    assert spread.choose(counts.read, 10, 10**10) == [(b"9999", [7, 5], 9999)]
+    assert len(spread) == 0
+
+
+def test_what_waits_keeps_to_a_bound_and_the_oldest_goes() -> None:
+    spread, counts = Spread(most_keys=2), Counts()
+    for number, key in enumerate((b"a", b"b", b"c")):
+        counts.counts[key] = 900
+        spread.changed(key, number)
+
+    assert [row[0] for row in spread.choose(counts.read, 10, 0)] == [b"b", b"c"]
+
+
 def test_what_was_lost_is_told_again_with_its_old_age() -> None:
     counts, spread = Counts(), Spread()
     counts.counts[b"k"] = 1

@@ -78,6 +78,21 @@ def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
         assert told(moved, 1, instant) == told(stayed, 1, instant)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+@quick
+@given(limit=limits, history=histories)
+def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
+    is_shared: bool, limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    """gubernator#225: a copy that began its time anew with each renewal was never over."""
+    owner, standby = engine_of(limit, is_shared), engine_of(limit, is_shared)
+
+    for now, cost in history:
+        told(owner, cost, now)
+        standby.restore(owner.snapshot([KEY], now), now)
+        assert told(standby, 0, now) == told(owner, 0, now)
+
+
 @given(limit=limits, history=histories)
 @quick
 def test_a_counter_that_was_moved_at_leisure_is_no_larger_for_it(

@@ -269,6 +269,59 @@ async def test_a_standby_that_answered_for_an_owner_it_could_not_reach_tells_it_
         assert (again.source, again.remaining) == (Source.OWNER, 85)
 
 
+async def test_what_a_standby_admitted_in_a_window_that_is_over_counts_in_no_later_one(
+    autojump_clock: MockClock,
+) -> None:
+    """limitador#288: hits of the window before were counted in the new one when all was well."""
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "tenant", "b")
+        await limiter.check("api", client, 10)
+        await trio.sleep(0.3)
+        cuts = [("client1", "b"), ("a", "b"), ("c", "b")]
+        for one, other in cuts:
+            w.network.cut(at(one), at(other))
+        assert (await limiter.check("api", client, 5)).source is Source.STANDBY
+        w.clock.time += 60 * 10**9
+        async with w.client("b", only=True) as other_limiter:
+            assert (await other_limiter.check("api", client, 1)).remaining == 99
+        for one, other in cuts:
+            w.network.heal(at(one), at(other))
+        await trio.sleep(5)
+
+        again = await limiter.peek("api", client)
+        assert (again.source, again.remaining) == (Source.OWNER, 99)
+
+
+async def test_one_that_leaves_beside_one_that_has_crashed_costs_no_check(
+    autojump_clock: MockClock,
+) -> None:
+    """mimir#5978: who was on its way out counted as sick, and with one more away nothing went."""
+    async with world(rules=RULES) as w:
+        await w.start("d")
+        await w.settle()
+        async with w.client("a", "b", "c", "d", raise_on_outage=True) as limiter:
+            await spend(limiter)
+            await trio.sleep(0.3)
+            sources: set[Source] = set()
+
+            async def ask() -> None:
+                for number in range(3 * len(KEYS)):
+                    decision = await limiter.peek("api", KEYS[number % len(KEYS)])
+                    sources.add(decision.source)
+                    assert decision.remaining == 7
+                    await trio.sleep(0.02)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await trio.sleep(0.1)
+                await w.crash("b")
+                await w.stop("c")
+
+            await w.settle()
+            assert sources == {Source.OWNER, Source.STANDBY}
+            assert await left(limiter) == {7}
+
+
 @settings(max_examples=6, deadline=None)
 @given(
     loss=st.floats(0, 0.3),

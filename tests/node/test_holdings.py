@@ -1,19 +1,25 @@
 """Whose counters a node counts, without any network."""
 
-from hashring import Member, NodeId, shard_of
+import pytest
+
+from gossip import Record, Status
+from hashring import NodeId, shard_of
 from node.counters import Counters
 from node.holdings import Holdings
 from node.streaming import as_snapshot
 from ringfence.client.batch import Batch
 from ringfence.client.local import decide_by
-from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.wire import Op, Pull, Pulled
 
 DAY = 86_400_000_000_000
 RULE = 7
 KEY = RULE.to_bytes(8, "big") + b"\x01k"
 NOW = 1_800_000_000 * 1_000_000_000
-MEMBERS = [Member(NodeId(name), "dc1", "z1") for name in "abc"]
+
+
+def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> Record:
+    return Record(name, "h", 1, "dc1", "z1", 1.0, generation, 0, status)
 
 
 class Host:
@@ -35,13 +41,13 @@ class Host:
             first_gift=1,
         )
 
-    def spend(self, units: int) -> None:
+    def spend(self, units: int, *, at: int = NOW) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
+        self.holdings.decided(batch, decide_by(self.engine, batch, at), at)
 
     def stand_in_for(self, owner: str) -> None:
         copies = list(self.holdings.copies.of(shard_of(KEY)))
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, MEMBERS)
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW)
 
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
@@ -106,7 +112,7 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
-    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW, MEMBERS)
+    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     cut_off.spend(2)
 
     owner.take(cut_off, owner.ask(cut_off))
@@ -120,11 +126,11 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
     owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW, MEMBERS)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     owner.ask(stand_in)  # The answer is lost on the way.
 
-    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW, MEMBERS)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
     stand_in.spend(1)
     owner.take(stand_in, owner.ask(stand_in))
 
@@ -138,7 +144,7 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     b.stand_in_for("a")
     a.spend(5)
     copies = [(NOW, a.holdings.state_of([KEY], NOW))]
-    c.holdings.take_over(shard_of(KEY), a.name, copies, NOW, MEMBERS)
+    c.holdings.take_over(shard_of(KEY), a.name, copies, NOW)
 
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
 
@@ -187,6 +193,51 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
     assert newcomer.used == 5
 
 
+def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
+    """Started again, it got the copy of an owner before it heard that there is such a member."""
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("b")
+
+    assert stand_in.holdings.taken_from(shard_of(KEY)) == owner.name
+
+
+@pytest.mark.parametrize(
+    ("status", "whose"), [(Status.DEAD, "c"), (Status.LEAVING, "b"), (Status.LEFT, "b")]
+)
+def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
+    status: Status, whose: str
+) -> None:
+    """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(stand_in)
+    stand_in.holdings.heard_of(member("c"), member("c", status))
+
+    stand_in.stand_in_for("b")
+
+    assert stand_in.holdings.taken_from(shard_of(KEY)) == whose
+
+
+def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them() -> None:
+    """Started again, a node began alone for a moment, and its clients were denied for a window."""
+    owner, newcomer = Host("b"), Host("a")
+    for host in (owner, newcomer):
+        limit = Limit(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        host.engine.set_rules({RULE: EngineRule(limit)})
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3, at=NOW - DAY + 1)
+    newcomer.holdings.begin([shard_of(KEY)])
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 3
+    assert newcomer.engine.used(KEY, NOW + 2) == 0
+
+
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
     before.holdings.begin([shard_of(KEY)])
@@ -199,6 +250,24 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
     again.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
 
     assert again.used == 7
+
+
+def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
+    before, after, stand_in = Host("c"), Host("c"), Host("a")
+    before.holdings.begin([shard_of(KEY)])
+    before.spend(3)
+    copy = before.holdings.state_of([KEY], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    stand_in.holdings.heard_of(member("c"), member("c", generation=2))
+    after.holdings.begin([shard_of(KEY)])  # Started again, and found nobody to ask.
+    after.spend(1)
+    after.holdings.regain({KEY: [0, 4]}, NOW)  # What other data centers had been told.
+    after.copy_to(stand_in)
+
+    after.take(stand_in, after.ask(stand_in))
+
+    assert after.used == 6
 
 
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:

@@ -16,6 +16,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.limiter import Limit
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
 from ringfence.rules.load import load_text
+from ringfence.rules.strings import parse_limit
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Source
 from tests.node.cluster import (
@@ -265,6 +266,36 @@ async def test_when_an_owner_dies_its_standby_decides_and_says_so(
         assert {decision.source for decision in decisions} == {Source.STANDBY}
         assert of(decisions) == [True] * 5 + [False]
         assert w.total("stood_in") == 6
+
+
+@pytest.mark.parametrize("limit", ["5/minute fixed_window", "5/minute first_hit"])
+async def test_owner_forwarder_and_standby_name_one_end_of_a_window(
+    autojump_clock: MockClock, limit: str
+) -> None:
+    """gubernator#225: a node that had heard of a count gave it a new end, and so at each call."""
+    async with world() as w:
+        ends, remaining = set(), []
+        key = key_owned_by("b", parse_limit(limit), NAMES)
+        for seed in NAMES:
+            async with w.client(seed, only=True) as limiter:
+                decision = await limiter.check_limit(limit, key)
+                ends.add(w.clock.time + round(decision.reset_after * 1e9))
+                remaining.append(decision.remaining)
+            w.clock.time += 7 * 10**9
+        await trio.sleep(0.3)  # for the copies to arrive
+        await w.crash("b")
+        async with w.client("a") as limiter:
+            for _ in range(4):
+                decision = await limiter.check_limit(limit, key)
+                assert decision.source is Source.STANDBY
+                ends.add(w.clock.time + round(decision.reset_after * 1e9))
+                remaining.append(decision.remaining)
+                w.clock.time += 10**9
+
+            assert len(ends) == 1
+            assert remaining == [4, 3, 2, 1, 0, 0, 0]
+            w.clock.time = max(ends)
+            assert (await limiter.check_limit(limit, key)).remaining == 4
 
 
 async def test_a_node_that_forwards_asks_the_standby_as_well(autojump_clock: MockClock) -> None:
@@ -595,9 +626,9 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
         assert w.count("b", "checks") == len(vector.steps)
 
 
-def key_owned_by(owner: str, limit: Limit) -> str:
+def key_owned_by(owner: str, limit: Limit, names: Sequence[str] = ("a", "b")) -> str:
     rule = adhoc_rule(limit)
-    ring = ring_of(("a", "b"))
+    ring = ring_of(names)
     keys = (str(i) for i in range(1000))
     return next(key for key in keys if ring.owner(shard_of(encode_key(rule.id, (key,)))) == owner)
 

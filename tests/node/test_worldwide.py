@@ -7,11 +7,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from gossip import Record, Status, pack_records
 from ringfence.client.limiter import Limiter
 from ringfence.rules.reach import reach_of
-from ringfence.wire import Cells, Done, Refused, Source
+from ringfence.wire import Cells, Done, Exchange, Refused, Source
 from tests.node.cluster import World, address_of, world
 
+MINUTE = 60 * 10**9
 RTT = 0.08
 NODES = {"e1": "eu", "e2": "eu", "u1": "us", "u2": "us"}
 RULES = """
@@ -118,6 +120,89 @@ async def test_after_a_cut_of_ten_seconds_the_counts_meet_again(autojump_clock: 
         seen = [(await limiter.peek("api", {"fixed": "x"})).remaining for limiter in (here, there)]
         assert alone == [600 - sum(before) - apart[0], 600 - sum(before) - apart[1]]
         assert seen == [600 - sum(before) - sum(apart)] * 2
+
+
+@pytest.mark.parametrize("key", ["fixed", "sliding"])
+async def test_what_a_cut_held_up_beyond_its_window_counts_in_no_later_one(
+    autojump_clock: MockClock, key: str
+) -> None:
+    """limitador#288: hits of the window before were counted in the new one when all was well."""
+    async with two_datacenters() as (w, here, there):
+        cut(w, "cut")
+        assert await both(here, there, key, 50, 2.0) == (100, 100)
+        w.clock.time += 3 * MINUTE
+        cut(w, "heal")
+        await trio.sleep(60)
+
+        assert [await remaining(each, key) for each in (here, there)] == [[600], [600]]
+
+
+async def test_what_a_cut_holds_up_is_let_go_when_it_counts_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    """limitador#295: for as long as the other side was away, more and more waited for it."""
+    async with two_datacenters() as (w, here, _):
+        cut(w, "cut")
+        await trio.sleep(45)  # until each holds the other for dead
+        for _ in range(5):
+            for number in range(40):
+                assert (await here.check("api", {"fixed": str(number)})).allowed
+            w.clock.time += MINUTE
+        waiting = [w.nodes[name].stats(1).counters["cells_waiting"] for name in ("e1", "e2")]
+        assert sum(waiting) > 0
+        await trio.sleep(1)
+
+        waiting = [w.nodes[name].stats(1).counters["cells_waiting"] for name in ("e1", "e2")]
+        assert waiting == [0, 0]
+
+
+async def test_what_other_data_centers_tell_pushes_no_window_back(
+    autojump_clock: MockClock,
+) -> None:
+    """gubernator#225: each word of a global count began its time anew, and nothing came back."""
+    async with two_datacenters() as (w, here, there):
+        ends = set()
+        for _ in range(10):
+            for limiter in (here, there):
+                decision = await limiter.check("api", {"fixed": "x"}, 20)
+                ends.add(w.clock.time + round(decision.reset_after * 1e9))
+            await trio.sleep(1.5)  # until the others have heard of it
+            w.clock.time += 2 * 10**9
+
+        assert ends == {MINUTE}
+        assert [await remaining(each, "fixed") for each in (here, there)] == [[200], [200]]
+        w.clock.time = MINUTE
+        await trio.sleep(1.5)
+        assert [await remaining(each, "fixed") for each in (here, there)] == [[600], [600]]
+
+
+async def test_a_value_of_any_length_is_told_of(autojump_clock: MockClock) -> None:
+    """alertmanager#1412: what was too large for one packet never reached the others."""
+    async with two_datacenters() as (_, here, there):
+        long = {"fixed": "x" * 900}
+        await here.check("api", long, 7)
+        await trio.sleep(1.5)
+
+        assert (await there.peek("api", long)).remaining == 593
+
+
+async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: MockClock) -> None:
+    """memberlist#299: news of many members filled every packet, and nothing else went."""
+    async with two_datacenters() as (w, here, there):
+        crowd = [stranger(number) for number in range(400)]
+        for name in NODES:
+            w.nodes[name]._gossiping.exchanged(Exchange(1, pack_records(crowd)))
+        await here.check("api", {"fixed": "x"}, 500)
+        await trio.sleep(2 * 0.22 + 2 * RTT)
+
+        assert min(w.nodes[name]._membership.pending for name in NODES) > 50
+        assert (await there.peek("api", {"fixed": "x"})).remaining == 100
+
+
+def stranger(number: int) -> Record:
+    """A member of no place on the ring that nobody can reach."""
+    name = f"stranger{number}"
+    return Record(name, name, 7101, "eu", "", 1.0, 1, 0, Status.JOINING)
 
 
 async def test_a_split_limit_is_never_exceeded(autojump_clock: MockClock) -> None:

@@ -46,7 +46,7 @@ KEY = b"8 bytes."
 LIMIT = Limit(100, 60_000_000_000)
 WIRE_LIMIT = [100, 60_000_000_000]
 COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
-GROUP = [[1], [1], 2, 1, "", "", 0]
+GROUP = [[1], [1], 2, 1, "", "", 0, False]
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
 seqs = st.integers(1, MAX_U64)
@@ -92,6 +92,7 @@ def pulled(draw: st.DrawFn) -> Pulled:
                 draw(texts),
                 draw(texts),
                 draw(u64),
+                draw(st.booleans()),
             )
         )
     count = sum(sum(group.sizes) for group in groups)
@@ -281,20 +282,21 @@ def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
     ("groups", "field"),
     [
         ({}, "Pulled.groups"),
-        ([GROUP[:6]], "Pulled.groups"),
-        ([[[], [], 2, 1, "", "", 0]], "Pulled.shards"),
-        ([[[2, 1], [1, 0], 2, 1, "", "", 0]], "Pulled.shards"),
-        ([[[1], [1, 0], 2, 1, "", "", 0]], "Pulled.sizes"),
-        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", 0]], "Pulled.sizes"),
-        ([[[1], [1], 3, 1, "", "", 0]], "Pulled.hold"),
-        ([[[1], [1], 2, 0, "", "", 0]], "Pulled.parts"),
-        ([[[1], [1], 2, MAX_PARTS + 1, "", "", 0]], "Pulled.parts"),
-        ([[[1], [1], 2, 1, None, "", 0]], "Pulled.moved_to"),
-        ([[[1], [1], 2, 1, "", "n" * (MAX_TEXT + 1), 0]], "Pulled.taken_from"),
-        ([[[1], [1], 2, 1, "", "", -1]], "Pulled.gift"),
-        ([[[1], [2], 2, 1, "", "", 0]], "Pulled.groups"),
+        ([GROUP[:7]], "Pulled.groups"),
+        ([[[], [], 2, 1, "", "", 0, False]], "Pulled.shards"),
+        ([[[2, 1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.shards"),
+        ([[[1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [1], 3, 1, "", "", 0, False]], "Pulled.hold"),
+        ([[[1], [1], 2, 0, "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, MAX_PARTS + 1, "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, 1, None, "", 0, False]], "Pulled.moved_to"),
+        ([[[1], [1], 2, 1, "", "n" * (MAX_TEXT + 1), 0, False]], "Pulled.taken_from"),
+        ([[[1], [1], 2, 1, "", "", -1, False]], "Pulled.gift"),
+        ([[[1], [1], 2, 1, "", "", 0, 1]], "Pulled.is_from_before"),
+        ([[[1], [2], 2, 1, "", "", 0, False]], "Pulled.groups"),
         ([], "Pulled.groups"),
-        ([GROUP, [[1], [0], 0, 1, "", "", 0]], "Pulled.groups"),
+        ([GROUP, [[1], [0], 0, 1, "", "", 0, False]], "Pulled.groups"),
     ],
 )
 def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):

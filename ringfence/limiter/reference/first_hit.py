@@ -52,9 +52,12 @@ class FirstHitWindow(Window):
         return [max(0, now - self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the open window, even what came before it; else begin the window of then."""
+        """Count in the open window, even what came a little before it; else begin the window of
+        then. What is a period old was counted in a window that is over by now."""
+        if age_ns >= self.scheme.limit.period_ns:
+            return
         if now < self.end:
             self.count += fitting(units, self.count)
-        elif age_ns < self.scheme.limit.period_ns:
+        else:
             self.start, self.end = self.scheme.window(now - age_ns)
             self.count = fitting(units, 0)

@@ -50,6 +50,8 @@ first_hits = st.builds(
     soft_permille=soft,
     first_hit=st.just(True),
 )
+counted = first_hits | windows.filter(lambda limit: limit.algorithm is Algorithm.FIXED_WINDOW)
+"""Those that count from zero again."""
 rates = buckets | queues | windows | slotted | first_hits
 in_flight = st.builds(Limit, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft)
 limits = rates | in_flight
@@ -100,6 +102,36 @@ def test_a_key_is_as_new_at_reset_after_and_not_before(
 
     assert just_before == min(reset_after, 1)
     assert_equivalent(table, table_of(limit), now + reset_after)
+
+
+@quick
+@given(limit=counted, history=histories)
+def test_nothing_that_is_asked_pushes_the_end_of_a_window_back(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    """gubernator#225: each call began the time anew but not the count, until nothing was left."""
+    table, end = table_of(limit), 0
+    for now, cost in history:
+        for outcome in (table.check(KEY, cost, now), table.peek(KEY, now)):
+            if outcome.reset_after_ns:
+                assert now >= end or now + outcome.reset_after_ns == end
+                end = now + outcome.reset_after_ns
+
+    assert table.peek(KEY, end).remaining == limit.ceiling
+
+
+@quick
+@given(limit=buckets, history=histories, cost=st.integers(1, 4))
+def test_a_check_pushes_the_reset_of_a_bucket_back_by_its_own_cost_alone(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    """gubernator#225, for what has no windows."""
+    table, now = after(limit, history)
+    before = table.peek(KEY, now).reset_after_ns
+    is_admitted = table.check(KEY, cost, now).is_admitted
+    own = cost * limit.period_ns / limit.amount if is_admitted else 0
+
+    assert abs(table.peek(KEY, now).reset_after_ns - before - own) <= 1
 
 
 @quick

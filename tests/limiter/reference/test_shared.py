@@ -106,6 +106,36 @@ def test_what_is_told_twice_counts_once(limit, told, spent) -> None:
     assert_equivalent(once, twice)
 
 
+@given(limit=limits, told=tellings, history=histories)
+@quick
+def test_hearing_the_same_before_every_check_puts_nothing_off(limit, told, history) -> None:
+    """gubernator#225: whoever was told of a count began its time anew, and the count went on."""
+    once, always = engine_of(limit), engine_of(limit)
+    told = [(writer, [each for each in cells if each[0] <= 1]) for writer, cells in told]
+    for engine in (once, always):
+        hear_all(engine, limit, told)
+
+    for now, _, cost in history:
+        for writer, cells in told:
+            current = NOW // (limit.period_ns // limit.slots)
+            numbers = [part for number, count in cells for part in (current + number, count)]
+            always.hear(writer, [KEY], [[max(0, number) for number in numbers]], now)
+        assert ask(always, cost, now) == ask(once, cost, now)
+
+
+@given(limit=fixed, tellings=st.lists(tellings, max_size=4), spent=st.integers(1, 4))
+@quick
+def test_nothing_that_is_heard_moves_the_end_of_a_window(limit, tellings, spent) -> None:
+    """gubernator#225, for counts that rise between two checks."""
+    engine = engine_of(limit)
+    end = (NOW // limit.period_ns + 1) * limit.period_ns
+
+    for now, told in zip(range(NOW, end), tellings, strict=False):
+        hear_all(engine, limit, told)
+        reset_after = ask(engine, spent, now).reset_after_ns[0]
+        assert not reset_after or now + reset_after == end
+
+
 @given(limit=limits, told=tellings, more=tellings)
 @quick
 def test_hearing_more_never_lowers_what_is_in_use(limit, told, more) -> None:
