@@ -11,7 +11,7 @@ from random import Random
 
 from simulations.core_lacks import CORE_VERBS
 from simulations.faults import VERBS
-from simulations.losses import members_of
+from simulations.losses import doubly_hit, members_of
 from simulations.scenario import Args, Fault, Level, Load, Network, Scenario
 from simulations.scenarios import RULES
 from simulations.seeds import stream
@@ -27,8 +27,10 @@ _CALM: dict[Level, float] = {"node": 70.0, "core": 45.0}
 _DOWN = ("crash", "leave")
 _BACK = 8.0
 """Seconds after which a node that was started again has what is its own."""
-_CHANCES = (0.1, 0.25, 0.5)
-"""How likely each kind of fault is in a run: from one or two of all to a half."""
+_CHANCES = (0.05, 0.1, 0.25, 0.5)
+"""How likely each kind of fault is in a run: from one of all to a half."""
+_ONE_AT_A_TIME = 0.6
+"""How many runs have no two failures at once in one data center, for which most is promised."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
 
 
@@ -52,10 +54,14 @@ def drawn(seed: int, level: Level) -> Scenario:
             latency=random.choice(("lan", "near", "regions")),
             loss=random.choice((0.0, 0.0, 0.01)),
             repeats=random.choice((0.0, 0.0, 0.02)),
+            resets=random.choice((0.0, 0.0, 0.0, 10.0)) if level == "node" else 0.0,
         ),
     )
     verbs = CORE_VERBS if level == "core" else tuple(VERBS)
-    return replace(scenario, faults=_survived(scenario, drawn_faults(scenario, random, verbs)))
+    faults = drawn_faults(scenario, random, verbs)
+    if random.random() < _ONE_AT_A_TIME:
+        faults = _one_at_a_time(scenario, faults)
+    return replace(scenario, faults=_survived(scenario, faults))
 
 
 def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
@@ -75,6 +81,15 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
             args = _args(verb, names, scenario, random)
             faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
+
+
+def _one_at_a_time(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Leave those out that would hit a data center which has not got over another one."""
+    kept: list[Fault] = []
+    for fault in faults:
+        if not doubly_hit(replace(scenario, faults=(*kept, fault))):
+            kept.append(fault)
+    return tuple(kept)
 
 
 def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

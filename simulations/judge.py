@@ -13,7 +13,7 @@ from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
-from simulations.losses import uncopied_spans
+from simulations.losses import doubly_hit, is_strong, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
 from simulations.virtual_time import EPOCH_NS
@@ -24,8 +24,6 @@ _MOST_KEYS = 300
 """Keys of each rule that are judged, the busiest ones."""
 _SPLITS = ("cut", "clog", "pause", "slow", "spikes", "busy", "reset", "limits", "clock_step")
 """Faults in which two may decide for one key at once."""
-_MUCH = 0.05
-"""The share of datagrams whose loss or harm makes some ask a second member."""
 _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that forget nothing within a period."""
 _DEADLINE = 3.5
@@ -63,6 +61,7 @@ class Judge:
         seen = replace(scenario, faults=self._faults)
         self._uncopied_spans = uncopied_spans(seen)
         self._untold_spans = uncopied_spans(seen, is_shared=True)
+        self._doubly_hit = doubly_hit(seen)
         self.over = 0
         """Units above the limit, of the worst key."""
         self.lost = 0
@@ -158,6 +157,8 @@ class Judge:
         lost, twice = units - used, used - units
         self.lost += max(0, lost)
         self.counted_twice += max(0, twice)
+        if self._doubly_hit if is_shared else self._doubly_hit & column.datacenters:
+            return
         if lost > uncopied:
             text = f"{name}={key}: {units} units admitted, {used} counted, {uncopied} may be lost"
             yield Violation("lost_hits", end, text)
@@ -235,6 +236,6 @@ class Judge:
     @property
     def _is_unclean(self) -> bool:
         return any(
-            VERBS[fault.verb].is_unclean or float(fault.args.get("share", 0)) > _MUCH
+            VERBS[fault.verb].is_unclean or ("share" in fault.args and is_strong(fault))
             for fault in self._faults
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from simulations.faults import VERBS
 from simulations.scenario import Fault, Scenario
 
-__all__ = ["members_of", "uncopied_spans"]
+__all__ = ["doubly_hit", "is_strong", "members_of", "uncopied_spans"]
 
 _UNCOPIED = 0.35
 """Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
@@ -25,6 +25,8 @@ _LEAVING = 8.0
 """Seconds that a node may take to hand over."""
 _PARTING = ("crash", "leave", "pause", "cut", "clog")
 """Faults that take from others whom they are about, copies and all."""
+_MUCH = 0.05
+"""The share of datagrams whose loss or harm makes some ask a second member."""
 _HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
 """Faults that hold no copy up."""
 
@@ -50,6 +52,34 @@ def uncopied_spans(scenario: Scenario, *, is_shared: bool = False) -> list[tuple
             span = fault.at - _UNTOLD
         found.append((span, fault.at + (_LEAVING if fault.verb == "leave" else _AFTERWARDS)))
     return _joined(found)
+
+
+def doubly_hit(scenario: Scenario) -> set[str]:
+    """The data centers in which something failed while they had not got over another failure.
+
+    Whose copy is whose, and what of it is news to whom, is told apart for one failure at a time.
+    More of them may lose hits or count them twice; what else is promised holds.
+    """
+    places = members_of(scenario)
+    hit: set[str] = set()
+    last: dict[str, float] = {}
+    for fault in sorted(scenario.faults, key=lambda fault: fault.at):
+        if not is_strong(fault) or "datacenter" in fault.args:
+            continue
+        until = fault.at if VERBS[fault.verb].end is None else fault.until
+        over = float("inf") if until is None else until + _NEW_COPY
+        for datacenter in {places[name][0] for name in _of(fault, scenario)}:
+            if fault.at <= last.get(datacenter, float("-inf")):
+                hit.add(datacenter)
+            last[datacenter] = max(over, last.get(datacenter, over))
+    return hit
+
+
+def is_strong(fault: Fault) -> bool:
+    """Whether a fault can take a member from others, or make them ask somebody else."""
+    if "share" in fault.args:
+        return fault.verb in ("loss", "bursts", "corrupt") and float(fault.args["share"]) > _MUCH
+    return fault.verb not in _HARMLESS
 
 
 def members_of(scenario: Scenario) -> dict[str, tuple[str, str]]:
