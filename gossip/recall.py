@@ -22,11 +22,11 @@ class Recall:
         self._found: dict[bytes, dict[int, int]] = {}
         """By key and window number, the units that were counted again."""
 
-    def begun(self, shard: int) -> None:
-        """Note a shard that is counted from nothing: everybody is asked."""
-        self._begun[shard] = False
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards that are counted from nothing: everybody is asked."""
+        self._begun.update(dict.fromkeys(shards, False))
         for left in self._left.values():
-            left[shard] = None
+            left.update(dict.fromkeys(shards))
 
     def gone(self, shards: Iterable[int]) -> None:
         """Ask no more for shards that are counted elsewhere now."""
@@ -37,7 +37,9 @@ class Recall:
 
     def wanted(self, datacenter: str) -> list[int]:
         """The shards that a data center must be asked for, ascending."""
-        return sorted(self._left.setdefault(datacenter, dict.fromkeys(self._begun)))
+        if datacenter not in self._left:  # It is asked for at each round, of thousands of shards.
+            self._left[datacenter] = dict.fromkeys(self._begun)
+        return sorted(self._left[datacenter])
 
     def answered(self, datacenter: str, shards: Iterable[int]) -> None:
         """A data center has said all that it remembers of these shards."""

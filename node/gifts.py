@@ -4,6 +4,7 @@ Decides how long a gift and its taker are remembered, and how an answer to a pul
 something is given is `holdings`' affair.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,20 +73,25 @@ class Gifts:
         self._look_at = 0
         """No gift is to be forgotten before this instant."""
 
-    def add(self, shard: int, given: Given) -> None:
-        """Remember that a shard was given away."""
-        self._given[shard] = given
+    def add(self, shards: Sequence[int], given: Given) -> None:
+        """Remember that shards were given away, each as `given`."""
+        self._given.update(dict.fromkeys(shards, given))
         self._look_at = min(self._look_at, given._forgotten_at)
         if given.parts:
-            self._unconfirmed[shard] = None
+            self._unconfirmed.update(dict.fromkeys(shards))
         else:
-            self._unconfirmed.pop(shard, None)
+            for shard in shards:
+                self._unconfirmed.pop(shard, None)
 
-    def confirm(self, shard: int, taker: NodeId) -> None:
-        """The taker counts it: it need not be kept any more."""
-        given = self._given.get(shard)
-        if given is not None and given.to == taker:
-            self.add(shard, Given(taker, given.at, given.number, [], ""))
+    def confirm(self, shards: Iterable[int], taker: NodeId) -> None:
+        """The taker counts them: they need not be kept any more."""
+        by_gift: dict[tuple[int, int], list[int]] = {}
+        for shard in shards:
+            given = self._given.get(shard)
+            if given is not None and given.to == taker:
+                by_gift.setdefault((given.at, given.number), []).append(shard)
+        for (at, number), confirmed in by_gift.items():
+            self.add(confirmed, Given(taker, at, number, [], ""))
 
     def get(self, shard: int) -> Given | None:
         """What was given last of a shard, as long as that is remembered."""
@@ -129,8 +135,8 @@ class Reply:
         self.numbers = 0
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
-    def add_given(self, shard: int, given: Given, part: int) -> None:
-        """Give a part of a shard."""
+    def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
+        """Give a part of each of the shards, which were given as one and the same."""
         about = _About(
             Hold.HELD,
             len(given.parts),
@@ -138,16 +144,16 @@ class Reply:
             gift=given.number,
             is_from_before=given.is_from_before,
         )
-        self._add(about, shard, given.parts[part])
+        self._add(about, shards, given.parts[part])
 
     def add_copy(self, shard: int, moved_to: str, counts: Snapshot) -> None:
         """Give a copy of a shard that is not held here."""
         tallies: list[list[int]] = [[] for _ in counts.keys]
-        self._add(_About(Hold.COPY, moved_to=moved_to), shard, Part(counts, tallies))
+        self._add(_About(Hold.COPY, moved_to=moved_to), [shard], Part(counts, tallies))
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         """Say that nothing is here, and who was given it."""
-        self._add(_About(Hold.NOTHING, moved_to=moved_to), shard, NOTHING)
+        self._add(_About(Hold.NOTHING, moved_to=moved_to), [shard], NOTHING)
 
     def pulled(self, seq: int) -> Pulled:
         """Lay out the answer."""
@@ -165,8 +171,10 @@ class Reply:
                 tallies += part.tallies
         return Pulled(seq, groups, counts, tallies if any(tallies) else [])
 
-    def _add(self, about: _About, shard: int, part: Part) -> None:
-        self._groups.setdefault(about, []).append((shard, part))
+    def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
+        self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])
+        if part is NOTHING:
+            return
         self.keys += len(part.counts.keys)
         self.numbers += sum(map(len, part.counts.states)) + sum(map(len, part.tallies))
 

@@ -85,14 +85,21 @@ class Handoff:
         """
         leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
         self._ring = new
-        before, after = old.owner_by_shard, new.owner_by_shard
+        after = new.owner_by_shard
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
         seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
-        for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
-            had = (before[shard], old.standby(shard)) if before else ()
-            known = (*had, new.standby(shard), *self._sources.get(shard, ()), *leaving)
+        nobody = (None,) * SHARDS
+        named = zip(
+            range(SHARDS),
+            old.owner_by_shard or nobody,
+            old.standby_by_shard or nobody,
+            new.standby_by_shard or nobody,
+            strict=True,
+        )
+        for shard, *names in compress(named, map(gt, self._ours, self._holdings.held)):
+            known = (*names, *self._sources.get(shard, ()), *leaving)
             if known not in seen:  # Thousands of shards have the same few sources.
                 others = [name for name in known if name and name != self._me]
                 seen[known] = tuple(dict.fromkeys(others))
@@ -150,15 +157,17 @@ class Handoff:
         try:
             await _Search(self, shards, first).run()
         finally:
-            for shard in shards:
-                self.found(shard)
+            self.found(shards)
 
-    def found(self, shard: int) -> None:
-        """Let those go on who wait for a shard."""
-        self._pulling.discard(shard)
-        event = self._waited_for.pop(shard, None)
-        if event is not None:
-            event.set()
+    def found(self, shards: Iterable[int]) -> None:
+        """Let those go on who wait for any of the shards."""
+        self._pulling.difference_update(shards)
+        if not self._waited_for:
+            return  # Nobody waits for most of the thousands that come at once.
+        for shard in shards:
+            event = self._waited_for.pop(shard, None)
+            if event is not None:
+                event.set()
 
     def thank(self, giver: NodeId, shards: Sequence[int]) -> None:
         """Tell who gave shards that they are counted here now."""
@@ -253,8 +262,9 @@ class Handoff:
         free: list[int] = []
         for shard in shards:
             if shard in self._sources and not self._holdings.held[shard]:
-                known = (sender, *self._sources[shard])  # Its turn will come.
-                self._sources[shard] = tuple(dict.fromkeys(known))
+                known = self._sources[shard]  # Its turn will come.
+                if known[:1] != (sender,):
+                    self._sources[shard] = (sender, *[name for name in known if name != sender])
             elif shard not in self._pulling:
                 free.append(shard)
         for start in range(0, len(free), _SHARDS_PER_PULL):
@@ -326,21 +336,32 @@ class _Search:
         self._moves: dict[int, int] = {}
         for shard in shards:
             taker = handoff._holdings.given_to(shard)
-            known = [first, taker, *handoff._sources.get(shard, ())]
-            self._left[shard] = [name for name in dict.fromkeys(known) if name]
+            known = handoff._sources.get(shard, ())
+            if first in (None, *known[:1]) and taker is None:
+                self._left[shard] = list(known)  # So it is with nearly all of thousands.
+            else:
+                everybody = dict.fromkeys([first, taker, *known])
+                self._left[shard] = [name for name in everybody if name]
         self._first = first
 
     async def run(self) -> None:
         while self._left:
-            by_name: dict[NodeId, list[int]] = {}
-            for shard, names in list(self._left.items()):
-                if names:
-                    by_name.setdefault(names[0], []).append(shard)
-                else:
-                    self._give_up(shard)
+            by_name = self._next_to_ask()
             async with trio.open_nursery() as nursery:
                 for name, shards in by_name.items():
                     nursery.start_soon(self._ask, name, shards)
+
+    def _next_to_ask(self) -> dict[NodeId, list[int]]:
+        """Whom to ask now, and for which shards; those that nobody is left for are given up."""
+        by_name: dict[NodeId, list[int]] = {}
+        nobodys: list[int] = []
+        for shard, names in self._left.items():
+            if names:
+                by_name.setdefault(names[0], []).append(shard)
+            else:
+                nobodys.append(shard)
+        self._give_up(nobodys)
+        return by_name
 
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
         reply = await self._handoff.pull(name, shards)
@@ -349,8 +370,8 @@ class _Search:
                 self._silent.setdefault(shard, name)
                 self._left[shard].remove(name)
             return
-        adopted: list[int] = []
         now = self._handoff._clock()
+        adopted = self._adopt_empty(name, reply)
         for group, shard, counts, tallies in _each(reply):
             names = self._left.get(shard)
             if names is None or name not in names:
@@ -365,7 +386,7 @@ class _Search:
                 case Hold.HELD:
                     del self._left[shard]
                     self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
-                    self._handoff.found(shard)
+                    self._handoff.found((shard,))
                     adopted.append(shard)
                 case Hold.COPY:
                     self._copies.setdefault(shard, counts)
@@ -376,6 +397,23 @@ class _Search:
                     self._go_on(shard, NodeId(group.moved_to))
         self._handoff.thank(name, adopted)
 
+    def _adopt_empty(self, name: NodeId, reply: Pulled) -> list[int]:
+        """Count what came without any counter, as most shards of most clusters do, all at once."""
+        adopted: list[int] = []
+        for group in reply.groups:
+            if group.hold is Hold.HELD and not group.taken_from and group.parts == 1:
+                empty = [
+                    shard
+                    for shard, size in zip(group.shards, group.sizes, strict=True)
+                    if not size and name in self._left.get(shard, ())
+                ]
+                held = self._handoff._holdings.adopt_empty(empty, group, name)
+                for shard in held:
+                    del self._left[shard]
+                adopted += held
+        self._handoff.found(adopted)
+        return adopted
+
     def _go_on(self, shard: int, moved_to: NodeId) -> None:
         """Ask whoever was given the shard next."""
         moves = self._moves.get(shard, 0)
@@ -383,23 +421,29 @@ class _Search:
             self._moves[shard] = moves + 1
             self._left[shard].insert(0, moved_to)
 
-    def _give_up(self, shard: int) -> None:
-        """Nobody has the shard itself: go on from a copy, or from nothing."""
-        handoff = self._handoff
-        del self._left[shard]
-        if handoff._holdings.held[shard] or not handoff._is_ours(shard):
-            return
+    def _give_up(self, shards: Sequence[int]) -> None:
+        """Nobody has these shards themselves: go on from copies, or from nothing."""
+        handoff, holdings = self._handoff, self._handoff._holdings
         now = handoff._clock()
-        silent = self._silent.get(shard)
-        copies = list(handoff._holdings.copies.of(shard))
-        if shard in self._copies:
-            copies.append((now, self._copies[shard]))
-        if silent is None and not copies and not handoff._holdings.has_gift(shard):
-            handoff._holdings.begin(shard)
-        else:
-            owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-            handoff._holdings.take_over(shard, owner, copies, now)
-        handoff.found(shard)
+        unknown: list[int] = []
+        begun: list[int] = []
+        for shard in shards:
+            del self._left[shard]
+            if holdings.held[shard] or not handoff._is_ours(shard):
+                continue
+            silent = self._silent.get(shard)
+            copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
+            if shard in self._copies:
+                copies.append((now, self._copies[shard]))
+            if silent is None and not copies and not holdings.has_gift(shard):
+                unknown.append(shard)
+            else:
+                owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
+                holdings.take_over(shard, owner, copies, now)
+                begun.append(shard)
+        holdings.begin(unknown)
+        # Not those that are another's: while this search lasts, an offer must begin no second one.
+        handoff.found(unknown + begun)
 
 
 def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]]]]:

@@ -63,7 +63,7 @@ class Holdings:
         counters: Counters,
         period_of: Callable[[bytes], int],
         came: Callable[[Sequence[bytes]], None],
-        begun: Callable[[int], None],
+        begun: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
         first_gift: int,
@@ -246,20 +246,29 @@ class Holdings:
         if pull.part:
             given = self._given.get(pull.shards[0])
             if given is not None and pull.part < len(given.parts):
-                reply.add_given(pull.shards[0], given, pull.part)
+                reply.add_given([pull.shards[0]], given, pull.part)
             else:
                 reply.add_nothing(pull.shards[0], "")
             return reply.pulled(pull.seq)
         before, gift = self.count, next(self._gifts)
-        for shard in pull.shards:
+        empty = self._empty_of(pull.shards)
+        if empty:  # Most shards of most clusters, so they are given as one.
+            for shard in empty:
+                self.held[shard] = 0
+                self._bare.pop(shard, None)
+            nothing = Given(asker, now, gift, [NOTHING], "")
+            self._given.add(empty, nothing)
+            reply.add_given(empty, nothing, 0)
+        done = set(empty)
+        for shard in [shard for shard in pull.shards if shard not in done]:
             if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
                 break
             if self.held[shard]:
-                self._give(shard, asker, gift, now, keeps_copy=stands_by(shard))
+                self._give(shard, asker, gift, now, stands_by)
             given = self._given.get(shard)
             if given is not None and given.parts:
                 # Whoever was to have it has not said so: better it is counted somewhere.
-                reply.add_given(shard, given, 0)
+                reply.add_given([shard], given, 0)
                 continue
             # Whoever was given it and asks for it has lost it: it was started again since.
             moved_to = given.to if given is not None and given.to != asker else ""
@@ -272,18 +281,25 @@ class Holdings:
 
     def kept(self, taker: NodeId, shards: Iterable[int]) -> None:
         """The taker counts these: they need not be kept for it any more."""
-        for shard in shards:
-            self._given.confirm(shard, taker)
+        self._given.confirm(shards, taker)
 
-    def _give(self, shard: int, to: NodeId, gift: int, now: int, *, keeps_copy: bool) -> None:
+    def _empty_of(self, shards: Sequence[int]) -> list[int]:
+        """Those of the shards that are held, and nothing of them is counted or lent."""
+        if self._index is None or self._taken or (self.lender is not None and len(self.lender)):
+            return []
+        return [shard for shard in shards if self.held[shard] and shard not in self._index]
+
+    def _give(
+        self, shard: int, to: NodeId, gift: int, now: int, stands_by: Callable[[int], bool]
+    ) -> None:
         assert self._index is not None
         keys = sorted(self._index.pop(shard, ()))
-        if self.lender is not None:
+        if self.lender is not None and len(self.lender):
             lent = self.lender.write_off(lambda key: shard_of(key) == shard, now)
             keys = sorted({*keys, *lent})
         self.held[shard] = 0
         if not keys and not self._taken:
-            self._given.add(shard, Given(to, now, gift, [NOTHING], ""))
+            self._given.add([shard], Given(to, now, gift, [NOTHING], ""))
             self._bare.pop(shard, None)
             return
         counts = self._engine.snapshot(keys, now)
@@ -299,14 +315,14 @@ class Holdings:
             part = parts[-1]
             append_row(part.counts, counts, at)
             part.tallies.append(row)
-        if keeps_copy:
+        if stands_by(shard):
             self.copies.keep(to, counts, now)
         self._engine.forget(keys)
         for key in keys:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
         is_from_before = taken is not None and taken.is_from_before
-        self._given.add(shard, Given(to, now, gift, parts, owner, is_from_before))
+        self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
 
@@ -337,9 +353,6 @@ class Holdings:
             return
         self._adopted[shard] = gift
         self._counters.add("shards_pulled")
-        if not self.held[shard] and not counts.keys and not about.taken_from:
-            self._hold(shard)  # Most shards of most clusters.
-            return
         here = self._taken.get(shard)
         is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
         if not self.held[shard]:
@@ -384,6 +397,20 @@ class Holdings:
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
 
+    def adopt_empty(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
+        """Count shards from now on that `sender` has given away without any counter.
+
+        Returns those that were not held; to join the others with what is here is for `adopt`.
+        """
+        gift = sender, about.gift
+        new = [shard for shard in shards if not self.held[shard]]
+        for shard in new:
+            if self._adopted.get(shard) != gift:
+                self._adopted[shard] = gift
+                self._counters.add("shards_pulled")
+                self._hold(shard)
+        return new
+
     def _admitted_here(self, shard: int, keys: Sequence[bytes], now: int) -> dict[bytes, list[int]]:
         """What was admitted here of each key, as if just now.
 
@@ -410,12 +437,14 @@ class Holdings:
         elif after.status is not Status.DEAD:
             self._left.add(name)
 
-    def begin(self, shard: int) -> None:
-        """Count a shard from nothing: nobody had it before."""
-        if not self.held[shard]:
+    def begin(self, shards: Iterable[int]) -> None:
+        """Count shards from nothing: nobody had them before."""
+        begun = [shard for shard in shards if not self.held[shard]]
+        for shard in begun:
             self._hold(shard)
             self._bare[shard] = {}
-            self._begun(shard)
+        if begun:
+            self._begun(begun)
 
     def take_over(
         self,
@@ -454,7 +483,7 @@ class Holdings:
         self._hold(shard)
         self._taken[shard] = replace(taken, has_base=not is_empty)
         if is_empty:
-            self._begun(shard)
+            self._begun([shard])
         self._counters.add("shards_taken")
 
     def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:

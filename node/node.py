@@ -164,7 +164,7 @@ class Node:
             self.counters,
             self._period_of,
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
-            lambda shard: self._worldwide.begun(shard),  # noqa: PLW0108 - it is made later
+            lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
         )

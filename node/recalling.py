@@ -3,7 +3,7 @@
 Decides when to ask and how what comes back is counted; what is missing says `gossip.recall`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from gossip.recall import Recall
@@ -41,9 +41,9 @@ class Recalling:
         self._asked: set[NodeId] = set()
         """Owners whose answer is awaited: each is asked for one thing at a time."""
 
-    def begun(self, shard: int) -> None:
-        """Note a shard that is counted here from nothing."""
-        self._recall.begun(shard)
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards that are counted here from nothing."""
+        self._recall.begun(shards)
 
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
         """Ask the owners in other data centers for what they have not answered yet.
@@ -104,8 +104,7 @@ class Recalling:
     def take_on(self, message: AskBack) -> Recalled:
         """Ask for shards that a peer in this data center began from nothing and gave away."""
         shards = [shard for shard in message.shards if self._holdings.held[shard]]
-        for shard in shards:
-            self._recall.begun(shard)
+        self._recall.begun(shards)
         return Recalled(message.seq, shards, [], [])
 
     def answer(

@@ -174,9 +174,9 @@ class Worldwide:
                 if cells:
                     self._note_heard(name, key, cells)
 
-    def begun(self, shard: int) -> None:
-        """Note a shard that is counted from nothing: others may remember what was told of it."""
-        self._recalling.begun(shard)
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards counted from nothing: others may remember what was told of them."""
+        self._recalling.begun(shards)
 
     async def run(self) -> None:
         """Tell the others until cancelled."""

@@ -152,12 +152,15 @@ class CoreHandoff(Handoff):
             if shard in self._pulling:
                 await self._waiting.setdefault(shard, Coming(self._waits.soon))
 
-    def found(self, shard: int) -> None:
-        """Let those go on who wait for a shard."""
-        self._pulling.discard(shard)
-        coming = self._waiting.pop(shard, None)
-        if coming is not None:
-            coming.resolve(None)
+    def found(self, shards: Iterable[int]) -> None:
+        """Let those go on who wait for any of the shards."""
+        self._pulling.difference_update(shards)
+        if not self._waiting:
+            return
+        for shard in shards:
+            coming = self._waiting.pop(shard, None)
+            if coming is not None:
+                coming.resolve(None)
 
     def _begin_to_pull(self, shards: Sequence[int], first: NodeId | None = None) -> None:
         if shards:
@@ -168,8 +171,7 @@ class CoreHandoff(Handoff):
         try:
             await _CoreSearch(self, shards, first).run()
         finally:
-            for shard in shards:
-                self.found(shard)
+            self.found(shards)
             self.changed()
 
     async def pull(self, name: NodeId, shards: Sequence[int], part: int = 0) -> Pulled | None:
@@ -209,13 +211,7 @@ class _CoreSearch(_Search):
 
     async def run(self) -> None:
         while self._left:
-            by_name: dict[NodeId, list[int]] = {}
-            for shard, names in list(self._left.items()):
-                if names:
-                    by_name.setdefault(names[0], []).append(shard)
-                else:
-                    self._give_up(shard)
-            for name, shards in by_name.items():
+            for name, shards in self._next_to_ask().items():
                 await self._ask(name, shards)
 
 

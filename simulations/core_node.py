@@ -110,7 +110,7 @@ class CoreNode:
             self.counters,
             self._period_of,
             lambda keys: self.worldwide.came(keys),  # noqa: PLW0108 - it is made later
-            lambda shard: self.worldwide.begun(shard),  # noqa: PLW0108 - it is made later
+            lambda shards: self.worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
         )
@@ -215,9 +215,7 @@ class CoreNode:
     def found(self, records: Sequence[Record]) -> None:
         """Begin as one of many who know each other and count what is theirs."""
         self.gossiping.merge(records)
-        for shard, owner in enumerate(self.ring.owner_by_shard):
-            if owner == self.name:
-                self.holdings.begin(shard)
+        self.holdings.begin(self.ring.shards_of(NodeId(self.name)))
         self._has_joined = True
         self._watch_clock()
 

@@ -5,7 +5,6 @@ raise `BadMessage`; `codec` knows whose fault that is. Clients send `AskPeers` a
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TypeAlias
 
 from hashring import SHARDS
@@ -220,7 +219,7 @@ def _read_heard(wire: object, count: int, field: str) -> list[dict[str, list[int
 
 def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
     shards = _checked(items(wire, field, SHARDS), field, SHARDS - 1)
-    if len(shards) < least or any(one >= next_ for one, next_ in pairwise(shards)):
+    if len(shards) < least or shards != sorted(set(shards)):
         raise bad_field(field, f"at least {least} shards, ascending")
     return shards
 

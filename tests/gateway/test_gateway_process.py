@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from node.keys import write_keys
 from ringfence.wire.hello import token_digest
 from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, until
-from tests.node.test_serve import PATIENCE, ROOT, nodes, ringfence, started
+from tests.node.test_serve import PATIENCE, ROOT, asked, nodes, ringfence, started
 
 JSON = {"Content-Type": "application/json"}
 SECRET = bytes(range(16))
@@ -330,8 +330,12 @@ def test_with_certificates_both_ports_are_closed_to_who_has_none(tmp_path: Path)
         (("--cluster", "ringfence://127.0.0.1:1", "--auth", "client=ipp"), "did you mean 'ip'?"),
     ],
 )
-def test_settings_that_are_wrong_are_told_in_one_line(words: tuple[str, ...], said: str) -> None:
-    status, out, err = ringfence("gateway", *words, environment={"RINGFENCE_URL": ""})
+def test_settings_that_are_wrong_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setenv("RINGFENCE_URL", "")
+
+    status, out, err = asked("gateway", *words)
 
     assert (status, out) == (2, "")
     assert said in err

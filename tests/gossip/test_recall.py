@@ -10,9 +10,9 @@ KEY = b"12345678k"
 
 def test_every_data_center_is_asked_for_what_was_begun_from_nothing() -> None:
     recall = Recall()
-    recall.begun(7)
+    recall.begun([7])
     assert recall.wanted("us") == [7]
-    recall.begun(3)
+    recall.begun([3])
     recall.answered("us", [7])
 
     assert recall.wanted("us") == [3]
@@ -21,17 +21,17 @@ def test_every_data_center_is_asked_for_what_was_begun_from_nothing() -> None:
 
 def test_what_is_begun_anew_is_asked_for_again() -> None:
     recall = Recall()
-    recall.begun(7)
+    recall.begun([7])
     recall.wanted("us")
     recall.answered("us", [7])
-    recall.begun(7)
+    recall.begun([7])
 
     assert recall.wanted("us") == [7]
 
 
 def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
     recall = Recall()
-    recall.begun(7)
+    recall.begun([7])
     recall.wanted("us")
     recall.gone([7])
 
@@ -40,8 +40,8 @@ def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
 
 def test_whoever_is_given_a_shard_may_ask_as_long_as_nobody_has_answered() -> None:
     recall = Recall()
-    recall.begun(3)
-    recall.begun(7)
+    recall.begun([3])
+    recall.begun([7])
     recall.wanted("us")
     recall.wanted("ap")
     recall.answered("us", [3])

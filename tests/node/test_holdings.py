@@ -36,7 +36,7 @@ class Host:
             Counters(),
             lambda key: DAY,
             lambda keys: None,
-            self.begun.append,
+            self.begun.extend,
             max_keys=100,
             first_gift=1,
         )
@@ -82,7 +82,7 @@ def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> Non
 
 def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     stand_in.stand_in_for("c")
     owner.spend(4)
     stand_in.spend(5)
@@ -94,7 +94,7 @@ def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
 
 def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
-    one.holdings.begin(shard_of(KEY))
+    one.holdings.begin([shard_of(KEY)])
     one.spend(3)
     gift = other.ask(one)
     other.take(one, gift)
@@ -108,7 +108,7 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
 
 def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
@@ -123,7 +123,7 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
 
 def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     copy = owner.holdings.state_of([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
@@ -139,8 +139,8 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
 
 def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
-    a.holdings.begin(1)
-    a.holdings.begin(1)
+    a.holdings.begin([1])
+    a.holdings.begin([1])
     b.stand_in_for("a")
     a.spend(5)
     copies = [(NOW, a.holdings.state_of([KEY], NOW))]
@@ -151,7 +151,7 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
 
 def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(4)
 
@@ -162,7 +162,7 @@ def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it()
 
 def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("a")
@@ -181,7 +181,7 @@ def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitt
 
 def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("c")
@@ -196,7 +196,7 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
 def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
     """Started again, it got the copy of an owner before it heard that there is such a member."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("b")
@@ -212,7 +212,7 @@ def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
 ) -> None:
     """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
     stand_in.holdings.heard_of(member("c"), member("c", status))
@@ -228,9 +228,9 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
     for host in (owner, newcomer):
         limit = Limit(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         host.engine.set_rules({RULE: EngineRule(limit)})
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(3, at=NOW - DAY + 1)
-    newcomer.holdings.begin(shard_of(KEY))
+    newcomer.holdings.begin([shard_of(KEY)])
 
     newcomer.take(owner, newcomer.ask(owner))
 
@@ -240,7 +240,7 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
 
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
-    before.holdings.begin(shard_of(KEY))
+    before.holdings.begin([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     again.stand_in_for("b")
@@ -254,13 +254,13 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
 
 def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
-    before.holdings.begin(shard_of(KEY))
+    before.holdings.begin([shard_of(KEY)])
     before.spend(3)
     copy = before.holdings.state_of([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     stand_in.holdings.heard_of(member("c"), member("c", generation=2))
-    after.holdings.begin(shard_of(KEY))  # Started again, and found nobody to ask.
+    after.holdings.begin([shard_of(KEY)])  # Started again, and found nobody to ask.
     after.spend(1)
     after.holdings.regain({KEY: [0, 4]}, NOW)  # What other data centers had been told.
     after.copy_to(stand_in)
@@ -272,7 +272,7 @@ def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_sta
 
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin(shard_of(KEY))
+    owner.holdings.begin([shard_of(KEY)])
     owner.spend(5)
     owner.copy_to(other)
     owner.spend(1)
@@ -288,7 +288,7 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
 
 def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
     earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    earlier.holdings.begin(shard_of(KEY))
+    earlier.holdings.begin([shard_of(KEY)])
     earlier.spend(4)
     earlier.copy_to(stand_in)
     taker.take(earlier, taker.ask(earlier))

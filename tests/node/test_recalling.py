@@ -35,7 +35,7 @@ class Host:
             Counters(),
             lambda key: HOUR,
             lambda keys: None,
-            lambda shard: self.recalling.begun(shard),  # noqa: PLW0108 - it is made later
+            lambda shards: self.recalling.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=100,
             first_gift=1,
         )
@@ -87,14 +87,14 @@ def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
     """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
-    us.holdings.begin(SHARD)
+    us.holdings.begin([SHARD])
     us.engine.hear("eu", [KEY], [[NUMBER, count]], NOW)
     return a, b, us
 
 
 def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
     a, _, us = two_and_one_that_remembers(100)
-    a.holdings.begin(SHARD)
+    a.holdings.begin([SHARD])
     a.spend(20)
     a.tell(us)
     a.ask("us")
@@ -107,7 +107,7 @@ def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
 
 def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
     a, b, _ = two_and_one_that_remembers(100)
-    a.holdings.begin(SHARD)
+    a.holdings.begin([SHARD])
     a.holdings.held[SHARD] = False
     b.engine.charge([KEY], [20], [0], NOW)
     b.holdings.held[SHARD] = True
@@ -120,9 +120,9 @@ def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
 def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
     a, _, us = two_and_one_that_remembers(100)
     ap = Host("ap", "ap", us._hosts)
-    ap.holdings.begin(SHARD)
+    ap.holdings.begin([SHARD])
     ap.engine.hear("eu", [KEY], [[NUMBER, 97]], NOW)
-    a.holdings.begin(SHARD)
+    a.holdings.begin([SHARD])
     a.ask("us", "ap")
 
     assert a.used == 100
@@ -131,7 +131,7 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
 def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
     a, _, us = two_and_one_that_remembers(100)
     us.holdings.held[SHARD] = False
-    a.holdings.begin(SHARD)
+    a.holdings.begin([SHARD])
     a.ask("us")
     assert a.used == 0
 
@@ -142,7 +142,7 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
 
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
     _, _, us = two_and_one_that_remembers(100)
-    us.holdings.begin(SHARD + 1)
+    us.holdings.begin([SHARD + 1])
     heard = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
     reply = us.recalling.answer("eu", Recall(1, [SHARD, SHARD + 1]), heard)
 

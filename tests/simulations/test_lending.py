@@ -99,7 +99,7 @@ def test_a_hot_key_is_decided_mostly_by_its_borrowers(limit):
         first_hit=limit.first_hit,
     )
     world = LendingWorld(1, large, loss=0.0)
-    spend(world, [(number % 4, 1, 60, 1) for number in range(2000)])
+    spend(world, [(number % 4, 1, 60, 1) for number in range(800)])
 
     by_lease = sum(each.units for each in world.admitted if each.by_lease)
     assert by_lease > 0.7 * len(world.admitted)
