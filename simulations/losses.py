@@ -68,7 +68,7 @@ def doubly_hit(scenario: Scenario) -> set[str]:
             continue
         until = fault.at if VERBS[fault.verb].end is None else fault.until
         over = float("inf") if until is None else until + _NEW_COPY
-        for datacenter in {places[name][0] for name in _of(fault, scenario)}:
+        for datacenter in sorted({places[name][0] for name in _of(fault, scenario)}):
             if fault.at <= last.get(datacenter, float("-inf")):
                 hit.add(datacenter)
             last[datacenter] = max(over, last.get(datacenter, over))
