@@ -86,6 +86,7 @@ class Judge:
                 )
                 for _, a in ledger.answers
                 if a.source not in (Source.OWNER, Source.CACHE)
+                and a.datacenter not in self._doubly_hit
             ][:10]
         found += [
             Violation("deadline", a.asked, f"{a.key} waited {a.told - a.asked:.2f} s for an answer")
