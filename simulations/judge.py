@@ -231,7 +231,12 @@ class Judge:
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""
-        splits = sum(fault.verb in _SPLITS or "seedless" in fault.args for fault in self._faults)
+        splits = sum(
+            fault.verb in _SPLITS
+            or "seedless" in fault.args
+            or ("share" in fault.args and is_strong(fault))
+            for fault in self._faults
+        )
         return 1 + splits + (self._datacenters - 1 if is_shared and splits else 0)
 
     @property
