@@ -31,6 +31,9 @@ _NUMBERS_PER_PART = 40_000
 _KEYS_PER_ANSWER = 4000
 _OWN_KEPT_NS = 15_000_000_000
 """How long after a start somebody may come with a shard that was given away before it."""
+_TAKING_NS = 1_000_000_000
+"""How long the taker of a gift may need to say that it has it, before it is given to another one:
+two who have it would both pass on what is news in it."""
 _NO_LIMIT = Limit(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 _ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
@@ -266,7 +269,8 @@ class Holdings:
             if self.held[shard]:
                 self._give(shard, asker, gift, now, stands_by)
             given = self._given.get(shard)
-            if given is not None and given.parts:
+            is_taking = given is not None and now - given.at < _TAKING_NS and given.to != asker
+            if given is not None and given.parts and not is_taking:
                 # Whoever was to have it has not said so: better it is counted somewhere.
                 reply.add_given([shard], given, 0)
                 continue

@@ -27,9 +27,9 @@ _CALM: dict[Level, float] = {"node": 70.0, "core": 45.0}
 _DOWN = ("crash", "leave")
 _BACK = 8.0
 """Seconds after which a node that was started again has what is its own."""
-_CHANCES = (0.05, 0.1, 0.25, 0.5)
-"""How likely each kind of fault is in a run: from one of all to a half."""
-_ONE_AT_A_TIME = 0.6
+_CHANCES = (0.1, 0.25, 0.5)
+"""How likely each kind of fault is in a run: from one or two of all to a half."""
+_ONE_AT_A_TIME = 0.5
 """How many runs have no two failures at once in one data center, for which most is promised."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
 

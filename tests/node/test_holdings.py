@@ -10,7 +10,7 @@ from node.streaming import as_snapshot
 from ringfence.client.batch import Batch
 from ringfence.client.local import decide_by
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
-from ringfence.wire import Op, Pull, Pulled
+from ringfence.wire import Hold, Op, Pull, Pulled
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -59,6 +59,8 @@ class Host:
 
     def take(self, giver: "Host", gift: Pulled) -> None:
         (about,) = gift.groups
+        if about.hold is not Hold.HELD:
+            return
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
         self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW)
@@ -104,6 +106,20 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
 
     assert other.holdings.count == 0
     assert (other.used, third.used) == (0, 3)
+
+
+def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> None:
+    owner, stand_in, other = Host("c"), Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    stand_in.stand_in_for("c")
+    stand_in.spend(2)
+
+    first = other.ask(stand_in)
+    owner.take(stand_in, owner.ask(stand_in))  # Is told who was given it.
+    other.take(stand_in, first)
+    owner.take(other, owner.ask(other))
+
+    assert owner.used == 2
 
 
 def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
