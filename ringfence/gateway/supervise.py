@@ -75,19 +75,19 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
     )
     logger.info("the gateway listens on %s, and for gRPC on %s", settings.listen, settings.grpc)
     try:
-        server.serve(target_loader=partial(_make_worker, settings), wrap_loader=False)
+        server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
     except FatalError as error:
         raise ConfigError(f"the gateway cannot serve HTTP on {settings.listen}: {error}") from error
 
 
-def _make_worker(settings: GatewaySettings) -> Any:
+def _make_worker(settings: GatewaySettings, main: int) -> Any:
     """Make the application, in the worker's own process: gRPC must not be loaded before a fork.
 
     Granian takes any object with `__rsgi__`, though its hints speak of functions only.
     """
     from ringfence.gateway.worker import Worker
 
-    return Worker(settings)
+    return Worker(settings, main)
 
 
 async def _try_cluster(settings: GatewaySettings) -> None:

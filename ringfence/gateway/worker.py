@@ -6,6 +6,8 @@ Decides what runs beside what, from start to stop. How many workers there are is
 import asyncio
 import gc
 import logging
+import os
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -52,8 +54,11 @@ def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
 class Worker:
     """An RSGI application that brings its own client and gRPC server along."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, main: int) -> None:
+        """`main` is the number of the process that keeps the workers."""
         self._settings = settings
+        self._main = main
+        self._watching: asyncio.Task[None] | None = None
         self._tokens: Tokens = load_tokens(Path(settings.tokens) if settings.tokens else None)
         self._api: Api | None = None
         self._grpc: GrpcServer | None = None
@@ -66,6 +71,7 @@ class Worker:
         gc.collect()
         gc.freeze()  # What has been loaded stays; looking through it again costs milliseconds.
         self._task = loop.create_task(self._run())
+        self._watching = loop.create_task(self._end_with_main())
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         """End; granian calls it when it has stopped serving."""
@@ -80,6 +86,15 @@ class Worker:
             return
         settings = self._settings
         await serve_http(self._api, scope, protocol, settings.max_body, settings.body_timeout)
+
+    async def _end_with_main(self) -> None:
+        """End when the main process was killed: nobody else stops us, and we have its ports."""
+        while os.getppid() == self._main:  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(_RETRY / 4)
+        logger.error("the gateway's main process has gone; this worker ends, too")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(_RETRY)
+        os._exit(1)
 
     async def _run(self) -> None:
         """Keep a client of the cluster, whatever the cluster does."""

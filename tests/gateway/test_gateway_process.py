@@ -233,6 +233,14 @@ def test_a_gateway_that_is_told_to_stop_ends_well_and_one_that_dies_is_replaced(
         assert "Traceback" not in gate.log
 
 
+def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
+    with nodes(tmp_path, "a") as running, gateway(tmp_path, running["a"].url) as gate:
+        gate.process.kill()
+        gate.process.wait()
+
+        until(lambda: not is_up(f"{gate.url}/readyz"))
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_a_node_starts_its_gateway_and_takes_it_along(
     tmp_path: Path, ending: signal.Signals
