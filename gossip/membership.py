@@ -366,9 +366,11 @@ class Membership:
         if sender.status is Status.DEAD or (
             sender.status is Status.SUSPECT and self._settings.buddy
         ):
-            # With a refutation of what it may hold against us: two that hold each other dead would
-            # else answer accusations with accusations, without end.
-            self._outbox.tell(source, sender, self.me)
+            # Two that hold each other dead would answer accusations with accusations, without end:
+            # whoever accuses us is told that we live. Nobody else is: a member that was started
+            # again would hear of a thousand others one by one, and reckon its ring each time.
+            is_accused = any([record.name == self.me.name for record in message.updates])
+            self._outbox.tell(source, sender, *([self.me] if is_accused else []))
 
     def _forget(self, name: str) -> None:
         self._tombstones.drop(name)
