@@ -99,7 +99,8 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
-        async with ringfence.connect(url, raise_on_outage=True) as limiter:
+        patient = f"{url}&timeout=5"  # This machine may be busy with others.
+        async with ringfence.connect(patient, raise_on_outage=True) as limiter:
             made = Served(node, transport, url, port, token, limiter)
             await made.check()
             yield made
