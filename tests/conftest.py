@@ -5,7 +5,7 @@ import os
 from hypothesis import settings
 
 # Laws that say nothing of their own; `HYPOTHESIS_PROFILE=nightly pytest` tries them harder.
-settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("quick", max_examples=100, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -11,7 +11,7 @@ rosters = st.lists(members, min_size=1, max_size=6, unique_by=lambda member: mem
 two_or_more = rosters.filter(lambda roster: len(roster) > 1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(two_or_more)
 def test_a_join_moves_shards_to_the_newcomer_alone_and_all_it_will_own(roster):
     *before, newcomer = roster
@@ -23,7 +23,7 @@ def test_a_join_moves_shards_to_the_newcomer_alone_and_all_it_will_own(roster):
     assert tuple(move.shard for move in moves) == new.shards_of(newcomer.name)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(two_or_more)
 def test_a_departure_moves_the_shards_of_the_departed_alone_and_all_it_owned(roster):
     *after, leaver = roster
@@ -35,7 +35,7 @@ def test_a_departure_moves_the_shards_of_the_departed_alone_and_all_it_owned(ros
     assert tuple(move.shard for move in moves) == old.shards_of(leaver.name)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rosters)
 def test_a_member_that_gains_weight_only_gains_shards(roster):
     lighter, *others = roster
@@ -46,7 +46,7 @@ def test_a_member_that_gains_weight_only_gains_shards(roster):
     assert {move.new_owner for move in moves} <= {heavier.name}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(old=rosters, new=rosters)
 def test_moves_lead_from_the_old_owners_to_the_new_in_the_order_of_shards(old, new):
     old_ring, new_ring = Ring.of(old), Ring.of(new)

@@ -53,7 +53,7 @@ def along_the_ring(roster, shard):
     return list(dict.fromkeys(name for _, name in walk))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards)
 def test_the_owner_is_the_member_of_the_first_vnode_at_or_after_the_shard(roster, shard):
     ring = Ring.of(roster)
@@ -62,7 +62,7 @@ def test_the_owner_is_the_member_of_the_first_vnode_at_or_after_the_shard(roster
     assert ring.owner_by_shard[shard] == ring.owner(shard)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, data=st.data())
 def test_equal_members_give_equal_rings_whatever_their_order(roster, data):
     shuffled = data.draw(st.permutations(roster + roster[:2]))
@@ -94,7 +94,7 @@ def test_the_ring_is_the_same_in_every_release():
     assert sha256(answers.encode()).hexdigest()[:16] == "52620c6ad8186087"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards, count=st.integers(1, 9))
 def test_owners_are_distinct_and_as_many_as_asked_for_or_as_there_are(roster, shard, count):
     ring = Ring.of(roster)
@@ -106,7 +106,7 @@ def test_owners_are_distinct_and_as_many_as_asked_for_or_as_there_are(roster, sh
     assert owners == ring.owners(shard, len(roster))[:count]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=zoned_rosters, shard=shards)
 def test_the_foremost_of_each_zone_stand_before_all_others_in_ring_order(roster, shard):
     zone_of = {member.name: member.zone for member in roster}
@@ -118,7 +118,7 @@ def test_the_foremost_of_each_zone_stand_before_all_others_in_ring_order(roster,
     assert list(Ring.of(roster).owners(shard, len(roster))) == expected
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(roster=zoned_rosters)
 def test_the_standby_is_the_second_of_the_owners_for_every_shard(roster):
     ring = Ring.of(roster)
@@ -127,7 +127,7 @@ def test_the_standby_is_the_second_of_the_owners_for_every_shard(roster):
         assert (ring.owner(shard), ring.standby(shard)) == (*ring.owners(shard, 2), None)[:2]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=rosters(zones=("x", "y", "z"), min_size=2), shard=shards)
 def test_the_standby_is_in_another_zone_whenever_there_is_one(roster, shard):
     zone_of = {member.name: member.zone for member in roster}
@@ -137,7 +137,7 @@ def test_the_standby_is_in_another_zone_whenever_there_is_one(roster, shard):
     assert zone_of[ring.standby(shard)] != zone_of[ring.owner(shard)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(roster=rosters(weights=(0.25, 1.0, 2.0), min_size=2), shard=shards)
 def test_when_an_owner_leaves_its_standby_owns_the_shard_if_all_are_in_one_zone(roster, shard):
     owner, standby = Ring.of(roster).owners(shard, 2)

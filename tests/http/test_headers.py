@@ -2,7 +2,7 @@
 
 import http_sf
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfence import ConfigError, Source, parse_limit
@@ -102,7 +102,6 @@ def test_no_wait_is_told_when_none_would_help() -> None:
     assert fields["X-RateLimit-Remaining"] == "0"
 
 
-@settings(max_examples=50)  # The parser is slow, and each name is parsed twice.
 @given(name=st.text(min_size=1), amount=st.integers(1, 2**53 - 1), ms=st.integers(1, 10**9))
 def test_whatever_a_rule_is_called_its_fields_are_structured_fields(
     name: str, amount: int, ms: int

@@ -157,7 +157,7 @@ async def test_of_a_hundred_concurrent_checks_of_one_key_exactly_its_limit_passe
         assert await race([one, two] * 50, {"client": "x"}) == 5
 
 
-@settings(max_examples=6, deadline=None)  # Each builds a cluster.
+@settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     jitter=st.floats(0, 0.05),
