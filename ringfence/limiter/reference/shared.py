@@ -153,9 +153,10 @@ class SharedWindow(Counter, Shared):
         return self._sum(now).used(now)
 
     def is_rested(self, now: int) -> bool:
-        """Whether nothing is in use, nor will be by what was heard of the next window."""
-        current = self.numbers(now).current
-        return not self.used(now) and all(n <= current for k in self.heard.values() for n in k)
+        """Whether no count weighs any more, however little: two that weigh less than a unit each
+        may make one together."""
+        oldest = self.numbers(now).oldest
+        return not self.told(now) and all(n < oldest for known in self.heard.values() for n in known)
 
     def state(self, now: int) -> list[int]:
         """What this data center admitted."""

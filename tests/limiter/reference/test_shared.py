@@ -3,7 +3,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import (
@@ -270,6 +270,7 @@ def test_a_counter_that_was_moved_brings_what_it_heard(limit, history, told, lat
 
 
 @given(limit=limits, before=tellings, after=tellings)
+@example(Limit(2, 14, slots=2), [], [("east", [(-2, 6)]), ("west", [(-2, 1)])])
 @quick
 def test_what_was_heard_on_both_sides_of_a_move_counts_once(limit, before, after) -> None:
     giver, taker, stayed = engine_of(limit), engine_of(limit), engine_of(limit)
