@@ -64,7 +64,7 @@ class Exchanges:
         if self._roster.is_alone:
             for seed in self.seeds:
                 if seed != self._roster.me.address:
-                    self._ask(seed, now)
+                    self._ask(seed)
             self._timers.set((Due.JOIN, ""), now + self._jittered(self._join_pause))
             self._join_pause = min(self._settings.join_pause_most, 2 * self._join_pause)
             return
@@ -73,7 +73,7 @@ class Exchanges:
         known = {record.address for record in self._roster.records.values() if not record.is_gone}
         strangers = [seed for seed in self.seeds if seed not in known]
         if strangers:
-            self._ask(self._random.choice(strangers), now)
+            self._ask(self._random.choice(strangers))
 
     def compare(self, sender: str, digest: int, now: int) -> None:
         """Notice that others believe something else for longer than news take to arrive."""
@@ -87,20 +87,32 @@ class Exchanges:
         if self._nobody_agrees_since is None:
             self._nobody_agrees_since = now
         since = min(self._differs_since.setdefault(sender, now), self._nobody_agrees_since)
-        patience = round(self._settings.mismatch_patience * _NS)
+        which = "near" if self._roster.is_near(record) else "far"
+        patience = round(
+            self._settings.mismatch_rounds * self._probing(which).gossip_interval * _NS
+        )
         if now - since >= patience and self._may_ask(now):
             self._differs_since.clear()
             self._nobody_agrees_since = None
-            self._ask(record.address, now)
+            self._last_at = now
+            self._ask(record.address)
 
     def regular(self, which: str, now: int) -> None:
         """Ask anybody, for what a digest does not tell."""
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):
-            self._ask(self._roster.records[name].address, now)
+            self._ask(self._roster.records[name].address)
 
-    def _ask(self, address: Address, now: int) -> None:
-        self._last_at = now
+    def ask_again_soon(self, now: int) -> None:
+        """Bring the next regular exchanges forward, now that we know somebody.
+
+        What another newcomer said while nobody had heard of us may be too new for the list that we
+        were given, and too old to be told any longer.
+        """
+        for which in ("near", "far"):
+            self._timers.set((Due.EXCHANGE, which), now + self._jittered(self._settings.ask_again))
+
+    def _ask(self, address: Address) -> None:
         self._counters["exchanges"] += 1
         self._outbox.exchange(address)
 

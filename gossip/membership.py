@@ -75,10 +75,8 @@ class Membership:
         )
         self._late_until = now
         for which, probing in (("near", settings.near), ("far", settings.far)):
-            # Members that boot together should not probe together for ever.
-            begin = now + round(random.random() * probing.interval * _NS)
-            self._timers.set((Due.PROBE, which), begin)
-        self._timers.set((Due.ANNOUNCE, ""), now + round(settings.announce_every * _NS))
+            self._timers.set((Due.PROBE, which), now + self._phase(probing.interval))
+        self._timers.set((Due.ANNOUNCE, ""), now + self._phase(settings.announce_every))
         self._exchanges.start(now)
 
     # -- what is believed ----------------------------------------------------------------------
@@ -308,6 +306,7 @@ class Membership:
         if was_alone:
             # What we said of ourselves while alone, nobody heard.
             self._outbox.spread(self.me, now)
+            self._exchanges.ask_again_soon(now)
         self._accusations.drop(record.name)
         if record.is_gone:
             is_seed = record.address in self._exchanges.seeds
@@ -423,6 +422,10 @@ class Membership:
             self._accusations.restart(now + interval)
         else:
             self._accusations.postpone(lag, no_sooner=now + interval)
+
+    def _phase(self, interval: float) -> int:
+        """When to begin: members that boot together should not do everything together for ever."""
+        return round(self._random.random() * interval * _NS)
 
     def _probing(self, which: str) -> ProbeSettings:
         return self._settings.near if which == "near" else self._settings.far

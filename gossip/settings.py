@@ -68,11 +68,13 @@ class Settings:
     """A helper says that it heard nothing after this share of a ping's time."""
     confirmations: int = 3
     """Suspicions of others after which one lasts no longer than it must."""
-    retransmit: int = 4
-    """News are sent on this times log10 of the members, rounded up."""
-    mismatch_patience: float = 2.0
-    """How long others' digests may differ from ours before an exchange."""
+    retransmit: int = 5
+    """News are sent on this times log10 of the members, rounded up. With memberlist's 4 one join in
+    some hundred leaves a member of thirty out until digests are compared."""
+    mismatch_rounds: int = 5
+    """How many rounds of gossip others' digests may differ from ours before an exchange."""
     exchange_pause: float = 5.0
+    """Between two exchanges for that reason."""
     announce_every: float = 10.0
     """Between two words to members held dead: a healed split must be noticed."""
     announce_to: int = 2
@@ -81,6 +83,8 @@ class Settings:
     forget_seeds_after: float = 3600.0
     join_pause: float = 0.25
     join_pause_most: float = 5.0
+    ask_again: float = 0.6
+    """From the first exchange to the second, which tells what was new at the time of the first."""
     seeds_every: float = 30.0
     """Between two looks at the seeds that are no members, while others are: islands must meet."""
     flaps: int = 3

@@ -133,7 +133,7 @@ GOSSIP = (
         (
             Edit(
                 "gossip.exchanges:Exchanges.compare",
-                "self._ask(record.address, now)",
+                "self._ask(record.address)",
                 "pass",
             ),
         ),

@@ -442,10 +442,11 @@ def test_after_a_crash_all_views_are_equal_within_the_bound(world, count):
     cluster.run_until(cluster.agree, within=convergence_bound(count))
 
 
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("count", [3, 10, 30])
-def test_after_a_join_and_a_leave_all_views_are_equal_within_twelve_rounds(world, count):
+def test_after_a_join_and_a_leave_all_views_are_equal_within_twelve_rounds(world, count, seed):
     """V2: nobody need be doubted, so that news travel in twelve rounds of gossip."""
-    cluster = world(count)
+    cluster = world(seed)
     cluster.grow(count)
     within = 12 * LAN.near.gossip_interval
     cluster.start("late", seeds=["n0"])

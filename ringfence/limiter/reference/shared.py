@@ -156,7 +156,9 @@ class SharedWindow(Counter, Shared):
         """Whether no count weighs any more, however little: two that weigh less than a unit each
         may make one together."""
         oldest = self.numbers(now).oldest
-        return not self.told(now) and all(n < oldest for known in self.heard.values() for n in known)
+        return not self.told(now) and all(
+            n < oldest for known in self.heard.values() for n in known
+        )
 
     def state(self, now: int) -> list[int]:
         """What this data center admitted."""
