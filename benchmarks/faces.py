@@ -3,7 +3,8 @@
 No network, and a server only where one is named: else each application is called as a server would
 call it. Bare and limited requests alternate round by round, so that what the machine does to one it
 does to the other. `instant` is limited by a limiter that answers at once, as a lease or a denial
-cache does, so it is what the middleware itself costs; `local` counts in this process for real.
+cache does, so it is what the middleware itself costs; `local` counts in this process for real, and
+so does `slowapi`, which others use in that place.
 """
 
 import asyncio
@@ -35,6 +36,8 @@ _RULES = {
     ],
 }
 _Asked: TypeAlias = Callable[[], Awaitable[object]]
+_Samples: TypeAlias = dict[str, list[list[float]]]
+"""By kind of limiter, round by round, how long each request took in us."""
 
 
 class Instant(Limiter):
@@ -80,17 +83,19 @@ async def _asynchronous(rounds: int) -> list[Figure]:
 
         alone = [await _latencies(check) for _ in range(rounds)]
         found.append(_figure("faces.check_local_us", [_share(each, 0.5) for each in alone], "us"))
-        limiters = (None, instant, limiter)
+        limiters = {"bare": None, "instant": instant, "local": limiter}
+        apps = {kind: _fastapi_app(each) for kind, each in limiters.items()}
+        apps["slowapi"] = _slowapi_app()
         for name, asked in (
-            ("asgi", [_asking(_asgi_app(each)) for each in limiters]),
-            ("fastapi", [_asking(_fastapi_app(each)) for each in limiters]),
-            ("uvicorn_fastapi", [served(_fastapi_app(each), _KEY["ip"]) for each in limiters]),
+            ("asgi", {kind: _asking(_asgi_app(each)) for kind, each in limiters.items()}),
+            ("fastapi", {kind: _asking(app) for kind, app in apps.items()}),
+            ("uvicorn_fastapi", {kind: served(app, _KEY["ip"]) for kind, app in apps.items()}),
         ):
-            samples: list[list[list[float]]] = [[], [], []]
+            samples: _Samples = {kind: [] for kind in asked}
             for _ in range(rounds):
-                for ask, taken in zip(asked, samples, strict=True):
-                    taken.append(await _latencies(ask))
-            found += _compare(name, *samples)
+                for kind, ask in asked.items():
+                    samples[kind].append(await _latencies(ask))
+            found += _compare(name, samples)
     return found
 
 
@@ -101,25 +106,26 @@ def _compared(
     instant: Callable[[], object],
     local: Callable[[], object],
 ) -> Iterator[Figure]:
-    samples: list[list[list[float]]] = [[], [], []]
+    asked = {"bare": bare, "instant": instant, "local": local}
+    samples: _Samples = {kind: [] for kind in asked}
     for _ in range(rounds):
-        for ask, taken in zip((bare, instant, local), samples, strict=True):
-            taken.append(_blocking_latencies(ask))
-    yield from _compare(name, *samples)
+        for kind, ask in asked.items():
+            samples[kind].append(_blocking_latencies(ask))
+    yield from _compare(name, samples)
 
 
-def _compare(
-    name: str, bare: list[list[float]], instant: list[list[float]], local: list[list[float]]
-) -> Iterator[Figure]:
+def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
     """Tell what each kind of limiter adds, and what part of its requests the application keeps."""
+    bare = samples["bare"]
+    limited = {kind: taken for kind, taken in samples.items() if kind != "bare"}
     for share, called in ((0.5, "p50"), (0.99, "p99")):
         base = [_share(each, share) for each in bare]
         yield _figure(f"faces.{name}.bare_{called}_us", base, "us")
-        for kind, samples in (("instant", instant), ("local", local)):
-            added = [_share(each, share) - one for each, one in zip(samples, base, strict=True)]
+        for kind, taken in limited.items():
+            added = [_share(each, share) - one for each, one in zip(taken, base, strict=True)]
             yield _figure(f"faces.{name}.{kind}_adds_{called}_us", added, "us")
-    for kind, samples in (("instant", instant), ("local", local)):
-        kept = [_rate(each) / _rate(one) for each, one in zip(samples, bare, strict=True)]
+    for kind, taken in limited.items():
+        kept = [_rate(each) / _rate(one) for each, one in zip(taken, bare, strict=True)]
         yield _figure(f"faces.{name}.{kind}_keeps", kept, "ratio")
 
 
@@ -156,6 +162,26 @@ def _fastapi_app(limiter: Limiter | None) -> AsgiApp:
     app = FastAPI()
     if limiter is not None:
         fastapi.RateLimits(limiter, domain="bench").install(app)
+
+    @app.get("/")
+    async def hello() -> dict[str, str]:
+        return {"say": "hello"}
+
+    return app
+
+
+def _slowapi_app() -> AsgiApp:
+    """What others use in this place, counting in this process."""
+    from fastapi import FastAPI
+    from slowapi import Limiter as SlowLimiter
+    from slowapi.middleware import SlowAPIASGIMiddleware
+    from slowapi.util import get_remote_address
+
+    app = FastAPI()
+    app.state.limiter = SlowLimiter(
+        key_func=get_remote_address, default_limits=["2000000000/hour"], headers_enabled=True
+    )
+    app.add_middleware(SlowAPIASGIMiddleware)
 
     @app.get("/")
     async def hello() -> dict[str, str]:
