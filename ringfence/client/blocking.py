@@ -1,15 +1,24 @@
 """The same limiter for code that blocks: threads, Flask, Celery.
 
-One background thread runs the event loop and its connections; every call crosses over to it and
-waits. After a fork the child starts a thread and a connection of its own with its first call.
+One background thread runs the event loop and its connections; calls cross over to it and wait. Only
+a limiter that counts in this process is asked in the caller's own thread, unless a turn has to be
+waited for. After a fork the child starts a thread and a connection of its own with its first call.
 """
 
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +27,7 @@ from typing import TypeVar
 from ringfence.client.background import Background, closed
 from ringfence.client.clock import Clock
 from ringfence.client.connect import connect as connect_async
-from ringfence.client.connect import local as local_async
+from ringfence.client.connect import local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
@@ -38,8 +47,16 @@ class BlockingLimiter:
     `ConfigError`; entering it once more connects again.
     """
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AbstractAsyncContextManager[Limiter]],
+        *,
+        waits: bool = True,
+    ) -> None:
+        """`waits=False`: of what `make` opens, only `acquire` and `hold` ever wait, and any thread
+        may call the rest."""
         self._make = make
+        self._waits = waits
         self._lock = threading.Lock()
         self._background: Background | None = None
         self._is_closed = False
@@ -87,7 +104,7 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> Decision:
         """See `Limiter.check`."""
-        return self.run(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
+        return self._ask(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
 
     def check_many(
         self,
@@ -98,21 +115,21 @@ class BlockingLimiter:
         timeout: float | None = None,
     ) -> list[Decision]:
         """See `Limiter.check_many`."""
-        return self.run(
+        return self._ask(
             lambda limiter: limiter.check_many(domain, requests, costs, timeout=timeout)
         )
 
     def peek(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.peek`."""
-        return self.run(lambda limiter: limiter.peek(domain, descriptors))
+        return self._ask(lambda limiter: limiter.peek(domain, descriptors))
 
     def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """See `Limiter.refund`."""
-        return self.run(lambda limiter: limiter.refund(domain, descriptors, cost))
+        return self._ask(lambda limiter: limiter.refund(domain, descriptors, cost))
 
     def reset(self, domain: str, descriptors: Descriptors) -> Decision:
         """See `Limiter.reset`."""
-        return self.run(lambda limiter: limiter.reset(domain, descriptors))
+        return self._ask(lambda limiter: limiter.reset(domain, descriptors))
 
     def acquire(
         self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
@@ -124,7 +141,7 @@ class BlockingLimiter:
 
     def release(self, decision: Decision) -> None:
         """See `Limiter.release`."""
-        self.run(lambda limiter: limiter.release(decision))
+        self._ask(lambda limiter: limiter.release(decision))
 
     @contextmanager
     def hold(
@@ -142,7 +159,7 @@ class BlockingLimiter:
         self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
     ) -> Decision:
         """See `Limiter.check_limit`."""
-        return self.run(
+        return self._ask(
             lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
         )
 
@@ -156,11 +173,11 @@ class BlockingLimiter:
 
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """See `Limiter.refund_limit`."""
-        return self.run(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
+        return self._ask(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
 
     def reset_limit(self, limit: str | Limit, *key: str) -> Decision:
         """See `Limiter.reset_limit`."""
-        return self.run(lambda limiter: limiter.reset_limit(limit, *key))
+        return self._ask(lambda limiter: limiter.reset_limit(limit, *key))
 
     def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
         """Run `call` with the limiter, in the background, and wait for its result.
@@ -180,6 +197,17 @@ class BlockingLimiter:
         Cancelling the future cancels the call.
         """
         return self._open().start(call)
+
+    def _ask(self, call: Callable[[Limiter], Coroutine[object, None, _Result]]) -> _Result:
+        """Run `call`, in this thread if it waits for nothing."""
+        if self._waits:
+            return self.run(call)
+        try:
+            call(self._open().limiter).send(None)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+        raise AssertionError("a limiter in this process has waited for something")
 
     def _open(self) -> "Background":
         background = self._background
@@ -236,4 +264,13 @@ def local(
     clock: Clock | None = None,
 ) -> BlockingLimiter:
     """The blocking form of `ringfence.local`."""
-    return BlockingLimiter(lambda: local_async(rules, max_keys=max_keys, clock=clock))
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Limiter]:
+        limiter = local_limiter(rules, max_keys=max_keys, clock=clock, in_loop=False)
+        try:
+            yield limiter
+        finally:
+            limiter.close()
+
+    return BlockingLimiter(make, waits=False)

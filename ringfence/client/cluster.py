@@ -15,7 +15,7 @@ import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
 from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
-from ringfence.client.clock import Clock
+from ringfence.client.clock import Clock, loop_time
 from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.leases import Ask, Leases
@@ -178,6 +178,10 @@ class Cluster:
     ) -> Awaitable[Row]:
         """Decide a lone check: owner, standby, or the rule's `on_failure`."""
         return self._router.decide_one(key, cost, asked, late, within)
+
+    def time(self) -> float:
+        """The event loop's seconds."""
+        return loop_time()
 
     def refund(
         self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float

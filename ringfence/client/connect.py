@@ -158,11 +158,23 @@ async def local(
     `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
     mapping, or a `RuleSet`. `clock` lets a test move time by hand.
     """
-    limiter = Limiter(LocalDecider(rules_of(rules), clock or SystemClock(), max_keys))
+    limiter = local_limiter(rules, max_keys=max_keys, clock=clock)
     try:
         yield limiter
     finally:
         limiter.close()
+
+
+def local_limiter(
+    rules: RuleSet | Mapping[str, object] | str | Path,
+    *,
+    max_keys: int,
+    clock: Clock | None,
+    in_loop: bool = True,
+) -> Limiter:
+    """Make the limiter of `local`; `in_loop=False` for threads that have no event loop."""
+    decider = LocalDecider(rules_of(rules), clock or SystemClock(), max_keys, in_loop=in_loop)
+    return Limiter(decider, in_loop=in_loop)
 
 
 def client_hello(url: ClusterUrl) -> Hello:

@@ -12,7 +12,6 @@ from typing import Protocol
 import anyio
 
 from ringfence.client.batch import CODE, SOURCE, Batch, Late, Row, Verdicts, Waiting
-from ringfence.client.clock import loop_time
 from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
 from ringfence.client.descriptors import (
     Descriptors,
@@ -71,6 +70,9 @@ class Decider(Protocol):
         Raises `AccessDenied` when a member says that we may not ask.
         """
 
+    def time(self) -> float:
+        """Seconds on the clock by which `refund` is told when a check was asked."""
+
     async def refresh_rules(self) -> None:
         """Fetch the rules again: a member did not know a rule that was asked for."""
 
@@ -100,14 +102,19 @@ class Limiter:
         raise_on_outage: bool = False,
         patience: Patience | None = None,
         near: Near | None = None,
+        in_loop: bool = True,
     ) -> None:
-        """`near` is what need not be asked of the decider."""
+        """`near` is what need not be asked of the decider.
+
+        `in_loop=False` is for a decider that never waits: then nothing but `acquire` and `hold`
+        does, so that a thread without an event loop may run the calls to their end.
+        """
         self._decider = decider
         self._patience = patience or Patience()
         self._near = near
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
-        self._turns = Turns()
+        self._turns = Turns(in_loop=in_loop)
         self._matches = Matches()
         self._is_closed = False
 
@@ -360,7 +367,7 @@ class Limiter:
         costs: list[int],
     ) -> list[Decision]:
         batch = Batch(Op.CHECK, [key for _, key in found], costs)
-        asked_at = loop_time()
+        asked_at = self._decider.time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
         decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
@@ -475,7 +482,7 @@ class Limiter:
             if known is not None:
                 await self._turns.take()
                 return question.read(known), False
-        asked_at = loop_time() if len(batch) > 1 else 0.0
+        asked_at = self._decider.time() if len(batch) > 1 else 0.0
         verdicts = await self._decider.decide(batch, question.vetoes, within)
         self._require_decided(batch, verdicts, asked_at)
         decisions = question.read(verdicts)

@@ -1,6 +1,7 @@
 """The limiter without any node: the engine in this very process, behind the same interface."""
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 
 from anyio.lowlevel import checkpoint
 
@@ -17,17 +18,23 @@ __all__ = ["LocalDecider", "decide_by", "engine_rules"]
 
 
 class LocalDecider:
-    """Decides every row by an engine of its own."""
+    """Decides every row by an engine of its own.
+
+    Made with `in_loop=False` it never waits, and any thread may ask it.
+    """
 
     near = None
     """Nobody needs to be asked for anything."""
 
-    def __init__(self, rules: RuleSet, clock: Clock, max_keys: int) -> None:
+    def __init__(
+        self, rules: RuleSet, clock: Clock, max_keys: int, *, in_loop: bool = True
+    ) -> None:
         self._rules = rules
         self._clock = clock
         self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
-        self._turns = Turns()
+        self._turns = Turns(in_loop=in_loop)
+        self._lock = Lock()
 
     @property
     def rules(self) -> RuleSet:
@@ -59,9 +66,13 @@ class LocalDecider:
 
     def decide_now(self, batch: Batch) -> Verdicts:
         """Decide every row, without a task to wait in."""
-        return Verdicts(
-            decide_by(self._engine, batch, self._clock.now()), [Source.LOCAL] * len(batch)
-        )
+        with self._lock:
+            outcomes = decide_by(self._engine, batch, self._clock.now())
+        return Verdicts(outcomes, [Source.LOCAL] * len(batch))
+
+    def time(self) -> float:
+        """Nobody is asked, so nothing is asked before it is decided."""
+        return 0.0
 
     async def refresh_rules(self) -> None:
         """Nobody else has rules to tell."""

@@ -1,5 +1,7 @@
 """How a call that has nothing to wait for stays a good neighbour in its event loop."""
 
+from math import inf
+
 import anyio.lowlevel
 
 __all__ = ["Turns"]
@@ -12,8 +14,9 @@ class Turns:
 
     __slots__ = ("_calls",)
 
-    def __init__(self) -> None:
-        self._calls = 0
+    def __init__(self, *, in_loop: bool = True) -> None:
+        """Outside of an event loop there are no other tasks, and no turn is ever over."""
+        self._calls: float = 0 if in_loop else -inf
 
     async def take(self) -> None:
         """Count a call; at times, let others run and be cancelled."""
