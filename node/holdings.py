@@ -308,6 +308,11 @@ class Holdings:
             return
         counts = self._engine.snapshot(keys, now)
         taken = self._taken.pop(shard, None)
+        if taken is None and self._bare.get(shard):
+            # What was regained here is told by whoever has had the shard all the time.
+            taken = _Taken(to)
+            mine = self._admitted_here(shard, counts.keys, now)
+            self._add_tallies(taken.tally, counts, [mine.get(key, []) for key in counts.keys], now)
         parts = [Part()]
         numbers = 0
         for at, key in enumerate(counts.keys):

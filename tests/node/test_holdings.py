@@ -286,6 +286,30 @@ def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_sta
     assert after.used == 6
 
 
+def test_what_was_regained_is_no_news_to_who_had_the_counters_all_the_time() -> None:
+    owner, restarted = Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(4)
+    restarted.holdings.begin([shard_of(KEY)])  # Cut off, it found nobody to ask but other centers:
+    restarted.holdings.regain({KEY: [0, 3]}, NOW)  # they had been told of these hits.
+    restarted.spend(2)
+
+    owner.take(restarted, owner.ask(restarted))
+
+    assert owner.used == 6
+
+
+def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
+    restarted, taker = Host("b"), Host("c")
+    restarted.holdings.begin([shard_of(KEY)])
+    restarted.holdings.regain({KEY: [0, 3]}, NOW)
+    restarted.spend(2)
+
+    taker.take(restarted, taker.ask(restarted))
+
+    assert taker.used == 5
+
+
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
     owner.holdings.begin([shard_of(KEY)])
