@@ -75,6 +75,22 @@ def test_each_data_center_has_the_ring_of_its_own_members(roster):
         assert view.ring(datacenter) == Ring.of(own)
 
 
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(rosters, min_size=2, max_size=4), data=st.data())
+def test_a_view_made_from_another_is_the_same_view_with_the_same_rings(steps, data):
+    view = View.of([])
+    for roster in steps:
+        view = View.of(roster, like=view)
+        fresh = View.of(roster)
+
+        assert (view, view.hash) == (fresh, fresh.hash)
+        for datacenter in data.draw(st.sets(st.sampled_from(["d", "bd"]))):
+            own = Ring.of(each for each in roster if each.datacenter == datacenter)
+            ring = view.ring(datacenter)
+            assert (ring, ring.owner_by_shard) == (own, own.owner_by_shard)
+            assert ring.standby_by_shard == own.standby_by_shard
+
+
 def test_a_data_center_without_members_has_an_empty_ring():
     assert View.of([Member(NodeId("a"), "east")]).ring("west") == Ring.of([])
 
