@@ -91,14 +91,12 @@ class Handoff:
             del self._sources[shard]
         seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         nobody = (None,) * SHARDS
-        named = zip(
-            range(SHARDS),
-            old.owner_by_shard or nobody,
-            old.standby_by_shard or nobody,
-            new.standby_by_shard or nobody,
-            strict=True,
-        )
-        for shard, *names in compress(named, map(gt, self._ours, self._holdings.held)):
+        tables = [
+            table or nobody
+            for table in (old.owner_by_shard, old.standby_by_shard, new.standby_by_shard)
+        ]
+        for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
+            names = [table[shard] for table in tables]
             known = (*names, *self._sources.get(shard, ()), *leaving)
             if known not in seen:  # Thousands of shards have the same few sources.
                 others = [name for name in known if name and name != self._me]
