@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashring import ConflictingMembers, Member, NodeId, Ring, View
+from hashring.placement import points_of
 
 # Few values, so that two drawn rosters are often equal or nearly so.
 members = st.builds(
@@ -89,6 +90,23 @@ def test_a_view_made_from_another_is_the_same_view_with_the_same_rings(steps, da
             ring = view.ring(datacenter)
             assert (ring, ring.owner_by_shard) == (own, own.owner_by_shard)
             assert ring.standby_by_shard == own.standby_by_shard
+
+
+def test_a_view_made_from_another_places_the_vnodes_of_the_newcomer_alone(monkeypatch):
+    placed = []
+    monkeypatch.setattr(
+        "hashring.ring.points_of", lambda member: placed.append(member) or points_of(member)
+    )
+    here = [Member(NodeId(f"here-{number}"), "d") for number in range(9)]
+    newcomer, there = Member(NodeId("new"), "d"), Member(NodeId("there"), "e")
+    before = View.of(here)
+    before.ring("d")
+    placed.clear()
+
+    beside = View.of([*here, there], like=before)  # Nobody asks this one for a ring.
+    View.of([*here, newcomer, there], like=beside).ring("d")
+
+    assert placed == [newcomer]
 
 
 def test_a_data_center_without_members_has_an_empty_ring():
