@@ -86,7 +86,9 @@ def rearrange(
             new_points.append(point)
             new_names.append(name)
         copied = place if is_new else place + 1
-    return new_points + points[copied:], new_names + names[copied:]
+    new_points += points[copied:]
+    new_names += names[copied:]
+    return new_points, new_names
 
 
 def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
