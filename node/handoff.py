@@ -89,6 +89,9 @@ class Handoff:
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
+        self._wake.set()
+        if not self._is_lacking:
+            return
         seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         nobody = (None,) * SHARDS
         tables = [
@@ -102,7 +105,6 @@ class Handoff:
                 others = [name for name in known if name and name != self._me]
                 seen[known] = tuple(dict.fromkeys(others))
             self._sources[shard] = seen[known]
-        self._wake.set()
 
     async def run(self) -> None:
         """Put things in their place until cancelled."""
@@ -185,8 +187,13 @@ class Handoff:
         logger.info("%d shards are counted here now", self._holdings.count)
         self._fetched.set()
 
+    @property
+    def _is_lacking(self) -> bool:
+        # Among many members hardly ever: one look at all shards at once tells.
+        return bool(int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held))
+
     def _lacking(self) -> list[int]:
-        if not int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held):
+        if not self._is_lacking:
             return []
         held = self._holdings.held
         return [shard for shard in self._sources if not held[shard]]
