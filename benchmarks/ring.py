@@ -33,7 +33,7 @@ def _change_of_members(size: int, rounds: int) -> Iterator[Figure]:
     ring, grown = Ring.of(members), Ring.of([*members, newcomer])
 
     def join() -> None:
-        moved(ring, Ring.of([*ring.members, newcomer]))
+        moved(ring, Ring.of([*ring.members, newcomer], like=ring))
 
     actions: dict[str, Callable[[], object]] = {
         "build": lambda: Ring.of(members),

@@ -1,19 +1,32 @@
 """Where the vnodes of a ring stand, and which of them each shard meets first.
 
-A point is a place in the ring's 64-bit space, whose top 14 bits are a shard number. Members appear
-here by rank, their index in the order of names; zones and standbys are the ring's business.
+A point is a place in the ring's 64-bit space, whose top 14 bits are a shard number. What a standby
+must not share with the owner, its zone or only its name, is here a label that each name has; which
+of the two is the ring's business.
 """
 
 from array import array
-from collections.abc import Hashable, Iterable, Sequence
-from itertools import repeat
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from mmh3 import mmh3_x64_128_utupledigest
 
-from hashring.member import Member
+from hashring.member import Member, NodeId
 from hashring.shards import SHARD_BITS, SHARDS
 
-__all__ = ["VNODES_PER_WEIGHT", "arrange", "first_vnodes", "next_other", "points_of"]
+__all__ = [
+    "VNODES_PER_WEIGHT",
+    "Vnode",
+    "arrange",
+    "first_vnodes",
+    "next_other",
+    "points_of",
+    "rearrange",
+    "shards_that_meet",
+]
+
+Vnode = tuple[int, NodeId]
+"""The point of a vnode, and whose it is."""
 
 VNODES_PER_WEIGHT = 256
 """The busiest of three members of weight 1 then owns about 5 % more than the average, of ten 10 %.
@@ -39,8 +52,9 @@ def points_of(member: Member) -> list[int]:
 def arrange(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[int]]:
     """Sort the vnodes of all members along the ring; return their points and their ranks.
 
-    Vnodes that fall on one point stay side by side, the smaller rank first, so a collision takes
-    no vnode away and every host orders it alike.
+    A rank is the index of a member in the order of names. Vnodes that fall on one point stay side
+    by side, the smaller rank first, so a collision takes no vnode away and every host orders it
+    alike.
     """
     # One integer per vnode sorts three times faster than a tuple.
     vnodes = [
@@ -51,31 +65,98 @@ def arrange(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[in
     return [vnode >> _RANK_BITS for vnode in vnodes], [vnode & mask for vnode in vnodes]
 
 
-def first_vnodes(points: Sequence[int]) -> Sequence[int]:
-    """Find, for each shard, the index of the first vnode at or after the shard's start.
+def rearrange(
+    points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
+) -> "tuple[array[int], list[NodeId]]":
+    """Take vnodes out of sorted ones and put others in, as if all were sorted anew.
 
-    `points` is sorted and not empty; the shards after the last point wrap to index 0.
+    `points` and `names` run in parallel and are left alone; all that are `gone` are there. Cost:
+    two look-ups for each vnode that changes, and a copy of the rest.
     """
-    firsts = array("I")
-    for index, point in enumerate(points):
-        reached = (point >> _SHARD_WIDTH) + 1
-        if reached > len(firsts):
-            firsts.extend(repeat(index, reached - len(firsts)))
-    firsts.extend(repeat(0, SHARDS - len(firsts)))
+    changes = sorted([(*vnode, False) for vnode in gone] + [(*vnode, True) for vnode in come])
+    new_points, new_names = array("Q"), list[NodeId]()
+    copied = 0
+    for point, name, is_new in changes:
+        place = bisect_left(points, point, copied)
+        while place < len(points) and points[place] == point and names[place] < name:
+            place += 1
+        new_points += points[copied:place]
+        new_names += names[copied:place]
+        if is_new:
+            new_points.append(point)
+            new_names.append(name)
+        copied = place if is_new else place + 1
+    new_points += points[copied:]
+    new_names += names[copied:]
+    return new_points, new_names
+
+
+def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
+    """Find, for each of some ascending shards, the first vnode at or after the shard's start.
+
+    `points` is sorted and not empty; a shard after the last point has its end, which is vnode 0.
+    """
+    firsts: list[int] = []
+    place, end = 0, len(points)
+    for shard in shards:
+        start = shard << _SHARD_WIDTH
+        if place < end and points[place] < start:
+            place = bisect_left(points, start, place + 1)
+        firsts.append(place)
     return firsts
 
 
-def next_other(labels: Sequence[Hashable]) -> Sequence[int]:
-    """Find, for each place of a circle, the index of the next place that bears another label.
+def next_other(
+    names: Sequence[NodeId], label_of: Mapping[NodeId, Hashable], places: Sequence[int]
+) -> list[int]:
+    """Find, for each of some ascending places of a circle, the next place with another label.
 
-    `labels` holds at least two different ones. Cost: one pass, however long the runs of one label.
+    The names bear at least two labels; a place may be the circle's end, which is place 0. Cost: at
+    most one pass, however long the runs of one label.
     """
-    following = array("I", [0]) * len(labels)
-    other = next(index for index, label in enumerate(labels) if label != labels[0])
-    ahead = 0
-    for index in range(len(labels) - 1, -1, -1):
-        if labels[index] != labels[ahead]:
-            other = ahead
-        following[index] = other
-        ahead = index
+    label = label_of[names[0]]
+    ahead = len(names)
+    other = next(place for place, name in enumerate(names) if label_of[name] != label)
+    following: list[int] = []
+    for place in reversed(places):
+        if place != ahead:
+            behind, label = label, label_of[names[place]]
+            onward = place + 1
+            while onward < ahead and label_of[names[onward]] == label:
+                onward += 1
+            if onward < ahead or behind != label:
+                other = onward % len(names)
+            ahead = place
+        following.append(other)
+    following.reverse()
     return following
+
+
+def shards_that_meet(
+    points: Sequence[int],
+    names: Sequence[NodeId],
+    label_of: Mapping[NodeId, Hashable],
+    changed: Iterable[int],
+) -> list[int]:
+    """Find, ascending, the shards for which the two first labels may differ since a change.
+
+    Vnodes have gone from, or come to, the points `changed`. A shard meets the first of them that
+    is ahead only if all vnodes on the way to it bear one label: of at least two, on this circle.
+    Cost: a look-up for each point and at most one pass, however long the runs of one label.
+    """
+    found: set[int] = set()
+    seen = len(names)  # No place.
+    for point in sorted(changed):
+        last = point >> _SHARD_WIDTH
+        before = place = bisect_left(points, point) - 1
+        label = label_of[names[place]]
+        # The shards further back are already found where the point before has been.
+        while before != seen and label_of[names[before]] == label:
+            before -= 1  # Below 0 it counts from the end, once round the circle at most.
+        seen = place
+        first = (points[before] >> _SHARD_WIDTH) + 1
+        if before >= 0:
+            found.update(range(first, last + 1))
+        else:
+            found.update(range(first, SHARDS), range(last + 1))
+    return sorted(found)

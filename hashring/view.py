@@ -17,7 +17,7 @@ from hashring.ring import Ring
 __all__ = ["View"]
 
 _RINGS_KEPT = 32
-"""Rings that views share: the same members come back after a flap, and in the next view."""
+"""Rings that views share: the same members come back after a flap, and in other views."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,22 @@ class View:
     """Names the members in 64 bits, unsigned: the same on every host, whatever their order."""
     _rings: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
     """Rings asked for so far: most clients only ever need that of their own data center."""
+    _like: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
+    """What rings not asked for yet are made from."""
 
     @classmethod
-    def of(cls, members: Iterable[Member]) -> Self:
+    def of(cls, members: Iterable[Member], like: "View | None" = None) -> Self:
         """Take the members in any order, repeated or not.
 
+        `like` is a view of much the same members, as a rule the one before; rings are then made
+        of its rings, which changes nothing but their cost.
         Raises `ConflictingMembers` when two members share a name but differ otherwise.
         """
         roster = by_name(members)
-        return cls(roster, _hash_of(roster))
+        known = {} if like is None else {**like._like, **like._rings}
+        present = {member.datacenter for member in roster}
+        known = {name: ring for name, ring in known.items() if name in present}
+        return cls(roster, _hash_of(roster), _like=known)
 
     @property
     def datacenters(self) -> tuple[str, ...]:
@@ -55,14 +62,19 @@ class View:
         """
         ring = self._rings.get(datacenter)
         if ring is None:
-            ring = _ring_of(tuple(each for each in self.members if each.datacenter == datacenter))
-            self._rings[datacenter] = ring
+            members = tuple(each for each in self.members if each.datacenter == datacenter)
+            shared = _ring_shared_by(members)
+            if not shared:
+                shared.append(Ring.of(members, self._like.get(datacenter)))
+            ring = self._rings[datacenter] = shared[0]
+            self._like.pop(datacenter, None)
         return ring
 
 
 @lru_cache(_RINGS_KEPT)
-def _ring_of(members: tuple[Member, ...]) -> Ring:
-    return Ring.of(members)
+def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
+    """The place of the ring of these members, which is the same whatever it is made of."""
+    return []
 
 
 def _hash_of(roster: Iterable[Member]) -> int:

@@ -89,22 +89,22 @@ class Handoff:
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
+        self._wake.set()
+        if not self._is_lacking:
+            return
         seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         nobody = (None,) * SHARDS
-        named = zip(
-            range(SHARDS),
-            old.owner_by_shard or nobody,
-            old.standby_by_shard or nobody,
-            new.standby_by_shard or nobody,
-            strict=True,
-        )
-        for shard, *names in compress(named, map(gt, self._ours, self._holdings.held)):
+        tables = [
+            table or nobody
+            for table in (old.owner_by_shard, old.standby_by_shard, new.standby_by_shard)
+        ]
+        for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
+            names = [table[shard] for table in tables]
             known = (*names, *self._sources.get(shard, ()), *leaving)
             if known not in seen:  # Thousands of shards have the same few sources.
                 others = [name for name in known if name and name != self._me]
                 seen[known] = tuple(dict.fromkeys(others))
             self._sources[shard] = seen[known]
-        self._wake.set()
 
     async def run(self) -> None:
         """Put things in their place until cancelled."""
@@ -187,8 +187,13 @@ class Handoff:
         logger.info("%d shards are counted here now", self._holdings.count)
         self._fetched.set()
 
+    @property
+    def _is_lacking(self) -> bool:
+        # Among many members hardly ever: one look at all shards at once tells.
+        return bool(int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held))
+
     def _lacking(self) -> list[int]:
-        if not int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held):
+        if not self._is_lacking:
             return []
         held = self._holdings.held
         return [shard for shard in self._sources if not held[shard]]

@@ -396,8 +396,9 @@ class Node:
                 self._streaming.restarted(NodeId(change.after.name))
             self._holdings.heard_of(change.before, change.after)
         self._peers.update(self._membership.records.values())
-        placement = View.of(member_of(record) for record in self._membership.placed())
-        view = View.of(member_of(record) for record in self._membership.routed())
+        placed, routed = self._membership.placed(), self._membership.routed()
+        placement = View.of(map(member_of, placed), like=self._placement)
+        view = View.of(map(member_of, routed), like=self._view)
         if placement != self._placement:
             datacenter = self._settings.datacenter
             # Whoever has just come finds the counters where the others have had them.

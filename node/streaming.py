@@ -6,7 +6,6 @@ next one when it has, with all that changed meanwhile: so a slow peer costs no m
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress, islice
-from operator import ne
 
 import trio
 
@@ -149,11 +148,14 @@ class Streaming:
         news, self._news = self._news, []
         forgetful, self._forgetful = self._forgetful, {}
         changed: set[int] = set()
+        held = list(compress(_ALL, self._holdings.held))  # Among many members, next to none.
         for old, new in news:
-            changed.update(compress(_ALL, map(ne, _standbys(old), _standbys(new))))
+            before, after = _standbys(old), _standbys(new)
+            changed.update([shard for shard in held if before[shard] != after[shard]])
         if forgetful:
-            changed.update(compress(_ALL, map(forgetful.__contains__, _standbys(self._ring))))
-        return changed.intersection(compress(_ALL, self._holdings.held))
+            now = _standbys(self._ring)
+            changed.update([shard for shard in held if now[shard] in forgetful])
+        return changed
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
         """Send the state of those of `keys` that are in one of these shards."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from simulations.core_machine import Machine
     from simulations.core_world import CoreWorld
 
-__all__ = ["CoreNode", "ViewsOf"]
+__all__ = ["CoreNode"]
 
 _NS = 1_000_000_000
 _DAY_NS = 86_400 * _NS
@@ -50,9 +50,6 @@ _JOIN_PATIENCE = 3.0
 _FETCH_PATIENCE = 5.0
 _DRAIN_TIMEOUT = 5.0
 _LINGER = 1.0
-
-ViewsOf = Callable[[Membership], tuple[View, View]]
-"""Finds the routed and the placed view of a membership; equal digests give the very same ones."""
 
 
 class CoreNode:
@@ -302,7 +299,7 @@ class CoreNode:
             is_other = after.name != self.name and after.status is not Status.JOINING
             if is_other and not self._has_joined:
                 self._is_joined()
-        view, placement = self._world.views_of(self.membership)
+        view, placement = self._world.views_of(self.membership, self.view, self.placement)
         if placement is self.placement and view is self.view and not has_left:
             return
         datacenter = self._machine.datacenter
@@ -323,12 +320,6 @@ class CoreNode:
             holder_of=self.deciding.holder_of,
         )
         self._rounds.stir()
-
-    def _mark_for_new_standbys(self) -> None:
-        changed = self._streaming.newly_stood_by()
-        if changed:
-            self._streaming.mark(self.engine.keys(), changed)
-            self._rounds.stir()
 
     def states(self) -> dict[str, str]:
         """How it sees all members."""

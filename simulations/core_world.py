@@ -215,12 +215,15 @@ class CoreWorld(NodeLevelFaults):
         """Add to the history."""
         self._events.add(self.agenda.seconds, who, what)
 
-    def views_of(self, membership: Membership) -> tuple[View, View]:
-        """Find the routed and the placed view; they follow from the digest, so all share them."""
+    def views_of(self, membership: Membership, view: View, placement: View) -> tuple[View, View]:
+        """Find the routed and the placed view; they follow from the digest, so all share them.
+
+        `view` and `placement` are those of before.
+        """
         found = self._views.get(membership.digest)
         if found is None:
-            routed = View.of(member_of(record) for record in membership.routed())
-            placed = View.of(member_of(record) for record in membership.placed())
+            routed = View.of(map(member_of, membership.routed()), like=view)
+            placed = View.of(map(member_of, membership.placed()), like=placement)
             # Different digests may name equal members: whose rings need not be built twice.
             same = {each.hash: each for pair in self._views.values() for each in pair}
             routed = same.get(routed.hash, routed)

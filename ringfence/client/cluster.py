@@ -115,6 +115,8 @@ class Cluster:
         self._links: dict[Address, Link] = {}
         self._rows: tuple[MemberRow, ...] = ()
         self._view = 0
+        self._routed = View.of(())
+        """Those of the members that are routed to."""
         self._seen_rules = -1
         """Version of the rules that a member last sent, whether taken or refused."""
         self._told_rules = 0
@@ -404,7 +406,8 @@ class Cluster:
         self._datacenter = datacenter
         try:
             view = View.of(
-                Member(NodeId(row.name), row.datacenter, row.zone, row.weight) for row in alive
+                (Member(NodeId(row.name), row.datacenter, row.zone, row.weight) for row in alive),
+                like=self._routed,
             )
         except RingError as error:
             logger.warning("members refused, those known before stay: %s", error)
@@ -424,7 +427,7 @@ class Cluster:
                 link.retire()
         self._misplaced = None
         self._rows = tuple(members.members)
-        self._view = members.view
+        self._view, self._routed = members.view, view
         self._router.routes = Routes(ring, targets)
 
     def _nowhere(self, members: Members) -> ConfigError | None:

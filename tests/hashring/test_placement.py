@@ -1,22 +1,47 @@
+from array import array
 from bisect import bisect_left
 from itertools import cycle, islice
 
 import mmh3
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hashring import SHARDS, Member, NodeId
-from hashring.placement import arrange, first_vnodes, next_other, points_of
+from hashring.placement import (
+    arrange,
+    first_vnodes,
+    next_other,
+    points_of,
+    rearrange,
+    shards_that_meet,
+)
 
 SHARD_WIDTH = 2**64 // SHARDS
 
 few_points = st.integers(0, 5)
+few_vnodes = st.lists(st.tuples(few_points, st.sampled_from("abc")), max_size=12)
 points_near_shard_starts = st.builds(
     lambda shard, offset: min(max(shard * SHARD_WIDTH + offset, 0), 2**64 - 1),
     st.integers(0, SHARDS),
     st.integers(-1, 1),
 )
+points_anywhere = points_near_shard_starts | st.integers(0, 2**64 - 1)
+names = st.sampled_from("abcd").map(NodeId)
+
+
+def circle_of(vnodes):
+    """Points and names of some vnodes, sorted."""
+    vnodes = sorted(vnodes)
+    return array("Q", [point for point, _ in vnodes]), [name for _, name in vnodes]
+
+
+def two_labels_met(vnodes, label_of, shard):
+    """The first vnode from the start of a shard on, and the first one after it of another label."""
+    vnodes = sorted(vnodes)
+    first = bisect_left(vnodes, (shard * SHARD_WIDTH, ""))
+    walk = [name for _, name in vnodes[first:] + vnodes[:first]]
+    return walk[0], next(name for name in walk if label_of[name] != label_of[walk[0]])
 
 
 @pytest.mark.parametrize(
@@ -73,29 +98,76 @@ def test_of_members_on_one_point_the_first_by_name_owns_and_then_the_next():
     _, ranks = arrange([[point], [point, point]])
 
     assert ranks == [0, 1, 1]
-    assert set(first_vnodes([point] * 3)) == {0}
+    assert first_vnodes([point] * 3, range(SHARDS)) == [0] * 8 + [3] * (SHARDS - 8)
+
+
+@given(stay=few_vnodes, gone=few_vnodes, come=few_vnodes)
+def test_vnodes_that_go_and_come_leave_the_others_as_if_all_were_sorted_anew(stay, gone, come):
+    points, names = circle_of(stay + gone)
+
+    assert rearrange(points, names, gone, come) == circle_of(stay + come)
+    assert (points, names) == circle_of(stay + gone)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(points_near_shard_starts | st.integers(0, 2**64 - 1), min_size=1, max_size=20))
-def test_a_shard_meets_the_first_vnode_at_or_after_its_start_or_wraps(points):
+@given(st.lists(points_anywhere, min_size=1, max_size=20), st.integers(1, 40))
+def test_a_shard_meets_the_first_vnode_at_or_after_its_start_or_the_end(points, step):
     points.sort()
+    shards = range(0, SHARDS, step)
 
-    firsts = first_vnodes(points)
+    firsts = first_vnodes(points, shards)
 
-    assert list(firsts) == [
-        bisect_left(points, shard * SHARD_WIDTH) % len(points) for shard in range(SHARDS)
-    ]
+    assert firsts == [bisect_left(points, shard * SHARD_WIDTH) for shard in shards]
 
 
 @given(
-    st.lists(st.sampled_from("abc"), min_size=2, max_size=12).filter(lambda it: len(set(it)) > 1)
+    st.lists(st.sampled_from("abcd"), min_size=2, max_size=12).filter(
+        lambda it: set(it) & set("ab") and set(it) & set("cd")
+    ),
+    st.data(),
 )
-def test_the_next_other_place_is_the_first_round_the_circle_with_another_label(labels):
-    size = len(labels)
+def test_the_next_other_place_is_the_first_round_the_circle_with_another_label(names, data):
+    label_of = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    size = len(names)
+    places = sorted(data.draw(st.lists(st.integers(0, size))))
 
     def walk(index):
         circle = islice(cycle(range(size)), index, index + size)
-        return next(place for place in circle if labels[place] != labels[index])
+        here = label_of[names[index % size]]
+        return next(place for place in circle if label_of[names[place]] != here)
 
-    assert list(next_other(labels)) == [walk(index) for index in range(size)]
+    assert next_other(names, label_of, places) == [walk(place) for place in places]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    stay=st.lists(st.tuples(points_anywhere, names), max_size=8),
+    gone=st.lists(st.tuples(points_anywhere, names), max_size=3),
+    come=st.lists(st.tuples(points_anywhere, names), max_size=3),
+    label_of=st.sampled_from(
+        [dict(zip("abcd", "abcd", strict=True)), {**dict.fromkeys("abc", "x"), "d": "y"}]
+    ),
+)
+def test_shards_that_meet_no_change_meet_the_same_two_labels_as_before(stay, gone, come, label_of):
+    before, after = stay + gone, stay + come
+    for vnodes in (before, after):
+        assume(len({label_of[name] for _, name in vnodes}) > 1)
+    changed = [point for point, _ in gone + come]
+
+    shards = shards_that_meet(*circle_of(after), label_of, changed)
+
+    assert shards == sorted(set(shards))
+    near_points = {
+        point // SHARD_WIDTH + step for point, _ in before + after for step in (-1, 0, 1, 2)
+    }
+    for shard in sorted((near_points | {0, SHARDS - 1}) & set(range(SHARDS)) - set(shards)):
+        assert two_labels_met(before, label_of, shard) == two_labels_met(after, label_of, shard)
+
+
+def test_one_vnode_among_many_is_met_by_few_shards():
+    names = [NodeId("a"), NodeId("b")] * SHARDS
+    points = array("Q", [place * SHARD_WIDTH // 2 for place in range(2 * SHARDS)])
+    label_of = {name: name for name in names}
+
+    assert shards_that_meet(points, names, label_of, [points[100]]) == [50]
+    assert shards_that_meet(points, names, label_of, [points[0]]) == [0]

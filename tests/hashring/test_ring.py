@@ -1,4 +1,6 @@
+from dataclasses import replace
 from hashlib import sha256
+from itertools import zip_longest
 from math import sqrt
 from statistics import fmean
 
@@ -26,14 +28,19 @@ shards = st.integers(0, SHARDS - 1)
 
 def rosters(zones=("",), weights=(1.0,), min_size=1, max_size=7):
     """Members of one data center, each name once."""
-    members = st.builds(
-        Member, node_ids, zone=st.sampled_from(zones), weight=st.sampled_from(weights)
-    )
     return st.lists(
-        members, min_size=min_size, max_size=max_size, unique_by=lambda member: member.name
+        members(zones, weights),
+        min_size=min_size,
+        max_size=max_size,
+        unique_by=lambda member: member.name,
     )
 
 
+def members(zones, weights):
+    return st.builds(Member, node_ids, zone=st.sampled_from(zones), weight=st.sampled_from(weights))
+
+
+zoned_members = members(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
 zoned_rosters = rosters(zones=("", "x", "y", "z"), weights=(0.25, 1.0, 1.5))
 
 
@@ -75,6 +82,64 @@ def test_equal_members_give_equal_rings_whatever_their_order(roster, data):
     assert [ring.standby(shard) for shard in range(SHARDS)] == [
         other.standby(shard) for shard in range(SHARDS)
     ]
+
+
+def shards_that_differ(ring, other):
+    """The first shards that two rings of the same members answer differently for."""
+    assert ring == other
+    tables = [zip_longest(each.owner_by_shard, each.standby_by_shard) for each in (ring, other)]
+    differ = [shard for shard, (one, two) in enumerate(zip(*tables, strict=True)) if one != two]
+    count = len(ring.members)
+    walked = range(0, SHARDS, 997) if count else ()
+    differ += [each for each in walked if ring.owners(each, count) != other.owners(each, count)]
+    return differ[:3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(zoned_rosters | rosters(min_size=0), min_size=2, max_size=4))
+def test_a_ring_says_the_same_whichever_ring_it_is_made_from(steps):
+    ring = Ring.of([])
+    for roster in steps:
+        ring = Ring.of(roster, like=ring)
+
+        assert not shards_that_differ(ring, Ring.of(roster))
+
+
+@settings(max_examples=60, deadline=None)
+@given(roster=rosters(("", "x", "y"), (0.25, 1.0, 1.5), min_size=4, max_size=12), data=st.data())
+def test_members_that_join_leave_or_change_one_by_one_make_the_ring_of_those_there_are(
+    roster, data
+):
+    ring = Ring.of(roster)
+    for _ in range(4):
+        member = data.draw(st.sampled_from(roster) | zoned_members)
+        roster = without(roster, member.name)
+        changed = data.draw(st.sampled_from([member, replace(member, weight=2.0), None]))
+        if changed is not None or not roster:
+            roster = [*roster, changed or member]
+        ring = Ring.of(roster, like=ring)
+
+        assert not shards_that_differ(ring, Ring.of(roster))
+
+
+def test_where_a_second_zone_comes_or_goes_all_standbys_are_chosen_anew():
+    here, there = nodes(6), Member(NodeId("there"), zone="x", weight=0.25)
+    one_zone, two_zones = Ring.of(here), Ring.of([*here, there])
+
+    assert not shards_that_differ(Ring.of([*here, there], like=one_zone), two_zones)
+    assert not shards_that_differ(Ring.of(here, like=two_zones), one_zone)
+
+
+@pytest.mark.parametrize("zones", [1, 3])
+def test_of_more_vnodes_than_shards_each_change_makes_the_ring_of_those_there_are(zones):
+    roster = [replace(node, zone=f"z{number % zones}") for number, node in enumerate(nodes(150))]
+    newcomer, heavy = Member(NodeId("new"), zone="z0"), replace(roster[7], weight=2.5)
+    ring = Ring.of(roster)
+
+    for changed in ([*roster, newcomer], roster[3:], [*roster[:7], heavy, *roster[8:], newcomer]):
+        ring = Ring.of(changed, like=ring)
+
+        assert not shards_that_differ(ring, Ring.of(changed))
 
 
 def test_rings_of_different_members_differ():

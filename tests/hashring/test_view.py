@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hashring import ConflictingMembers, Member, NodeId, Ring, View
+from hashring.placement import points_of
 
 # Few values, so that two drawn rosters are often equal or nearly so.
 members = st.builds(
@@ -73,6 +74,39 @@ def test_each_data_center_has_the_ring_of_its_own_members(roster):
     for datacenter in view.datacenters:
         own = [member for member in roster if member.datacenter == datacenter]
         assert view.ring(datacenter) == Ring.of(own)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(rosters, min_size=2, max_size=4), data=st.data())
+def test_a_view_made_from_another_is_the_same_view_with_the_same_rings(steps, data):
+    view = View.of([])
+    for roster in steps:
+        view = View.of(roster, like=view)
+        fresh = View.of(roster)
+
+        assert (view, view.hash) == (fresh, fresh.hash)
+        for datacenter in data.draw(st.sets(st.sampled_from(["d", "bd"]))):
+            own = Ring.of(each for each in roster if each.datacenter == datacenter)
+            ring = view.ring(datacenter)
+            assert (ring, ring.owner_by_shard) == (own, own.owner_by_shard)
+            assert ring.standby_by_shard == own.standby_by_shard
+
+
+def test_a_view_made_from_another_places_the_vnodes_of_the_newcomer_alone(monkeypatch):
+    placed = []
+    monkeypatch.setattr(
+        "hashring.ring.points_of", lambda member: placed.append(member) or points_of(member)
+    )
+    here = [Member(NodeId(f"here-{number}"), "d") for number in range(9)]
+    newcomer, there = Member(NodeId("new"), "d"), Member(NodeId("there"), "e")
+    before = View.of(here)
+    before.ring("d")
+    placed.clear()
+
+    beside = View.of([*here, there], like=before)  # Nobody asks this one for a ring.
+    View.of([*here, newcomer, there], like=beside).ring("d")
+
+    assert placed == [newcomer]
 
 
 def test_a_data_center_without_members_has_an_empty_ring():
