@@ -24,6 +24,8 @@ _NS = 1_000_000_000
 _MOST_RELAYS = 256
 _MOST_PROBES = 16
 _SMOOTHING = 8
+_SET_NS = 50_000_000
+"""By so much the time of the cluster and that of probes never part in one probe by themselves."""
 
 
 class Rounds:
@@ -224,6 +226,9 @@ class Prober:
         rtt = max(0, now - probe.sent_at - ack.delay)
         known = self.rtts.get(ack.sender, rtt)
         self.rtts[ack.sender] = ((_SMOOTHING - 1) * known + rtt) // _SMOOTHING
+        passed = self._stamps.read(now) - probe.stamp
+        if abs(passed - (now - probe.sent_at)) > _SET_NS:
+            return  # Our clock was set meanwhile, and tells nothing of theirs.
         offset = ack.stamp - (probe.stamp + rtt // 2)
         self._stamps.sample(ack.sender, offset, rtt, now)
 

@@ -393,6 +393,8 @@ class Holdings:
             # Both sides began from the same counters: only what came on top is news.
             if is_base_ours:
                 del self._taken[shard]
+            elif here is not None:  # And news to whom we stand in for.
+                self._add_tallies(here.tally, counts, tallies, now)
             self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
             self._counters.add("splits_healed")
         else:

@@ -11,7 +11,7 @@ from random import Random
 
 from simulations.core_lacks import CORE_VERBS
 from simulations.faults import VERBS
-from simulations.losses import doubly_hit, members_of
+from simulations.losses import members_of, overwhelmed
 from simulations.scenario import Args, Fault, Level, Load, Network, Scenario
 from simulations.scenarios import RULES
 from simulations.seeds import stream
@@ -87,7 +87,7 @@ def _one_at_a_time(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault
     """Leave those out that would hit a data center which has not got over another one."""
     kept: list[Fault] = []
     for fault in faults:
-        if not doubly_hit(replace(scenario, faults=(*kept, fault))):
+        if not overwhelmed(replace(scenario, faults=(*kept, fault)), failures=1):
             kept.append(fault)
     return tuple(kept)
 

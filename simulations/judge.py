@@ -13,7 +13,7 @@ from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
-from simulations.losses import doubly_hit, is_strong, uncopied_spans
+from simulations.losses import is_strong, overwhelmed, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
 from simulations.virtual_time import EPOCH_NS
@@ -28,6 +28,13 @@ _KEPT = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.FIXED_WINDOW)
 """Algorithms that forget nothing within a period."""
 _DEADLINE = 3.5
 """Seconds: twice the patience with a busy owner, then the standby's."""
+
+_FAILURES = 2
+"""At a time in a data center: with more of them, lost hits and those counted twice are not judged.
+"""
+_ON_THE_WAY = 0.2
+"""Seconds by which hits are younger where a counter was moved: what moves tells ages, and comes
+that much later when its datagram was lost once or twice."""
 
 
 @dataclass(slots=True)
@@ -61,7 +68,8 @@ class Judge:
         seen = replace(scenario, faults=self._faults)
         self._uncopied_spans = uncopied_spans(seen)
         self._untold_spans = uncopied_spans(seen, is_shared=True)
-        self._doubly_hit = doubly_hit(seen)
+        self._overwhelmed = overwhelmed(seen, failures=_FAILURES)
+        self._loses = scenario.network.loss > 0
         self.over = 0
         """Units above the limit, of the worst key."""
         self.lost = 0
@@ -86,7 +94,7 @@ class Judge:
                 )
                 for _, a in ledger.answers
                 if a.source not in (Source.OWNER, Source.CACHE)
-                and a.datacenter not in self._doubly_hit
+                and a.datacenter not in self._overwhelmed
             ][:10]
         found += [
             Violation("deadline", a.asked, f"{a.key} waited {a.told - a.asked:.2f} s for an answer")
@@ -158,7 +166,7 @@ class Judge:
         lost, twice = units - used, used - units
         self.lost += max(0, lost)
         self.counted_twice += max(0, twice)
-        if self._doubly_hit if is_shared else self._doubly_hit & column.datacenters:
+        if self._overwhelmed if is_shared else self._overwhelmed & column.datacenters:
             return
         if lost > uncopied:
             text = f"{name}={key}: {units} units admitted, {used} counted, {uncopied} may be lost"
@@ -177,6 +185,8 @@ class Judge:
         seconds = limit.period_ns / 1e9
         if limit.algorithm is Algorithm.SLIDING_WINDOW:
             seconds *= 2  # The window before counts by its part.
+        if self._loses:
+            seconds += _ON_THE_WAY
         for answer in column.answers:
             if answer.allowed or not answer.is_counted:
                 continue

@@ -18,9 +18,8 @@ __all__ = ["Answered", "Column", "Ledger"]
 _COUNTED = (Source.OWNER, Source.STANDBY, Source.CACHE)
 _BY_OWNER = (Source.OWNER, Source.CACHE)
 """Said by the owner, perhaps some time ago: a denial that stands."""
-_SECOND_TRY = 0.03
-"""Seconds that no owner takes to answer: another member was asked, after 0.35 s or at once when
-the view changed meanwhile."""
+_SECOND_TRY = 0.35
+"""Seconds after which some client or node asks another member."""
 _SLOW = 0.5
 """Answers that took longer are left out where the instant of the decision matters."""
 

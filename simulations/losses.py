@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from simulations.faults import VERBS
 from simulations.scenario import Fault, Scenario
 
-__all__ = ["doubly_hit", "is_strong", "members_of", "uncopied_spans"]
+__all__ = ["is_strong", "members_of", "overwhelmed", "uncopied_spans"]
 
 _UNCOPIED = 0.35
 """Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
@@ -23,10 +23,13 @@ _NEW_COPY = 8.0
 """Seconds until a death or a return is known to all and every standby has all its copies."""
 _LEAVING = 8.0
 """Seconds that a node may take to hand over."""
-_PARTING = ("crash", "leave", "pause", "cut", "clog")
-"""Faults that take from others whom they are about, copies and all."""
-_MUCH = 0.05
+_PARTING = ("crash", "leave", "pause", "cut", "clog", "loss", "bursts", "clock_step")
+"""Faults that take from others whom they are about, copies and all, if they are strong: who has
+nothing cannot ask who has a copy, and whose clock is marked is no standby."""
+_MUCH = 0.03
 """The share of datagrams whose loss or harm makes some ask a second member."""
+_MARKED = 0.5
+"""Seconds by which a clock is set that may be marked then."""
 _HARMLESS = ("repeats", "replay", "corrupt", "clock_drift", "limits")
 """Faults that hold no copy up."""
 
@@ -54,24 +57,25 @@ def uncopied_spans(scenario: Scenario, *, is_shared: bool = False) -> list[tuple
     return _joined(found)
 
 
-def doubly_hit(scenario: Scenario) -> set[str]:
-    """The data centers in which something failed while they had not got over another failure.
+def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
+    """The data centers in which something failed while they had not got over so many `failures`.
 
-    Whose copy is whose, and what of it is news to whom, is told apart for one failure at a time.
+    Whose copy is whose, and what of it is news to whom, is told apart for few failures at a time.
     More of them may lose hits or count them twice; what else is promised holds.
     """
     places = members_of(scenario)
     hit: set[str] = set()
-    last: dict[str, float] = {}
+    over_at: dict[str, list[float]] = {}
     for fault in sorted(scenario.faults, key=lambda fault: fault.at):
         if not is_strong(fault) or "datacenter" in fault.args:
             continue
         until = fault.at if VERBS[fault.verb].end is None else fault.until
         over = float("inf") if until is None else until + _NEW_COPY
         for datacenter in sorted({places[name][0] for name in _of(fault, scenario)}):
-            if fault.at <= last.get(datacenter, float("-inf")):
+            before = over_at.setdefault(datacenter, [])
+            if sum(fault.at <= at for at in before) >= failures:
                 hit.add(datacenter)
-            last[datacenter] = max(over, last.get(datacenter, over))
+            before.append(over)
     return hit
 
 
@@ -79,6 +83,8 @@ def is_strong(fault: Fault) -> bool:
     """Whether a fault can take a member from others, or make them ask somebody else."""
     if "share" in fault.args:
         return fault.verb in ("loss", "bursts", "corrupt") and float(fault.args["share"]) > _MUCH
+    if "by_s" in fault.args:
+        return abs(float(fault.args["by_s"])) >= _MARKED
     return fault.verb not in _HARMLESS
 
 
@@ -125,6 +131,7 @@ def _is_parted(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> boo
     over = float("inf") if fault.until is None else fault.until + _NEW_COPY
     return any(
         other.verb in _PARTING
+        and is_strong(other)
         and "datacenter" not in other.args
         and other.at <= over
         and (other.until is None or other.until >= fault.at)

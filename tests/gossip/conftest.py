@@ -16,9 +16,10 @@ class HostClock:
 
     def __init__(self):
         self.samples = []
+        self.ahead = 0
 
     def read(self, now):
-        return now
+        return now + self.ahead
 
     def sample(self, name, offset_ns, rtt_ns, now):
         self.samples.append((name, offset_ns, rtt_ns))

@@ -183,6 +183,24 @@ def test_an_ack_tells_round_trip_and_offset(core, record):
     assert member._prober._stamps.samples == [("b", 42, 100_000_000)]
 
 
+def test_a_probe_that_met_a_clock_being_set_tells_nothing_of_offsets(core, record):
+    """All clocks of a host farm were set at once, and one found itself a minute behind."""
+    member = core("a")
+    hear(member, record("b"))
+    pings = []
+    while not pings:
+        began = member.next_deadline()
+        pings = sent(member.tick(began), Ping)
+    minute = 60 * NS
+    member._prober._stamps.ahead = minute
+    ack = Ack("b", 1, pings[0].seq, member.digest, began + minute + 1)
+
+    member.receive(ack, HOME, began + 2)
+
+    assert member.rtt_ns("b") == 2
+    assert member._prober._stamps.samples == []
+
+
 def test_a_silent_member_is_asked_for_through_others_then_suspected_then_dead(core, record):
     member = core("a")
     hear(member, *[record(name) for name in "bcdef"])

@@ -310,6 +310,24 @@ def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
     assert taker.used == 5
 
 
+def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> None:
+    owner, one, other = Host("c"), Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(2)
+    for stand_in in (one, other):
+        owner.copy_to(stand_in)
+    one.stand_in_for("c")
+    one.spend(1)
+    other.holdings.heard_of(member("c"), member("c", Status.LEFT))
+    other.stand_in_for("a")  # The ring's owner by then, since the true one seemed to have left.
+    other.spend(4)
+
+    one.take(other, one.ask(other))
+    one.take(owner, one.ask(owner))
+
+    assert one.used == 7
+
+
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
     owner.holdings.begin([shard_of(KEY)])

@@ -47,6 +47,7 @@ ALLOWED = {
     ("ringfence/client/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
     ("ringfence/transport/endpoint.py", "os.urandom"): "a default that tests and worlds replace",
     ("ringfence/transport/pipe.py", "order of self.cids"): "each is struck out; nothing is sent",
+    ("ringfence/client/local.py", "threading.Lock"): "of what counts in one process: no node does",
     ("ringfence/client/engines.py", "secrets.token_bytes"): "where no secret is given; nodes do",
     ("node/settings.py", "os.environ"): "what a real node is started with",
     ("node/settings.py", "socket.gethostname"): "what a real node is started with",
