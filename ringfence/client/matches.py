@@ -64,22 +64,21 @@ class Matches:
 
     def find_all(
         self, rules: RuleSet, domain: str, requests: Sequence[object]
-    ) -> list[tuple[Rule, bytes]] | None:
-        """Find what many requests meet; None when one of them must be matched as usual."""
-        if rules is self._rules:
-            try:
-                known = self._by_domain[domain]
-                return [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
-            except (AttributeError, KeyError, TypeError):
-                pass  # Not all were seen lately, or are of this kind.
-        all_: list[tuple[Rule, bytes]] = []
-        for each in requests:
-            found = self.find(rules, domain, each)
-            rule, key = (None, b"") if found is None else found
-            if rule is None:
-                return None
-            all_.append((rule, key))
-        return all_
+    ) -> tuple[list[Rule], list[bytes]] | None:
+        """Find what many requests meet, as two columns; None when one must be matched as usual."""
+        known = self._by_domain.get(domain, {}) if rules is self._rules else {}
+        try:
+            all_ = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+        except (AttributeError, KeyError, TypeError):
+            # Not all were seen lately, or are of this kind.
+            all_ = []
+            for each in requests:
+                found = self.find(rules, domain, each)
+                rule, key = _NOTHING if found is None else found
+                if rule is None:
+                    return None
+                all_.append((rule, key))
+        return [rule for rule, _ in all_], [key for _, key in all_]
 
 
 def _entries_of(descriptors: object) -> Entries | None:
