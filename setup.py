@@ -1,4 +1,4 @@
-"""Builds the compiled tables where there is a C compiler; without one the package works as well."""
+"""Builds the compiled modules where there is a C compiler; without one the package works as well."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -15,7 +15,8 @@ extensions = cythonize(
             extra_compile_args=["-O3"],
         )
         for name in ("_store", "_hot", "_frames")
-    ],
+    ]
+    + [Extension("hashring._compiled", ["hashring/_compiled.pyx"], extra_compile_args=["-O3"])],
     language_level=3,
     compiler_directives={
         "boundscheck": False,

@@ -14,7 +14,7 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
+from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from ringfence.client.batch import (
     Batch,
     Late,
@@ -58,7 +58,7 @@ class Routes:
         owners = self.ring.owner_by_shard
         if self.elsewhere or not owners:
             return [self.owner(key) for key in keys]
-        return [owners[shard] for shard in shards_of(keys)]
+        return pick(keys, owners)
 
     def target_by_shard(self) -> list[Target | None]:
         """Who decides the keys of each shard; None where nobody does, or not by the shard alone."""
