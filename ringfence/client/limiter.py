@@ -25,6 +25,7 @@ from ringfence.client.matches import Matches
 from ringfence.client.near import Near
 from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
+from ringfence.client.rows import decisions as decisions_of
 from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
@@ -385,7 +386,7 @@ class Limiter:
         asked_at = self._decider.time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
-        decisions = list(map(Decision, rules, verdicts.rows()))
+        decisions = decisions_of(rules, verdicts.rows())
         if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
             every = [described(descriptors) for descriptors in requests]
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)

@@ -104,5 +104,21 @@ def test_what_is_remembered_is_bounded(monkeypatch):
         entry = {"user": f"user-{number}"}
         assert found.find(known, "d", entry) == usual(known, *entry.items())
         found.find(known, f"stranger-{number}", entry)
-        by_domain = found._by_domain.values()
-        assert len(by_domain) + sum(map(len, by_domain)) <= 12
+        places = found._known.values()
+        assert len(places) + sum(map(len, places)) <= 12
+
+
+def test_many_requests_are_found_again_as_they_were_found_first():
+    path = (("user", None), ("place", None))
+    pair = Rule(rule_id("d", path), "d", path, Limit(5, MINUTE))
+    known, found = RuleSet.of(*rules().rules(), pair), Matches()
+    for requests in (
+        [{"user": "ann"}, {"user": "bob"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob"}],
+    ):
+        first = found.find_all(known, "d", requests)
+
+        assert first == found.find_all(known, "d", requests)
+        assert [*zip(*first, strict=True)] == [usual(known, *each.items()) for each in requests]
