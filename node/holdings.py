@@ -244,6 +244,13 @@ class Holdings:
         if self._index is not None:
             self.index(keys)
 
+    def seen_all(self) -> None:
+        """Let no key be dirty any more, for nobody keeps copies."""
+        if self._index is not None:
+            self.index([*self.dirty])
+        self._changed.clear()
+        self._dirty.clear()
+
     @property
     def is_indexed(self) -> bool:
         """Whether shards can be given without a look at every key."""

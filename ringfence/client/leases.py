@@ -208,7 +208,10 @@ class Leases:
         """Note that keys without a lease are to be charged; borrow those that are hot."""
         self._begin_span(now)
         counts = self._counts
+        before = len(counts)
         counts.update(keys)
+        if len(counts) == before + len(keys):
+            return  # Nobody asked for any of them before.
         for key in dict.fromkeys([key for key in keys if counts[key] >= _HOT]):
             self._borrow_hot(key, now)
 

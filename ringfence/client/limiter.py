@@ -387,7 +387,7 @@ class Limiter:
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
         decisions = decisions_of(rules, verdicts.rows())
-        if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
+        if _UNKNOWN in verdicts.outcomes.codes:
             every = [described(descriptors) for descriptors in requests]
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
         return decisions
@@ -491,7 +491,7 @@ class Limiter:
     def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
         """Raise, after giving all back, when we may not ask or must not do without a member."""
         refusal: RingfenceError | None = verdicts.refusal
-        if refusal is None and not (self._raise_on_outage and Source.POLICY in verdicts.sources):
+        if refusal is None and not (self._raise_on_outage and _POLICY in verdicts.sources):
             return
         if batch.op is Op.CHECK:
             every = charged(verdicts, range(len(batch)))

@@ -402,10 +402,21 @@ class _Gathering:
         self.asked_at = asked_at
         self.waiters = waiters
         """One for each question to a member."""
-        self.verdicts = empty_verdicts(len(batch))
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
+        self._verdicts: Verdicts | None = None
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """What is known by now. Room for it is made when it is first asked for: seldom."""
+        if self._verdicts is None:
+            self._verdicts = empty_verdicts(len(self.batch))
+        return self._verdicts
+
+    @verdicts.setter
+    def verdicts(self, verdicts: Verdicts) -> None:
+        self._verdicts = verdicts
 
     def take(self) -> "list[tuple[_Waiter, Verdicts, list[int]]]":
         """Fill in what has been answered by now.
