@@ -5,7 +5,9 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
+from ringfence.client.batch import CODE as _CODE
 from ringfence.client.decision import Decision as _DecisionType
+from ringfence.limiter import Code
 
 cdef extern from "Python.h":
     object PySequence_Fast(object things, const char* complaint)
@@ -32,10 +34,13 @@ cdef extern from *:
     object ringfence_instance(object cls, PyObject** slots, PyObject** values, int n)
 
 cdef enum:
-    FIELDS = 3
+    FIELDS = 4
 
 cdef object Decision = _DecisionType
-cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._told)
+cdef Py_ssize_t CODE = _CODE
+cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._told, Decision.allowed)
+cdef long _DENIED = Code.DENIED.value
+cdef long _NEVER = Code.NEVER.value
 cdef PyObject* slots[FIELDS]
 for _at in range(FIELDS):
     slots[_at] = <PyObject*>_SLOTS[_at]
@@ -71,15 +76,19 @@ def decisions(list rules not None, list rows not None):
     """See `rows_plain.decisions`."""
     cdef Py_ssize_t n = len(rows)
     cdef Py_ssize_t at
+    cdef long code
     cdef PyObject* values[FIELDS]
     if len(rules) != n:
         raise ValueError(f"{len(rules)} rules, but {n} rows")
     cdef list made = PyList_New(n)
     values[2] = <PyObject*>None
     for at in range(n):
-        rule, row = rules[at], rows[at]
+        rule, row = rules[at], <tuple>rows[at]
+        code = (<tuple>row)[CODE]
+        allowed = True if code != _DENIED and code != _NEVER else rule.shadow
         values[0] = <PyObject*>rule
         values[1] = <PyObject*>row
+        values[3] = <PyObject*>allowed
         decision = ringfence_instance(Decision, slots, values, FIELDS)
         Py_INCREF(decision)
         PyList_SET_ITEM(made, at, decision)

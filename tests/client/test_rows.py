@@ -8,6 +8,7 @@ from ringfence.rules import Rule
 MINUTE = 60_000_000_000
 RULE = Rule(1, "d", (("user", None),), Limit(5, MINUTE))
 OTHER = Rule(2, "d", (("user", "root"),), Limit(9, MINUTE))
+SHADOW = Rule(3, "d", (("user", "new"),), Limit(9, MINUTE), shadow=True)
 KNOWN = {"ann": (RULE, b"ann's key"), "root": (OTHER, b"root's key")}
 
 
@@ -63,6 +64,7 @@ def test_each_row_becomes_a_decision_by_its_rule(rows):
 
     assert made == [Decision(RULE, allowed), Decision(OTHER, denied)]
     assert [each.rule for each in made] == [RULE, OTHER]
+    assert [each.allowed for each in made] == [True, False]
     assert [each.remaining for each in made] == [3, 0]
     assert rows.decisions([], []) == []
 
@@ -70,3 +72,14 @@ def test_each_row_becomes_a_decision_by_its_rule(rows):
 def test_as_many_rules_as_rows_are_needed(rows):
     with pytest.raises(ValueError, match="1"):
         rows.decisions([RULE, OTHER], [(0, 5, 3, 0, 10**9, 0, 0, 0)])
+
+
+@pytest.mark.parametrize("code", range(6))
+@pytest.mark.parametrize("rule", [RULE, SHADOW])
+def test_a_decision_of_a_row_is_the_same_whoever_made_it(rows, rule, code):
+    row = (code, 9, 3, 10**9, 10**9, 5, 0, 1)
+
+    [made] = rows.decisions([rule], [row])
+
+    assert made.allowed is Decision(rule, row).allowed
+    assert made == Decision(rule, row)
