@@ -66,14 +66,17 @@ class Near:
             return None
 
     def decide(
-        self, domain: str, descriptors: object, rule: Rule, key: bytes, cost: int
+        self,
+        domain: str,
+        descriptors: object,
+        rule: Rule,
+        key: bytes,
+        cost: int,
+        now: float | None = None,
     ) -> Decision | None:
         """Decide a request of one descriptor that meets one plain rule; None to ask a member."""
-        return self._decide(domain, descriptors, rule, key, cost, self._now())
-
-    def _decide(
-        self, domain: str, descriptors: object, rule: Rule, key: bytes, cost: int, now: float
-    ) -> Decision | None:
+        if now is None:
+            now = self._now()
         denial = self._standing(key, cost, now)
         if denial is None:
             return self._spend(rule, key, cost, now)
@@ -109,7 +112,7 @@ class Near:
                 if cost:
                     unknown.append(key)
             else:
-                add(self._decide(domain, each, rule, key, cost, now))
+                add(self.decide(domain, each, rule, key, cost, now))
         self._note_asked(unknown, now)
         return decisions
 
