@@ -1,4 +1,4 @@
-"""Builds the compiled tables where there is a C compiler; without one the package works as well."""
+"""Builds what is compiled where there is a C compiler; without one the package works as well."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -15,6 +15,10 @@ extensions = cythonize(
             extra_compile_args=["-O3"],
         )
         for name in ("_store", "_hot", "_frames")
+    ]
+    + [
+        Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"])
+        for name in ("hashring._compiled", "ringfence.client._rows")
     ],
     language_level=3,
     compiler_directives={

@@ -19,8 +19,14 @@ from hashring.ring import Ring
 from hashring.shards import SHARDS, shard_of, shards_of
 from hashring.view import View
 
+try:
+    from hashring._compiled import pick
+except ImportError:  # It is built where there is a C compiler.
+    from hashring.shards import pick
+
 __all__ = [
     "SHARDS",
+    "pick",
     "shard_of",
     "shards_of",
     "NodeId",

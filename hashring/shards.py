@@ -3,11 +3,14 @@
 A shard is the unit of ownership, handoff and standby. Who owns it is the ring's business.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from mmh3 import mmh3_32_uintdigest
 
-__all__ = ["SHARDS", "SHARD_BITS", "shard_of", "shards_of"]
+__all__ = ["SHARDS", "SHARD_BITS", "pick", "shard_of", "shards_of"]
+
+Item = TypeVar("Item")
 
 SHARD_BITS = 14
 SHARDS = 1 << SHARD_BITS
@@ -26,3 +29,11 @@ def shard_of(key: bytes) -> int:
 def shards_of(keys: Iterable[bytes]) -> list[int]:
     """Place many keys, each as `shard_of` does, in half the time."""
     return [digest >> _SHIFT for digest in map(mmh3_32_uintdigest, keys)]
+
+
+def pick(keys: Iterable[bytes], table: Sequence[Item]) -> list[Item]:
+    """Pick from a table of `SHARDS` items that of each key's shard.
+
+    `hashring.pick` is the compiled one, which takes a tenth of the time, where that was built.
+    """
+    return [table[digest >> _SHIFT] for digest in map(mmh3_32_uintdigest, keys)]

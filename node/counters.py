@@ -8,6 +8,7 @@ from ringfence.wire import Op
 
 __all__ = ["Counters"]
 
+_ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated"),
@@ -35,10 +36,11 @@ class Counters:
             return
         codes = verdicts.outcomes.codes
         counts["checks"] += rows
-        allowed = codes.count(Code.ALLOWED)
-        over_soft = codes.count(Code.OVER_SOFT)
-        counts["allowed"] += allowed + over_soft
+        allowed = codes.count(_ALLOWED)
+        counts["allowed"] += allowed
         if allowed != rows:
+            over_soft = codes.count(Code.OVER_SOFT)
+            counts["allowed"] += over_soft
             counts["over_soft"] += over_soft
             counts["denied"] += codes.count(Code.DENIED) + codes.count(Code.NEVER)
             counts["uncharged"] += codes.count(Code.UNCHARGED)

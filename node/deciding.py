@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
-from hashring import NodeId, Ring, shard_of, shards_of
+from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.borrowing import Borrowing
 from node.counters import Counters
 from node.handoff import Handoff
@@ -295,7 +295,7 @@ class Deciding:
         return found[0] if found else None
 
     def _has_all(self, keys: Sequence[bytes]) -> bool:
-        return False not in map(self._holdings.held.__getitem__, shards_of(keys))
+        return all(pick(keys, self._holdings.held))
 
     def _missing(self, batch: Batch) -> list[int]:
         held = self._holdings.held

@@ -9,7 +9,7 @@ ask for a shard is `handoff`'s affair. Nothing here waits.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 
 from gossip import Record, Status
 from hashring import SHARDS, NodeId, shard_of
@@ -34,6 +34,8 @@ _OWN_KEPT_NS = 15_000_000_000
 _TAKING_NS = 1_000_000_000
 """How long the taker of a gift may need to say that it has it, before it is given to another one:
 two who have it would both pass on what is news in it."""
+_MOST_FRAMES = 256
+"""Frames whose keys may wait to be marked as dirty."""
 _NO_LIMIT = Limit(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 _ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
@@ -78,11 +80,12 @@ class Holdings:
         """
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
-        self.dirty: dict[bytes, None] = {}
-        """Keys whose state the standby has not got yet."""
         self.copies = Copies(max_keys)
         self.lender: Lender[Session] | None = None
         """Whoever knows what is lent of the keys counted here."""
+        self._dirty: dict[bytes, None] = {}
+        self._changed: list[Sequence[bytes]] = []
+        """What frames have changed that is not among the dirty keys yet."""
         self._me = me
         self._gifts = count(first_gift)
         self._engine = engine
@@ -107,14 +110,25 @@ class Holdings:
     def decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         """Note what a batch has changed: for the standby, and for those we stand in for."""
         keys, codes = batch.keys, outcomes.codes
-        if batch.op is Op.CHECK:
-            if max(codes) > _LAST_CHARGED:
-                keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
-            self.dirty.update(dict.fromkeys(keys))
-        else:
-            self.dirty.update(dict.fromkeys(keys))
+        if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
+            keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
+        self._changed.append(keys)
+        if len(self._changed) >= _MOST_FRAMES:
+            self._mark_changed()
         if self._taken:
             self._tally(batch, outcomes, now)
+
+    @property
+    def dirty(self) -> dict[bytes, None]:
+        """Keys whose state the standby has not got yet."""
+        if self._changed:
+            self._mark_changed()
+        return self._dirty
+
+    def _mark_changed(self) -> None:
+        """Many frames at once: that costs less, above all when they name the same keys."""
+        self._dirty.update(dict.fromkeys(chain.from_iterable(self._changed)))
+        self._changed.clear()
 
     def touch(self, key: bytes) -> None:
         """Note that a key is to be copied again."""
@@ -229,6 +243,13 @@ class Holdings:
         """Take keys into the index that are dirty no more."""
         if self._index is not None:
             self.index(keys)
+
+    def seen_all(self) -> None:
+        """Let no key be dirty any more, for nobody keeps copies."""
+        if self._index is not None:
+            self.index([*self.dirty])
+        self._changed.clear()
+        self._dirty.clear()
 
     @property
     def is_indexed(self) -> bool:

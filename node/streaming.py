@@ -76,13 +76,12 @@ class Streaming:
 
     def flush(self) -> None:
         """Send one round."""
+        if len(self._ring.members) < 2:
+            self._holdings.seen_all()  # There is no standby.
+            return
         if not self._holdings.dirty:
             return
-        standby_of = self._ring.standby if len(self._ring.members) > 1 else None
-        if standby_of is None:
-            self._holdings.seen([*self._holdings.dirty])
-            self._holdings.dirty.clear()
-            return
+        standby_of = self._ring.standby
         held = self._holdings.held
         by_standby: dict[NodeId, list[bytes]] = {}
         busy: list[bytes] = []

@@ -8,15 +8,13 @@ from collections import deque
 from dataclasses import dataclass
 
 from ringfence.client.batch import Batch, Done
-from ringfence.wire import MAX_MESSAGE, Request
+from ringfence.wire import Request
 
 __all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
 
 MOST_ROWS = 512
-"""Asks are joined up to here, so that a member decides one frame while the next is being made."""
-
-_MOST_BYTES = MAX_MESSAGE // 2
-"""Asks are joined up to here; how large they get encoded is guessed from above."""
+"""Asks are joined up to here, so that a member decides one frame while the next is being made. So
+many fit into a message, however long their keys and limits are."""
 
 
 @dataclass(slots=True)
@@ -37,12 +35,9 @@ def take_together(waiting: deque[Ask]) -> list[Ask]:
     if not waiting:
         return together
     rows = len(first.batch)
-    size = _size(first.batch)
     while waiting and _is_same_kind(waiting[0], first):
-        batch = waiting[0].batch
-        rows += len(batch)
-        size += _size(batch)
-        if rows > MOST_ROWS or size > _MOST_BYTES:
+        rows += len(waiting[0].batch)
+        if rows > MOST_ROWS:
             break
         together.append(waiting.popleft())
     return together
@@ -73,10 +68,6 @@ def _is_same_kind(one: Ask, other: Ask) -> bool:
     return (
         one.batch.op is other.batch.op and one.hops == other.hops and one.stand_in == other.stand_in
     )
-
-
-def _size(batch: Batch) -> int:
-    return sum(map(len, batch.keys)) + 40 * len(batch.keys) + 64 * len(batch.limits)
 
 
 def _joined(batches: list[Batch]) -> Batch:

@@ -4,8 +4,9 @@ A `Batch` is asked, a `Verdicts` comes back; both keep the caller's order. `Targ
 decide a batch: a node behind a connection, or the engine in this very process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 from ringfence.errors import AccessDenied
@@ -26,6 +27,7 @@ __all__ = [
     "Waiting",
     "age_ns_of",
     "empty_verdicts",
+    "joined_verdicts",
 ]
 
 _LATER_NS = 50_000_000
@@ -197,6 +199,35 @@ def empty_verdicts(count: int) -> Verdicts:
             [0] * count,
         ),
         [Source.POLICY] * count,
+    )
+
+
+def joined_verdicts(parts: Sequence[tuple[Sequence[int], Verdicts]], count: int) -> Verdicts | None:
+    """Put `count` rows together of parts, each with the places of its rows.
+
+    None unless the parts have each row exactly once.
+    """
+    order = [index for indexes, _ in parts for index in indexes]
+    place_of = dict(zip(order, range(count), strict=False))
+    if len(order) != count or len(place_of) != count:
+        return None
+    places = [place_of[index] for index in range(count)]
+
+    def join(columns: Iterable[list[int]]) -> list[int]:
+        return [*map([*chain.from_iterable(columns)].__getitem__, places)]
+
+    outcomes = [verdicts.outcomes for _, verdicts in parts]
+    return Verdicts(
+        Outcomes(
+            join([each.codes for each in outcomes]),
+            join([each.limits for each in outcomes]),
+            join([each.remaining for each in outcomes]),
+            join([each.retry_after_ns for each in outcomes]),
+            join([each.reset_after_ns for each in outcomes]),
+            join([each.delay_ns for each in outcomes]),
+            join([each.leases for each in outcomes]),
+        ),
+        join([verdicts.sources for _, verdicts in parts]),
     )
 
 

@@ -6,10 +6,11 @@ path of every `check`. When the batch departs is the link's affair.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from functools import partial
+from typing import TypeVar
 
-from outcome import Value
+from outcome import Outcome
 from trio.lowlevel import (
     Abort,
     RaiseCancelT,
@@ -28,6 +29,8 @@ from ringfence.wire import Op
 __all__ = ["Crowd", "new_crowd"]
 
 _LAST_CHARGED = Code.OVER_SOFT.value
+
+_Yielded = TypeVar("_Yielded")
 
 
 class Crowd(ABC):
@@ -133,22 +136,43 @@ class _TrioCrowd(Crowd):
     async def wait(self, give_back: GiveBack) -> Answered:
         if self.is_answered:
             return self._answer_at_once()
-        abort = partial(self._stand_up, len(self._tasks), give_back)
+        at = len(self._tasks)
         self._tasks.append(current_task())
-        answer: Answered = await wait_task_rescheduled(abort)
-        return answer
+        answers: Sequence[Answered] = await wait_task_rescheduled(
+            partial(self._stand_up, at, give_back)
+        )
+        return answers[at]
 
     def _wake(self, answers: Sequence[Answered]) -> None:
         tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
-        for task, answer in zip(tasks, answers, strict=False):
+        told = _Told(answers)
+        for task in tasks:
             if task is not None:
-                reschedule(task, Value(answer))
+                reschedule(task, told)
 
     def _stand_up(self, at: int, give_back: GiveBack, _: RaiseCancelT) -> Abort:
         """The task that waits at a row is cancelled."""
         self._tasks[at] = None
         self._leave(at, give_back)
         return Abort.SUCCEEDED
+
+
+class _Told(Outcome[Sequence[Answered]]):
+    """What all tasks of a crowd wake with; trio's own `Value` serves but once."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self, answers: Sequence[Answered]) -> None:
+        self._answers = answers
+
+    def unwrap(self) -> Sequence[Answered]:
+        return self._answers
+
+    def send(self, gen: Generator[_Yielded, Sequence[Answered], object]) -> _Yielded:
+        return gen.send(self._answers)
+
+    async def asend(self, agen: AsyncGenerator[_Yielded, Sequence[Answered]]) -> _Yielded:
+        return await agen.asend(self._answers)
 
 
 class _AsyncioCrowd(Crowd):

@@ -89,16 +89,30 @@ class Decision:
     With several counters the numbers are those of the counter that refused (the one to wait for
     longest), else of the one with the least remaining.
 
-    One is made per check, so it keeps the row it came in, and reads a number when it is asked for.
+    One is made per check, so it keeps the row it came in, and reads a number when it is asked for;
+    all but the one that nearly everybody asks for. Nobody changes one.
     """
 
-    __slots__ = ("_row", "_rule", "_told")
+    __slots__ = ("_row", "_rule", "_told", "allowed")
+
+    allowed: bool
+    """Whether the request passes."""
 
     def __init__(self, rule: Rule | None, row: Row, told: "Told | None" = None) -> None:
-        """Of one counter, a `row` by its `rule`; of several, what they tell together."""
+        """Of one counter, a `row` by its `rule`; of several, what they tell together.
+
+        The compiled `rows.decisions` does this too.
+        """
         self._rule = rule
         self._row = row
         self._told = told
+        if told is not None:
+            self.allowed = told.allowed
+        else:
+            code = row[CODE]
+            self.allowed = (
+                code != _DENIED and code != _NEVER  # noqa: PLR1714 - half the time of a tuple
+            ) or (rule is not None and rule.shadow)
 
     def __repr__(self) -> str:
         return f"Decision({_in_words(self)})"
@@ -110,16 +124,6 @@ class Decision:
         return self._all == other._all if isinstance(other, Decision) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # Rules have metadata, which cannot be hashed.
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the request passes."""
-        if self._told is not None:
-            return self._told.allowed
-        code = self._row[CODE]
-        if code != _DENIED and code != _NEVER:  # noqa: PLR1714 - half the time of a tuple
-            return True
-        return self._rule is not None and self._rule.shadow
 
     @property
     def limit(self) -> int | None:

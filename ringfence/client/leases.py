@@ -8,6 +8,7 @@ would take all of it for spent. The next lease is asked for before the last unit
 A core: asking is a call that comes in from outside, and whoever calls says what time it is.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ class Leases:
         self._asking: set[bytes] = set()
         self._want: dict[bytes, int] = {}
         self._quiet_until: dict[bytes, float] = {}
-        self._counts: dict[bytes, int] = {}
+        self._counts: Counter[bytes] = Counter()
         self._counted_until = float("-inf")
         self.find = self._current.get
         """The lease of a key that is being spent, over or not."""
@@ -197,16 +198,31 @@ class Leases:
 
     def _count(self, key: bytes, now: float) -> None:
         """Note that a key was asked about; borrow it when it is hot."""
+        self._begin_span(now)
+        count = self._counts.get(key, 0) + 1
+        self._counts[key] = count
+        if count >= _HOT:
+            self._borrow_hot(key, now)
+
+    def count_all(self, keys: Sequence[bytes], now: float) -> None:
+        """Note that keys without a lease are to be charged; borrow those that are hot."""
+        self._begin_span(now)
+        counts = self._counts
+        before = len(counts)
+        counts.update(keys)
+        if len(counts) == before + len(keys):
+            return  # Nobody asked for any of them before.
+        for key in dict.fromkeys([key for key in keys if counts[key] >= _HOT]):
+            self._borrow_hot(key, now)
+
+    def _begin_span(self, now: float) -> None:
+        """Count from zero when the last span is over, or too many keys were counted in it."""
         if now >= self._counted_until or len(self._counts) >= _MOST_KEYS:
             self._counts.clear()
             self._counted_until = now + _SPAN
-        count = self._counts.get(key, 0) + 1
-        self._counts[key] = count
-        if (
-            count >= _HOT
-            and key not in self._asking
-            and now >= self._quiet_until.get(key, _LONG_AGO)
-        ):
+
+    def _borrow_hot(self, key: bytes, now: float) -> None:
+        if key not in self._asking and now >= self._quiet_until.get(key, _LONG_AGO):
             self._counts[key] = 0
             if len(self._current) + len(self._asking) < _MOST_KEYS:
                 self._borrow(key, now)

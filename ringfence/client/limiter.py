@@ -25,6 +25,7 @@ from ringfence.client.matches import Matches
 from ringfence.client.near import Near
 from ringfence.client.patience import UNDO_WITHIN, Patience
 from ringfence.client.question import Question, charged
+from ringfence.client.rows import decisions as decisions_of
 from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
@@ -204,8 +205,8 @@ class Limiter:
         costs = _column(costs, len(requests))
         if timeout is None:
             found = self._matches.find_all(self._decider.rules, domain, requests)
-            if found:
-                return await self._ask_plain(domain, requests, found, costs)
+            if found is not None and requests:
+                return await self._ask_plain(domain, requests, *found, costs)
         described_all = [described(descriptors) for descriptors in requests]
         return await self._ask(Op.CHECK, domain, described_all, costs, timeout)
 
@@ -348,53 +349,48 @@ class Limiter:
         self,
         domain: str,
         requests: Sequence[Descriptors],
-        found: list[tuple[Rule, bytes]],
+        rules: list[Rule],
+        keys: list[bytes],
         costs: list[int],
     ) -> list[Decision]:
         """Check requests that each meet one counter: no groups, no questions of who vetoes."""
+        known = None
         if self._near is not None:
-            known = self._near.decide_all(domain, requests, found, costs)
-            places = [place for place, decision in enumerate(known) if decision is None]
-            if len(places) < len(known):
-                return await self._ask_rest(domain, requests, found, costs, known, places)
-        return await self._ask_found(domain, requests, found, costs)
+            known = self._near.decide_all(domain, requests, rules, keys, costs)
+        if known is None:
+            return await self._ask_found(domain, requests, rules, keys, costs)
+        places = [at for at, decision in enumerate(known) if decision is None]
+        if not places:
+            await self._turns.take()
+        else:
+            answers = await self._ask_found(
+                domain,
+                [requests[at] for at in places],
+                [rules[at] for at in places],
+                [keys[at] for at in places],
+                [costs[at] for at in places],
+            )
+            for place, decision in zip(places, answers, strict=True):
+                known[place] = decision
+        return [decision for decision in known if decision is not None]
 
     async def _ask_found(
         self,
         domain: str,
         requests: Sequence[Descriptors],
-        found: list[tuple[Rule, bytes]],
+        rules: list[Rule],
+        keys: list[bytes],
         costs: list[int],
     ) -> list[Decision]:
-        batch = Batch(Op.CHECK, [key for _, key in found], costs)
+        batch = Batch(Op.CHECK, keys, costs)
         asked_at = self._decider.time()
         verdicts = await self._decider.decide(batch, _never_vetoes, None)
         self._require_decided(batch, verdicts, asked_at)
-        decisions = list(map(Decision, [rule for rule, _ in found], verdicts.rows()))
-        if Code.UNKNOWN_RULE in verdicts.outcomes.codes:
+        decisions = decisions_of(rules, verdicts.rows())
+        if _UNKNOWN in verdicts.outcomes.codes:
             every = [described(descriptors) for descriptors in requests]
             await self._ask_unknown(Op.CHECK, domain, every, costs, None, decisions)
         return decisions
-
-    async def _ask_rest(
-        self,
-        domain: str,
-        requests: Sequence[Descriptors],
-        found: list[tuple[Rule, bytes]],
-        costs: list[int],
-        known: list[Decision | None],
-        places: list[int],
-    ) -> list[Decision]:
-        """Ask for the requests in some places, and put their decisions between those known."""
-        if not places:
-            await self._turns.take()
-        else:
-            rest = [requests[place] for place in places]
-            asked = [found[place] for place in places]
-            answers = await self._ask_found(domain, rest, asked, [costs[at] for at in places])
-            for place, decision in zip(places, answers, strict=True):
-                known[place] = decision
-        return [decision for decision in known if decision is not None]
 
     async def _pass(self, domain: str, descriptors: Descriptors) -> Decision:
         """Answer a check that meets no rule, if the rules are known."""
@@ -495,7 +491,7 @@ class Limiter:
     def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
         """Raise, after giving all back, when we may not ask or must not do without a member."""
         refusal: RingfenceError | None = verdicts.refusal
-        if refusal is None and not (self._raise_on_outage and Source.POLICY in verdicts.sources):
+        if refusal is None and not (self._raise_on_outage and _POLICY in verdicts.sources):
             return
         if batch.op is Op.CHECK:
             every = charged(verdicts, range(len(batch)))

@@ -66,10 +66,17 @@ class Near:
             return None
 
     def decide(
-        self, domain: str, descriptors: object, rule: Rule, key: bytes, cost: int
+        self,
+        domain: str,
+        descriptors: object,
+        rule: Rule,
+        key: bytes,
+        cost: int,
+        now: float | None = None,
     ) -> Decision | None:
         """Decide a request of one descriptor that meets one plain rule; None to ask a member."""
-        now = self._now()
+        if now is None:
+            now = self._now()
         denial = self._standing(key, cost, now)
         if denial is None:
             return self._spend(rule, key, cost, now)
@@ -82,20 +89,31 @@ class Near:
         self,
         domain: str,
         requests: Sequence[object],
-        found: Sequence[tuple[Rule, bytes]],
+        rules: Sequence[Rule],
+        keys: Sequence[bytes],
         costs: Sequence[int],
-    ) -> list[Decision | None]:
-        """Decide many requests, each as `decide` does."""
-        find, now = self.leases.find, self._now()
+    ) -> list[Decision | None] | None:
+        """Decide many requests, each as `decide` does; None when nothing is known of any."""
+        now = self._now()
+        if not self.denials and not self.leases and all(costs):
+            self._note_asked(keys, now)
+            return None
+        lease_of, denial_of = self.leases.find, self.denials.find
         decisions: list[Decision | None] = []
         add = decisions.append
-        for each, (rule, key), cost in zip(requests, found, costs, strict=True):
-            lease = find(key)
+        unknown: list[bytes] = []
+        for each, rule, key, cost in zip(requests, rules, keys, costs, strict=True):
+            lease = lease_of(key)
             if lease is not None and lease.left - cost >= lease.low and now < lease.until and cost:
                 left = lease.left = lease.left - cost
                 add(lease.said if left >= lease.said_until else _say_of(lease, rule))
+            elif lease is None and denial_of(key) is None:
+                add(None)
+                if cost:
+                    unknown.append(key)
             else:
-                add(self.decide(domain, each, rule, key, cost))
+                add(self.decide(domain, each, rule, key, cost, now))
+        self._note_asked(unknown, now)
         return decisions
 
     def verdicts(self, batch: Batch) -> Verdicts | None:
@@ -111,6 +129,11 @@ class Near:
             rows.append(denial.row(now))
         *columns, sources = map(list, zip(*rows, strict=True))
         return Verdicts(Outcomes(*columns), sources)
+
+    def _note_asked(self, keys: Sequence[bytes], now: float) -> None:
+        """Note keys that a member is asked to charge, for those that are hot are borrowed."""
+        if self._may_borrow and keys:
+            self.leases.count_all(keys, now)
 
     def _spend(self, rule: Rule, key: bytes, cost: int, now: float) -> Decision | None:
         if not self._may_borrow or not cost:

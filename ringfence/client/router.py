@@ -6,6 +6,7 @@ live with different owners: what was charged is given back at once when another 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +15,7 @@ from itertools import groupby
 import anyio
 import anyio.lowlevel
 
-from hashring import SHARDS, NodeId, Ring, shard_of, shards_of
+from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from ringfence.client.batch import (
     Batch,
     Late,
@@ -24,6 +25,7 @@ from ringfence.client.batch import (
     Waiting,
     age_ns_of,
     empty_verdicts,
+    joined_verdicts,
 )
 from ringfence.client.clock import loop_time
 from ringfence.client.signal import Signal
@@ -58,7 +60,7 @@ class Routes:
         owners = self.ring.owner_by_shard
         if self.elsewhere or not owners:
             return [self.owner(key) for key in keys]
-        return [owners[shard] for shard in shards_of(keys)]
+        return pick(keys, owners)
 
     def target_by_shard(self) -> list[Target | None]:
         """Who decides the keys of each shard; None where nobody does, or not by the shard alone."""
@@ -402,10 +404,21 @@ class _Gathering:
         self.asked_at = asked_at
         self.waiters = waiters
         """One for each question to a member."""
-        self.verdicts = empty_verdicts(len(batch))
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
+        self._verdicts: Verdicts | None = None
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """What is known by now. Room for it is made when it is first asked for: seldom."""
+        if self._verdicts is None:
+            self._verdicts = empty_verdicts(len(self.batch))
+        return self._verdicts
+
+    @verdicts.setter
+    def verdicts(self, verdicts: Verdicts) -> None:
+        self._verdicts = verdicts
 
     def take(self) -> "list[tuple[_Waiter, Verdicts, list[int]]]":
         """Fill in what has been answered by now.
@@ -419,6 +432,8 @@ class _Gathering:
                 only.is_taken = True
                 self.verdicts, self.missing = only.verdicts, ()
                 return []
+        elif self._take_whole():
+            return []
         surplus = []
         for waiter in self.waiters:
             if waiter.refusal is not None:
@@ -440,6 +455,23 @@ class _Gathering:
             missing.difference_update(waiter.indexes)
             self.missing = [index for index in self.missing if index in missing]
         return surplus
+
+    def _take_whole(self) -> bool:
+        """Put the answers of several members together, when all are there and none was taken."""
+        answered = [
+            (waiter.indexes, waiter.verdicts)
+            for waiter in self.waiters
+            if waiter.verdicts is not None and not waiter.is_taken
+        ]
+        if len(answered) != len(self.waiters):
+            return False
+        joined = joined_verdicts(answered, len(self.batch))
+        if joined is None:
+            return False
+        for waiter in self.waiters:
+            waiter.is_taken = True
+        self.verdicts, self.missing = joined, ()
+        return True
 
 
 async def _wait_all(waiters: Sequence[_Waiter]) -> None:
@@ -464,13 +496,13 @@ def _split(
     if first is not None and len(keys) <= MAX_KEYS and members.count(first) == len(keys):
         target = routes.targets.get(first)
         return [] if target is None else [(indexes, target)]
-    by_member: dict[NodeId, list[int]] = {}
+    by_member: defaultdict[NodeId | None, list[int]] = defaultdict(list)
     for index, member in zip(indexes, members, strict=True):
-        if member is not None and member in routes.targets:
-            by_member.setdefault(member, []).append(index)
+        by_member[member].append(index)
     return [
         (chunk, routes.targets[member])
         for member, rows in by_member.items()
+        if member is not None and member in routes.targets
         for chunk in _chunks(batch, rows)
     ]
 

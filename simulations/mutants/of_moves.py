@@ -11,7 +11,7 @@ MOVES = (
         (
             Edit(
                 "node.holdings:Holdings.decided",
-                "if max(codes) > _LAST_CHARGED:",
+                "if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:",
                 "if len(keys) == 1:\n    keys = []\nelif max(codes) > _LAST_CHARGED:",
             ),
         ),

@@ -1,9 +1,10 @@
 from itertools import accumulate, pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.batch import Batch, Verdicts, empty_verdicts
+from ringfence.client.batch import Batch, Verdicts, empty_verdicts, joined_verdicts
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.wire import Op, Source
 
@@ -129,6 +130,32 @@ def test_slices_laid_behind_each_other_are_the_whole(first, second, third):
     assert [row for part in parts for row in table(part)] == table(whole)
 
 
+def some_of(whole, places):
+    """The rows of `whole` at some places."""
+    rows = [table(whole)[place] for place in places]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 8
+    return Verdicts(Outcomes(*columns[:7]), columns[7])
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+@settings(max_examples=40)
+def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
+    whole = verdicts(len(part_of))
+    places = [[at for at, part in enumerate(part_of) if part == number] for number in range(4)]
+
+    joined = joined_verdicts([(some, some_of(whole, some)) for some in places], len(part_of))
+
+    assert joined is not None
+    assert table(joined) == table(whole)
+
+
+@pytest.mark.parametrize("places", [[], [[0, 1]], [[0, 1], [1]], [[0, 1], [1, 2], [2]]])
+def test_parts_that_lack_a_row_or_have_one_twice_are_not_joined(places):
+    whole = verdicts(3)
+
+    assert joined_verdicts([(some, some_of(whole, some)) for some in places], 3) is None
+
+
 @given(st.lists(st.booleans(), max_size=12))
 @settings(max_examples=40)
 def test_parts_spread_to_their_places_fill_all_rows_in_order(belongs_to_first):
@@ -137,9 +164,7 @@ def test_parts_spread_to_their_places_fill_all_rows_in_order(belongs_to_first):
 
     for part in (True, False):
         places = [place for place, belongs in enumerate(belongs_to_first) if belongs is part]
-        rows = [table(whole)[place] for place in places]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 8
-        gathered.spread(places, Verdicts(Outcomes(*columns[:7]), columns[7]))
+        gathered.spread(places, some_of(whole, places))
 
     assert table(gathered) == table(whole)
 

@@ -1,3 +1,5 @@
+from itertools import cycle
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,3 +201,22 @@ def test_a_batch_is_decided_here_only_when_nothing_of_it_must_be_asked():
     assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1])).sources == [Source.CACHE] * 2
     assert w.near.verdicts(Batch(Op.CHECK, [*both, key_of("log")], [1, 1, 1])) is None
     assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1], [2])) is None
+
+
+def test_many_requests_are_decided_here_each_as_it_would_be_alone():
+    names = [name for name in TIMELY if name != "queue"]
+    requests = [{name: "x"} for name in names]
+    rules = [RULES.match("d", [Descriptor(((name, "x"),))])[0].rule for name in names]
+    keys = [key_of(name) for name in names]
+    w = World()
+    before = w.near.decide_all("d", requests, rules, keys, [1] * len(keys))
+    w.learn(*keys[::2], cost=2)
+    costs = [cost for cost, _ in zip(cycle((2, 2, 1, 0)), keys)]
+
+    together = w.near.decide_all("d", requests, rules, keys, costs)
+
+    assert before is None
+    assert together == [
+        w.near.decide("d", *each) for each in zip(requests, rules, keys, costs, strict=True)
+    ]
+    assert {True, False} == {decision is None for decision in together}

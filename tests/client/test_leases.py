@@ -126,3 +126,22 @@ def test_a_decision_by_lease_tells_what_is_left():
 
     assert lease is not None
     assert lease.row() == (0, 1000, 599, 0, SECOND, 0, 0, 6)
+
+
+def test_keys_that_are_asked_about_together_are_hot_as_those_asked_about_alone():
+    w = World()
+    cold = [b"cold-%d" % number for number in range(500)]
+    w.leases.count_all([*cold, *[KEY] * 15], w.now)
+    before = list(w.asks)
+    w.leases.count_all([KEY, b"warm-key", KEY, *cold], w.now)
+
+    assert before == []
+    assert [(ask.key, ask.want) for ask in w.asks] == [(KEY, 64)]
+
+
+def test_many_keys_are_not_remembered_for_long():
+    w = World()
+    for number in range(100):
+        w.leases.count_all([b"key-%d-%d" % (number, each) for each in range(256)], w.now)
+
+    assert len(w.leases._counts) < 2 * 1024

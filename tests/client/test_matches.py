@@ -28,10 +28,11 @@ def test_a_counter_is_found_as_the_rules_find_it_the_first_time_and_later():
 
     assert first == usual(known, ("user", "ann"))
     assert found.find(known, "d", {"user": "ann"}) is first
-    assert found.find_all(known, "d", [{"user": "ann"}, {"user": "bob"}]) == [
-        first,
-        usual(known, ("user", "bob")),
-    ]
+    second = usual(known, ("user", "bob"))
+    assert found.find_all(known, "d", [{"user": "ann"}, {"user": "bob"}]) == (
+        [first[0], second[0]],
+        [first[1], second[1]],
+    )
 
 
 def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
@@ -103,5 +104,21 @@ def test_what_is_remembered_is_bounded(monkeypatch):
         entry = {"user": f"user-{number}"}
         assert found.find(known, "d", entry) == usual(known, *entry.items())
         found.find(known, f"stranger-{number}", entry)
-        by_domain = found._by_domain.values()
-        assert len(by_domain) + sum(map(len, by_domain)) <= 12
+        places = found._known.values()
+        assert len(places) + sum(map(len, places)) <= 12
+
+
+def test_many_requests_are_found_again_as_they_were_found_first():
+    path = (("user", None), ("place", None))
+    pair = Rule(rule_id("d", path), "d", path, Limit(5, MINUTE))
+    known, found = RuleSet.of(*rules().rules(), pair), Matches()
+    for requests in (
+        [{"user": "ann"}, {"user": "bob"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob"}],
+    ):
+        first = found.find_all(known, "d", requests)
+
+        assert first == found.find_all(known, "d", requests)
+        assert [*zip(*first, strict=True)] == [usual(known, *each.items()) for each in requests]

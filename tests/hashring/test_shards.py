@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hashring import SHARDS, shard_of
+import hashring
+from hashring import SHARDS, shard_of, shards, shards_of
 
 
 def test_there_are_16384_shards():
@@ -38,3 +39,29 @@ def test_keys_spread_over_the_shards():
 
     # Binomial: 5000 expected, sigma 66.
     assert all(4_650 < count < 5_350 for count in per_eighth)
+
+
+@pytest.mark.parametrize("pick", [hashring.pick, shards.pick])
+@given(keys=st.lists(st.binary(max_size=70)))
+def test_the_items_of_keys_are_those_of_their_shards(pick, keys):
+    table = tuple(range(SHARDS))
+
+    assert pick(keys, table) == shards_of(keys) == [shard_of(key) for key in keys]
+
+
+@pytest.mark.parametrize("pick", [hashring.pick, shards.pick])
+def test_items_are_picked_of_any_sequence_of_keys_and_from_any_table(pick):
+    keys = (b"one", b"two")
+    table = bytearray(SHARDS)
+    table[shard_of(b"two")] = 1
+
+    assert pick(keys, table) == [0, 1]
+    assert pick([], table) == []
+
+
+@pytest.mark.parametrize("pick", [hashring.pick, shards.pick])
+def test_what_is_no_key_and_tables_that_are_too_short_are_refused(pick):
+    with pytest.raises(TypeError):
+        pick([b"key", 5], bytes(SHARDS))
+    with pytest.raises(IndexError):
+        pick([b"key"], b"")

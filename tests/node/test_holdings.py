@@ -357,3 +357,14 @@ def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> 
     again.take(taker, again.ask(taker))
 
     assert again.used == 5
+
+
+def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None:
+    host = Host("a")
+    keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(50)]
+    for _ in range(20):
+        for key in keys:
+            batch = Batch(Op.CHECK, [key, KEY], [1, 2000])
+            host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+
+    assert list(host.holdings.dirty) == keys
