@@ -74,7 +74,8 @@ class NodeProcess:
 
     @property
     def url(self) -> str:
-        return f"ringfence://127.0.0.1:{self.port}"
+        """Its address, for clients that are patient: other tests may keep the machine busy."""
+        return f"ringfence://127.0.0.1:{self.port}?timeout=5"
 
     def wait_to_see(self, count: int) -> None:
         """Wait until it sees so many members."""
