@@ -53,6 +53,15 @@ def is_word_to(effect, record):
     return isinstance(effect, Send) and effect.to == record.address
 
 
+def first_ping(member):
+    """Tick until it asks somebody; return when that was, and what it asked."""
+    while True:
+        began = member.next_deadline()
+        pings = sent(member.tick(began), Ping)
+        if pings:
+            return began, pings[0]
+
+
 def changes(effects):
     return [effect.after for effect in effects if isinstance(effect, Changed)]
 
@@ -171,11 +180,8 @@ def test_each_member_is_probed_once_a_round(core, record):
 def test_an_ack_tells_round_trip_and_offset(core, record):
     member = core("a")
     hear(member, record("b"))
-    pings = []
-    while not pings:
-        began = member.next_deadline()
-        pings = sent(member.tick(began), Ping)
-    ack = Ack("b", 1, pings[0].seq, member.digest, began + 50_000_042, delay=80)
+    began, ping = first_ping(member)
+    ack = Ack("b", 1, ping.seq, member.digest, began + 50_000_042, delay=80)
 
     member.receive(ack, HOME, began + 100_000_080)
 
@@ -187,13 +193,10 @@ def test_a_probe_that_met_a_clock_being_set_tells_nothing_of_offsets(core, recor
     """All clocks of a host farm were set at once, and one found itself a minute behind."""
     member = core("a")
     hear(member, record("b"))
-    pings = []
-    while not pings:
-        began = member.next_deadline()
-        pings = sent(member.tick(began), Ping)
+    began, ping = first_ping(member)
     minute = 60 * NS
     member._prober._stamps.ahead = minute
-    ack = Ack("b", 1, pings[0].seq, member.digest, began + minute + 1)
+    ack = Ack("b", 1, ping.seq, member.digest, began + minute + 1)
 
     member.receive(ack, HOME, began + 2)
 
