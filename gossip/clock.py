@@ -7,9 +7,8 @@ is marked, so that its node decides nothing until it is near again.
 Source of the estimate: NTP's, (receive - (send + arrive) / 2), wrong by at most half a round trip.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from statistics import median
 
 __all__ = ["ClusterClock"]
 
@@ -42,6 +41,10 @@ class ClusterClock:
         self._last = 0
         self._samples: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         """Per member where its time stood against the host's clock, the error, and when."""
+        self._heard: list[int] = []
+        """Where their times stood, sorted: thousands of samples come between two that go."""
+        self._errors: list[int] = []
+        """Their errors, sorted."""
 
     @property
     def offset_ns(self) -> int:
@@ -58,31 +61,43 @@ class ClusterClock:
         """Take that a member's time stands `offset_ns` from ours, by at most half of `rtt_ns`."""
         # After the host's clock was set back our time stands still, which is what they compared.
         ours = self.read(now) - now
-        self._samples[name] = ours + offset_ns, rtt_ns // 2, now
-        self._samples.move_to_end(name)
-        if len(self._samples) > _MOST_MEMBERS:
-            self._samples.popitem(last=False)
+        if name in self._samples:
+            self._forget(name)
+        elif len(self._samples) >= _MOST_MEMBERS:
+            self._forget(next(iter(self._samples)))
+        sample = self._samples[name] = ours + offset_ns, rtt_ns // 2, now
+        insort(self._heard, sample[0])
+        insort(self._errors, sample[1])
         self._aim(now)
 
     def jump(self, now: int) -> None:
         """Go at once to where most clocks stand, back, too: only for a member that is marked and
         counts nothing whose age would change."""
-        heard = sorted([sample[0] for sample in self._samples.values()])
-        if self.is_suspect and len(heard) >= 2 and _agree(heard, round(median(heard))):
-            self._offset = self._target = round(median(heard))
+        heard = self._heard
+        if self.is_suspect and len(heard) >= 2 and _agree(heard, _median(heard)):
+            self._offset = self._target = _median(heard)
             self._last = now + self._offset
             self._samples.clear()
+            self._heard.clear()
+            self._errors.clear()
+
+    def _forget(self, name: str) -> None:
+        heard, error, _ = self._samples.pop(name)
+        del self._heard[bisect_left(self._heard, heard)]
+        del self._errors[bisect_left(self._errors, error)]
 
     def _aim(self, now: int) -> None:
         """Find where most clocks stand, ours among them."""
-        while now - next(iter(self._samples.values()))[2] > _SAMPLES_HOLD_NS:
-            self._samples.popitem(last=False)  # They stand in the order in which they came.
-        heard = sorted([sample[0] for sample in self._samples.values()])
-        errors = [sample[1] for sample in self._samples.values()]
-        middle = round(median([self._offset, *heard]))
+        # They stand in the order in which they came.
+        while now - self._samples[oldest := next(iter(self._samples))][2] > _SAMPLES_HOLD_NS:
+            self._forget(oldest)
+        heard = self._heard
+        insort(heard, self._offset)
+        middle = _median(heard)
+        del heard[bisect_left(heard, self._offset)]
         away = middle - self._offset
         # What the network may have made up is not followed.
-        if abs(away) <= median(errors):
+        if abs(away) <= _median(self._errors):
             away = 0
         if len(heard) >= 2 and _agree(heard, middle):
             if away > _STEP_NS:
@@ -103,6 +118,12 @@ class ClusterClock:
         self._moved_at = now
         most = passed * _SLEW_NS_PER_S // _NS
         self._offset += max(-most, min(most, self._target - self._offset))
+
+
+def _median(numbers: list[int]) -> int:
+    """The median of sorted numbers, of which there is one at least."""
+    half = len(numbers) // 2
+    return numbers[half] if len(numbers) % 2 else (numbers[half - 1] + numbers[half]) // 2
 
 
 def _agree(heard: list[int], middle: int) -> bool:

@@ -281,6 +281,8 @@ class Membership:
         the dead that we forgot, or never knew, goes no further: else they would be told for ever.
         """
         known = self._roster.get(record.name)
+        if record is known:
+            return  # Members in one process hand the same records round, nearly always.
         if record.name == self.me.name:
             self._myself.hear(record, now)
         elif known is None:

@@ -48,7 +48,7 @@ class Timers:
         self._current[timer] = self._number
         heappush(self._heap, (at, self._number, timer))
         if len(self._heap) > 2 * len(self._current) + 64:
-            self._heap = [entry for entry in self._heap if self._is_current(entry)]
+            self._heap = [entry for entry in self._heap if self._current.get(entry[2]) == entry[1]]
             heapify(self._heap)
 
     def cancel(self, timer: Timer) -> None:
@@ -57,9 +57,10 @@ class Timers:
 
     def next_at(self) -> int | None:
         """When the next timer falls due; None when none is set."""
-        while self._heap and not self._is_current(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        heap, current = self._heap, self._current
+        while heap and current.get(heap[0][2]) != heap[0][1]:
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def pop(self, now: int) -> Timer | None:
         """Take the next timer that is due by `now`."""
@@ -69,6 +70,3 @@ class Timers:
         timer = heappop(self._heap)[2]
         del self._current[timer]
         return timer
-
-    def _is_current(self, entry: tuple[int, int, Timer]) -> bool:
-        return self._current.get(entry[2]) == entry[1]

@@ -79,8 +79,9 @@ class HostClock:
 
     def now(self) -> int:
         """Nanoseconds since 1970, as this host has it."""
-        drifted = (self._now() - self._since) * self._drift_ppm * 1000
-        return EPOCH_NS + round(self._now() * 1e9 + drifted) + self._offset_ns
+        now = self._now()
+        drifted = (now - self._since) * self._drift_ppm * 1000
+        return EPOCH_NS + round(now * 1e9 + drifted) + self._offset_ns
 
     def step(self, seconds: float) -> None:
         """Set the clock forward, or back."""
