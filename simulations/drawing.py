@@ -120,9 +120,10 @@ def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
     ]
     if datacenters > 1:
         loads.append(Load(rule="everywhere", per_second=random.choice((10, 30)), keys=3))
+        if random.random() < 0.5:
+            loads.append(Load("zipf", 15, 5, "world"))
     if random.random() < 0.3:
-        rule = random.choice(("window", "bucket", "world"))
-        loads.append(Load("zipf", 15, 5, rule))
+        loads.append(Load("zipf", 15, 5, random.choice(("window", "bucket"))))
     return tuple(loads)
 
 
