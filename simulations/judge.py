@@ -108,17 +108,26 @@ class Judge:
         ][:10]
         return found
 
+    def bound(self, rule: Rule, column: Column, end: float) -> int:
+        """Units of a key that may pass in a period of its limit, all faults taken into account."""
+        limit = rule.limit
+        assert limit is not None
+        is_shared = self._is_shared(rule)
+        sides = self._sides(is_shared) - 1
+        unheard = self._unheard(column, limit, is_shared)
+        uncopied = self._uncopied(column, is_shared=is_shared)
+        return self._most(limit, end) + unheard + uncopied + limit.ceiling * sides
+
     def _of_key(
         self, name: str, rule: Rule, key: str, column: Column, final: Final, end: float
     ) -> Iterator[Violation]:
         limit = rule.limit
         assert limit is not None
         period = limit.period_ns / 1e9
-        is_shared = rule.scope == "global" and self._datacenters > 1
+        is_shared = self._is_shared(rule)
         uncopied = self._uncopied(column, is_shared=is_shared)
         most, when = column.most_in(period)
-        bound = self._most(limit, end) + self._unheard(column, limit, is_shared) + uncopied
-        bound += limit.ceiling * (self._sides(is_shared) - 1)
+        bound = self.bound(rule, column, end)
         self.over = max(self.over, most - limit.ceiling)
         if most > bound:
             text = f"{name}={key}: {most} units in {period:g} s, at most {bound} may pass"
@@ -214,6 +223,10 @@ class Judge:
         if self._is_unclean:
             return False
         return rule.scope == "home" or self._datacenters == 1
+
+    def _is_shared(self, rule: Rule) -> bool:
+        """Whether several data centers decide by what they hear of each other."""
+        return rule.scope == "global" and self._datacenters > 1
 
     def _most(self, limit: Limit, end: float) -> int:
         """Units that one owner lets through in a period, by the nature of the algorithm."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import trio
 
 from ringfence.rules import Rule
+from simulations.judge import Judge
 from simulations.ledger import Answered, Ledger
 from simulations.outcome import Point, Series, Span
 
@@ -84,7 +85,7 @@ class Observer:
             self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))
             self.stalest_ms = max(self.stalest_ms, age_ms)
 
-    def series(self, rules: Mapping[str, Rule], end: float) -> Series:
+    def series(self, rules: Mapping[str, Rule], judge: Judge) -> Series:
         """Make what the report draws."""
         found = Series(staleness_ms=self._staleness)
         for name, states in self._states.items():
@@ -94,22 +95,30 @@ class Observer:
         found.sources = _per_second(answers, lambda a: a.source.name.lower())
         found.latency_ms = _latencies(answers)
         for name, rule in list(rules.items())[:1]:
-            self._draw_busiest(found, name, rule)
+            self._draw_busiest(found, name, rule, judge)
         return found
 
-    def _draw_busiest(self, found: Series, name: str, rule: Rule) -> None:
+    def _draw_busiest(self, found: Series, name: str, rule: Rule, judge: Judge) -> None:
         keys = self._ledger.keys(name)
         assert rule.limit is not None
         if not keys:
             return
-        period = rule.limit.period_ns / 1e9
+        period, ceiling = rule.limit.period_ns / 1e9, rule.limit.ceiling
         column = self._ledger.column(name, keys[0])
-        found.admitted = _per_second(column.admitted, lambda a: a.datacenter)
-        found.limit = rule.limit.amount / period
-        for second in range(int(self._world.now) + 1):
-            units = column.told_within(second - period, second)
-            found.over.append((float(second), float(max(0, units - rule.limit.ceiling))))
-            found.over_bound.append((float(second), float(rule.limit.ceiling)))
+        parts = dict(zip(sorted(column.datacenters), column.by_datacenter(), strict=True))
+        seconds = range(int(self._world.now) + 1)
+        found.period_s, found.limit = period, ceiling
+        found.is_shared = rule.scope != "datacenter"
+        found.admitted = {
+            datacenter: [(s, part.told_within(s - period, s)) for s in seconds]
+            for datacenter, part in parts.items()
+        }
+        columns = [column] if found.is_shared else list(parts.values())
+        bound = max(judge.bound(rule, each, self._world.now) for each in columns) - ceiling
+        for second in seconds:
+            units = max(each.told_within(second - period, second) for each in columns)
+            found.over.append((second, max(0, units - ceiling)))
+            found.over_bound.append((second, bound))
 
 
 def _per_second(answers: list[Answered], label: object) -> dict[str, list[Point]]:

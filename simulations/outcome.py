@@ -41,13 +41,17 @@ class Series:
     """What the report draws."""
 
     admitted: dict[str, list[Point]] = field(default_factory=dict)
-    """Per data center: units admitted in each second for the key that was asked for most."""
+    """Per data center: units admitted within the period before, of the key asked for most."""
+    period_s: float = 0.0
+    """The period of that key's limit, in seconds."""
     limit: float = 0.0
-    """Units that the limit of that key lets through per second on average; 0 for none."""
+    """Units that this limit lets through in its period; 0 for none."""
+    is_shared: bool = True
+    """Whether it holds for all data centers together, and not for each."""
     over: list[Point] = field(default_factory=list)
-    """Units over the limit, of the worst key at that time."""
+    """Units of that key over its limit."""
     over_bound: list[Point] = field(default_factory=list)
-    """How many the stated bound allows then."""
+    """How many the stated bound allows, by the staleness that was measured."""
     staleness_ms: dict[str, list[Point]] = field(default_factory=dict)
     """Per data center: age of what it has heard of the others."""
     members: list[Span] = field(default_factory=list)

@@ -199,17 +199,23 @@ def _admitted_plot(outcome: Outcome, frame: Frame) -> str:
     if _is_empty(*admitted.values()):
         return nothing(title, _why_no_checks(outcome, "no unit was admitted"))
     lines = {f"admitted in {name}": points for name, points in admitted.items()}
-    if len(lines) > 1:
+    series = outcome.series
+    if len(lines) > 1 and series.is_shared:
         *_, lines["all data centers together"] = stack(admitted).values()
-    limit = outcome.series.limit
+    limit, period = series.limit, _duration(series.period_s)
     return plot_lines(
         frame,
         title,
-        "Units of the key that was asked for most, per data center.",
-        "units per second (1/s)",
+        f"Units admitted within the {period} before, the period of the limit, of the key that was "
+        "asked for most.",
+        f"units in {period}",
         lines,
         bounds={"limit": [(frame.start, limit), (frame.end, limit)]} if limit else {},
     )
+
+
+def _duration(seconds: float) -> str:
+    return f"{number(seconds / 3600)} h" if seconds >= 7200 else f"{number(seconds)} s"
 
 
 def _over_plot(outcome: Outcome, frame: Frame) -> str:
@@ -220,7 +226,8 @@ def _over_plot(outcome: Outcome, frame: Frame) -> str:
     return plot_lines(
         frame,
         title,
-        "Units over the limit of the worst key at each time, and how many the stated bound allows.",
+        "Units over the limit of that key, and how many the stated bound allows, by the staleness "
+        "that was measured and the faults that there were.",
         "over the limit (units)",
         {"over the limit": series.over},
         bounds={"stated bound": series.over_bound},

@@ -202,7 +202,7 @@ class _Run:
         outcome.virtual_s = trio.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)
-        outcome.series = observer.series(rules, outcome.virtual_s)
+        outcome.series = observer.series(rules, judge)
         outcome.figures = figures_of(self._ledger, judge) | {
             "staleness_worst_ms": observer.stalest_ms,
             "events": self._events.count,

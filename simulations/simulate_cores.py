@@ -172,7 +172,7 @@ class _Run:
         outcome.virtual_s = world.now
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)
-        outcome.series = self._observer.series(rules, outcome.virtual_s)
+        outcome.series = self._observer.series(rules, judge)
         outcome.figures = figures_of(self._ledger, judge) | {
             "staleness_worst_ms": self._observer.stalest_ms,
             "events": self._events.count,

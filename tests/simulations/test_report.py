@@ -14,7 +14,7 @@ from simulations.scenario import Fault, Load, Scenario
 
 PLOTS = {
     "Faults": "one row per verb",
-    "Admitted against the limit": "units per second (1/s)",
+    "Admitted against the limit": "units in 60 s",
     "Over-admission": "over the limit (units)",
     "Staleness": "age (ms)",
     "Members": "one row per member",
@@ -47,7 +47,9 @@ outcomes = st.builds(
     series=st.builds(
         Series,
         admitted=lines,
+        period_s=values,
         limit=values,
+        is_shared=st.booleans(),
         over=points,
         over_bound=points,
         staleness_ms=lines,
@@ -67,6 +69,7 @@ def run(**changes):
     seconds = range(30)
     series = Series(
         admitted={"eu": [(t, 60 + t) for t in seconds], "us": [(t, 50) for t in seconds]},
+        period_s=60.0,
         limit=100.0,
         over=[(t, t % 7) for t in seconds],
         over_bound=[(t, 10) for t in seconds],
@@ -220,6 +223,17 @@ def test_admitted_units_of_data_centers_are_also_added_up():
     legend = [words(entry) for entry in figures(run())["Admitted against the limit"].iter("li")]
 
     assert legend[:4] == ["limit", "admitted in eu", "admitted in us", "all data centers together"]
+
+
+def test_what_each_data_center_may_admit_is_not_added_up():
+    series = replace(run().series, is_shared=False)
+    figure = figures(run(series=series))["Admitted against the limit"]
+
+    assert [words(entry) for entry in figure.iter("li")][:3] == [
+        "limit",
+        "admitted in eu",
+        "admitted in us",
+    ]
 
 
 def test_lines_stack_and_count_as_nothing_where_they_have_no_point():
