@@ -35,6 +35,9 @@ _FAILURES = 2
 _ON_THE_WAY = 0.2
 """Seconds by which hits are younger where a counter was moved: what moves tells ages, and comes
 that much later when its datagram was lost once or twice."""
+_DRIFT = 0.0055
+"""Part by which a period is longer for a host whose clock drifts by 500 ppm and is moved back, 5 ms
+in a second, to where the others' stand."""
 
 
 @dataclass(slots=True)
@@ -196,6 +199,8 @@ class Judge:
             seconds *= 2  # The window before counts by its part.
         if self._loses:
             seconds += _ON_THE_WAY
+        if any(fault.verb == "clock_drift" for fault in self._faults):
+            seconds *= 1 + _DRIFT
         for answer in column.answers:
             if answer.allowed or not answer.is_counted:
                 continue
