@@ -11,6 +11,8 @@ domain: sim
 descriptors:
   - key: day
     rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}
+  - key: log
+    rate_limit: {period: 10s, requests_per_unit: 3, algorithm: sliding_window_log}
   - key: world
     rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
   - key: parts
@@ -87,3 +89,28 @@ def test_the_parts_of_a_split_limit_are_one_limit():
 
     assert violations(parts, [*here, *there], datacenters=2) == []
     assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]
+
+
+def test_data_centers_that_are_cut_off_may_admit_no_more_than_what_they_did_not_hear_of():
+    world = {"world": KNOWN["world"]}
+    slowly = [answered(at / 40, datacenter=f"dc{1 + at % 2}") for at in range(1600)]
+    faults = [Fault(1, "cut", 20, {"datacenter": "dc1"})]
+    used = {"dc1": 600, "dc2": 600}
+
+    assert "over_admission" in violations(
+        world, slowly, used, datacenters=2, faults=faults, end=40.0
+    )
+    within = [Fault(1, "cut", 20, {"node": "n1"})]
+    assert "over_admission" not in violations(
+        world, slowly, used, datacenters=2, faults=within, end=40.0
+    )
+
+
+def test_a_host_whose_clock_drifts_measures_a_period_by_that_much_longer():
+    log = {"log": KNOWN["log"]}
+    drift = (Fault(1, "clock_drift", 20, {"node": "n1", "ppm": -500}),)
+    soon, late = ([*ALL, answered(at, allowed=False, retry_after=1.0)] for at in (11.04, 11.1))
+
+    assert violations(log, soon) == ["wrong_denial"]
+    assert violations(log, soon, faults=drift) == []
+    assert violations(log, late, faults=drift) == ["wrong_denial"]
