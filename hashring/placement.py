@@ -98,10 +98,11 @@ def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
     """
     firsts: list[int] = []
     place, end = 0, len(points)
+    last = points[0] >> _SHARD_WIDTH
     for shard in shards:
-        start = shard << _SHARD_WIDTH
-        if place < end and points[place] < start:
-            place = bisect_left(points, start, place + 1)
+        if shard > last:  # Among few members, many shards in a row meet the same vnode.
+            place = bisect_left(points, shard << _SHARD_WIDTH, place)
+            last = points[place] >> _SHARD_WIDTH if place < end else SHARDS
         firsts.append(place)
     return firsts
 

@@ -153,7 +153,8 @@ class Reply:
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         """Say that nothing is here, and who was given it."""
-        self._add(_About(Hold.NOTHING, moved_to=moved_to), [shard], NOTHING)
+        about = _About(Hold.NOTHING, moved_to=moved_to)
+        self._groups.setdefault(about, []).append((shard, NOTHING))
 
     def pulled(self, seq: int) -> Pulled:
         """Lay out the answer."""

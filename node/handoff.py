@@ -92,19 +92,19 @@ class Handoff:
         self._wake.set()
         if not self._is_lacking:
             return
-        seen: dict[tuple[NodeId | None, ...], tuple[NodeId, ...]] = {}
         nobody = (None,) * SHARDS
-        tables = [
-            table or nobody
-            for table in (old.owner_by_shard, old.standby_by_shard, new.standby_by_shard)
-        ]
+        before = old.owner_by_shard or nobody
+        copied = old.standby_by_shard or nobody
+        standing_by = new.standby_by_shard or nobody
+        seen: dict[object, tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
-            names = [table[shard] for table in tables]
-            known = (*names, *self._sources.get(shard, ()), *leaving)
-            if known not in seen:  # Thousands of shards have the same few sources.
-                others = [name for name in known if name and name != self._me]
-                seen[known] = tuple(dict.fromkeys(others))
-            self._sources[shard] = seen[known]
+            known = self._sources.get(shard, ())
+            sources = before[shard], copied[shard], standing_by[shard], known
+            if sources not in seen:  # Thousands of shards have the same few sources.
+                names = (*sources[:3], *known, *leaving)
+                others = [name for name in names if name and name != self._me]
+                seen[sources] = tuple(dict.fromkeys(others))
+            self._sources[shard] = seen[sources]
 
     async def run(self) -> None:
         """Put things in their place until cancelled."""
@@ -188,9 +188,13 @@ class Handoff:
         self._fetched.set()
 
     @property
+    def owned_count(self) -> int:
+        """How many shards are ours by the ring."""
+        return self._ours.count(1)
+
+    @property
     def _is_lacking(self) -> bool:
-        # Among many members hardly ever: one look at all shards at once tells.
-        return bool(int.from_bytes(self._ours) & ~int.from_bytes(self._holdings.held))
+        return _has_more(self._ours, self._holdings.held)
 
     def _lacking(self) -> list[int]:
         if not self._is_lacking:
@@ -201,10 +205,13 @@ class Handoff:
     async def _join_what_was_taken(self) -> None:
         """Ask those whose shards we took over whether they are back."""
         by_owner: dict[NodeId, list[int]] = {}
+        now = self._clock()
         for shard, owner in self._holdings.taken():
-            if owner == self._me and self._is_ours(shard):
-                self._holdings.settle_own(shard, self._clock())
-            elif self._is_ours(shard):
+            if not self._ours[shard]:
+                continue
+            if owner == self._me:
+                self._holdings.settle_own(shard, now)
+            else:
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -318,8 +325,7 @@ class Handoff:
         for shard, taker in self._holdings.gifts():  # What was given is perhaps lost on the way.
             by_owner.setdefault(taker, []).append(shard)
         owners, held = self._ring.owner_by_shard, self._holdings.held
-        # Nearly always nothing is in the wrong place, which one look at all shards at once tells.
-        if owners and int.from_bytes(held) & ~int.from_bytes(self._ours):
+        if owners and _has_more(held, self._ours):
             for shard in compress(range(SHARDS), map(gt, held, self._ours)):
                 by_owner.setdefault(owners[shard], []).append(shard)
         for owner, shards in by_owner.items():
@@ -342,7 +348,7 @@ class _Search:
         for shard in shards:
             taker = handoff._holdings.given_to(shard)
             known = handoff._sources.get(shard, ())
-            if first in (None, *known[:1]) and taker is None:
+            if taker is None and (first is None or known[:1] == (first,)):
                 self._left[shard] = list(known)  # So it is with nearly all of thousands.
             else:
                 everybody = dict.fromkeys([first, taker, *known])
@@ -428,13 +434,15 @@ class _Search:
 
     def _give_up(self, shards: Sequence[int]) -> None:
         """Nobody has these shards themselves: go on from copies, or from nothing."""
+        if not shards:
+            return
         handoff, holdings = self._handoff, self._handoff._holdings
         now = handoff._clock()
         unknown: list[int] = []
         begun: list[int] = []
         for shard in shards:
             del self._left[shard]
-            if holdings.held[shard] or not handoff._is_ours(shard):
+            if holdings.held[shard] or not handoff._ours[shard]:
                 continue
             silent = self._silent.get(shard)
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
@@ -449,6 +457,15 @@ class _Search:
         holdings.begin(unknown)
         # Not those that are another's: while this search lasts, an offer must begin no second one.
         handoff.found(unknown + begun)
+
+
+def _has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
+    """Whether a shard is marked among `some` that is not among `others`.
+
+    Nearly always everything is in its place, and both are equal; else one look at all shards at
+    once tells.
+    """
+    return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))
 
 
 def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]]]]:

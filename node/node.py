@@ -692,7 +692,7 @@ class Node:
                 "gossip_health": self._membership.health,
                 "keys": len(self._engine),
                 "held_shards": self._holdings.count,
-                "owned_shards": self._ring.owned_count(self.name),
+                "owned_shards": self._handoff.owned_count,
                 "rules_version": self._rules.version,
             },
         )

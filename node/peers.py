@@ -38,6 +38,7 @@ class Peers:
         self._transport = transport
         self._hello = hello
         self._settings = settings
+        self._bulk_settings = replace(settings, answer_timeout=_BULK_TIMEOUT)
         self._listener = listener
         self._random = random
         self._view = view
@@ -70,7 +71,7 @@ class Peers:
     def bulk(self, name: NodeId) -> Link | None:
         """A second, patient link to the member, for counters that move: checks never wait behind
         them."""
-        return self._find(self._bulk, name, replace(self._settings, answer_timeout=_BULK_TIMEOUT))
+        return self._find(self._bulk, name, self._bulk_settings)
 
     def _find(
         self, links: dict[NodeId, tuple[Record, Link]], name: NodeId, settings: LinkSettings

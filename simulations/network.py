@@ -76,8 +76,10 @@ class SimulatedNetwork(MemoryNetwork):
 
     def set_cost(self, address: Address, seconds: float) -> None:
         """Have a host work for so long on each message, one after the other; 0 is as ever."""
-        self._costs[address] = seconds
-        if not seconds:
+        if seconds:
+            self._costs[address] = seconds
+        else:
+            self._costs.pop(address, None)
             self._busy.pop(address, None)
 
     def clog(self, a: Address, b: Address) -> None:
@@ -132,7 +134,7 @@ class SimulatedNetwork(MemoryNetwork):
             # With exponent 1.5 the mean is three times the least.
             at += min(_SPIKE, spike / 3 * self._chance.paretovariate(1.5))
             at = max(at, not_before)
-        for address in sorted(link):
+        for address in sorted(link) if self._costs else ():
             cost = self._costs.get(address, 0.0)
             if cost:
                 at = self._busy[address] = max(at, self._busy.get(address, 0.0)) + cost
