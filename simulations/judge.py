@@ -13,7 +13,7 @@ from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
-from simulations.losses import is_strong, overwhelmed, uncopied_spans
+from simulations.losses import emptied, is_strong, overwhelmed, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
 from simulations.virtual_time import EPOCH_NS
@@ -72,6 +72,7 @@ class Judge:
         self._uncopied_spans = uncopied_spans(seen)
         self._untold_spans = uncopied_spans(seen, is_shared=True)
         self._overwhelmed = overwhelmed(seen, failures=_FAILURES)
+        self._emptied = emptied(seen)
         self._loses = scenario.network.loss > 0
         self.over = 0
         """Units above the limit, of the worst key."""
@@ -97,7 +98,7 @@ class Judge:
                 )
                 for _, a in ledger.answers
                 if a.source not in (Source.OWNER, Source.CACHE)
-                and a.datacenter not in self._overwhelmed
+                and a.datacenter not in self._overwhelmed | self._emptied
             ][:10]
         found += [
             Violation("deadline", a.asked, f"{a.key} waited {a.told - a.asked:.2f} s for an answer")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from simulations.faults import VERBS
 from simulations.scenario import Fault, Scenario
 
-__all__ = ["is_strong", "members_of", "overwhelmed", "uncopied_spans"]
+__all__ = ["emptied", "is_strong", "members_of", "overwhelmed", "uncopied_spans"]
 
 _UNCOPIED = 0.35
 """Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
@@ -79,6 +79,17 @@ def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
     return hit
 
 
+def emptied(scenario: Scenario) -> set[str]:
+    """The data centers whose members were all down at once: nobody was there to be asked."""
+    places = members_of(scenario)
+    found: set[str] = set()
+    for fault in scenario.faults:
+        others = [other for other in scenario.faults if other is not fault]
+        if fault.verb in ("crash", "leave") and _is_last(fault, others, scenario, 0.0):
+            found |= {places[name][0] for name in _of(fault, scenario)}
+    return found
+
+
 def is_strong(fault: Fault) -> bool:
     """Whether a fault can take a member from others, or make them ask somebody else."""
     if "share" in fault.args:
@@ -140,9 +151,11 @@ def _is_parted(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> boo
     )
 
 
-def _is_last(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> bool:
-    """Whether its data center has nobody else then."""
-    places, gone = members_of(scenario), _gone(fault, others, scenario)
+def _is_last(
+    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = _NEW_COPY
+) -> bool:
+    """Whether its data center has nobody else then, who was away within so many seconds."""
+    places, gone = members_of(scenario), _gone(fault, others, scenario, lasts)
     concerned = {places[name][0] for name in _of(fault, scenario)}
     left = {place[0] for name, place in places.items() if name not in gone}
     return not concerned <= left
@@ -156,12 +169,14 @@ def _is_elsewhere(fault: Fault, others: Sequence[Fault], scenario: Scenario) -> 
     return away <= here and scenario.datacenters > len(here)
 
 
-def _gone(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> set[str]:
+def _gone(
+    fault: Fault, others: Iterable[Fault], scenario: Scenario, lasts: float = _NEW_COPY
+) -> set[str]:
     """Those that are down with it, or back so shortly that they have nothing yet."""
     gone = set(_of(fault, scenario))
     for other in others:
         if other.verb in ("crash", "leave") and other.at <= fault.at:
-            back = float("inf") if other.until is None else other.until + _NEW_COPY
+            back = float("inf") if other.until is None else other.until + lasts
             if fault.at < back:
                 gone.update(_of(other, scenario))
     return gone

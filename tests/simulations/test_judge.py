@@ -23,12 +23,10 @@ DAY = {"day": KNOWN["day"]}
 CRASH = (Fault(1, "crash", 2, {"node": "n1"}),)
 
 
-def answered(at, *, allowed=True, datacenter="dc1", retry_after=None, cost=1):
+def answered(at, *, allowed=True, datacenter="dc1", retry_after=None, cost=1, source=Source.OWNER):
     if not allowed and retry_after is None:
         retry_after = 60.0
-    return Answered(
-        at, at + 0.001, datacenter, "k", cost, allowed, Source.OWNER, retry_after=retry_after
-    )
+    return Answered(at, at + 0.001, datacenter, "k", cost, allowed, source, retry_after=retry_after)
 
 
 def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0):
@@ -114,3 +112,17 @@ def test_a_host_whose_clock_drifts_measures_a_period_by_that_much_longer():
     assert violations(log, soon) == ["wrong_denial"]
     assert violations(log, soon, faults=drift) == []
     assert violations(log, late, faults=drift) == ["wrong_denial"]
+
+
+def test_only_where_nobody_is_left_the_policy_may_decide():
+    answers = [*ALL, answered(5.0, datacenter="dc2", source=Source.POLICY)]
+    used = {"dc1": 3}
+    two, three = (
+        [Fault(1, "leave", 20, {"node": f"n{number}"}) for number in gone]
+        for gone in ((2, 4), (2, 4, 6))
+    )
+    in_turn = [Fault(10 * at, "leave", 10 * at + 2, {"node": f"n{at}"}) for at in (2, 4, 6)]
+
+    assert violations(DAY, answers, used, datacenters=2, faults=two) == ["outage"]
+    assert violations(DAY, answers, used, datacenters=2, faults=three) == []
+    assert violations(DAY, answers, used, datacenters=2, faults=in_turn) == ["outage"]
