@@ -202,9 +202,13 @@ class Handoff:
         """Ask those whose shards we took over whether they are back."""
         by_owner: dict[NodeId, list[int]] = {}
         for shard, owner in self._holdings.taken():
-            if owner == self._me and self._is_ours(shard):
+            if not self._is_ours(shard):
+                continue
+            for name in self._holdings.unasked(shard):
+                by_owner.setdefault(name, []).append(shard)
+            if owner == self._me:
                 self._holdings.settle_own(shard, self._clock())
-            elif self._is_ours(shard):
+            else:
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -249,6 +253,8 @@ class Handoff:
                     self._clock(),
                 )
                 adopted.append(shard)
+            elif sender != self._holdings.taken_from(shard):
+                self._holdings.heard_out(shard, sender, counts, self._clock())
             elif group.moved_to and group.moved_to != self._me:
                 self._holdings.follow_to(shard, NodeId(group.moved_to))
             elif group.hold is Hold.COPY:
@@ -336,8 +342,8 @@ class _Search:
         self._left: dict[int, list[NodeId]] = {}
         """Whom to ask still, by shard."""
         self._copies: dict[int, Snapshot] = {}
-        self._silent: dict[int, NodeId] = {}
-        """The likeliest holder of a shard that did not answer."""
+        self._silent: dict[int, list[NodeId]] = {}
+        """Who did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
         for shard in shards:
             taker = handoff._holdings.given_to(shard)
@@ -372,7 +378,7 @@ class _Search:
         reply = await self._handoff.pull(name, shards)
         if reply is None:
             for shard in shards:
-                self._silent.setdefault(shard, name)
+                self._silent.setdefault(shard, []).append(name)
                 self._left[shard].remove(name)
             return
         now = self._handoff._clock()
@@ -436,15 +442,16 @@ class _Search:
             del self._left[shard]
             if holdings.held[shard] or not handoff._is_ours(shard):
                 continue
-            silent = self._silent.get(shard)
+            silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
             if shard in self._copies:
                 copies.append((now, self._copies[shard]))
-            if silent is None and not copies and not holdings.has_gift(shard):
+            if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)
             else:
-                owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-                holdings.take_over(shard, owner, copies, now)
+                sources = silent or handoff._sources.get(shard, ())
+                owner = next(iter(sources), handoff._me)
+                holdings.take_over(shard, owner, copies, now, silent)
                 begun.append(shard)
         holdings.begin(unknown)
         # Not those that are another's: while this search lasts, an offer must begin no second one.
