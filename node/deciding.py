@@ -265,8 +265,9 @@ class Deciding:
         for shard in shards:
             if self.ring.owner_by_shard and not self._is_ours(shard):
                 copies = list(self._holdings.copies.of(shard))
-                owner = self.ring.owner(shard)
-                self._holdings.take_over(shard, owner, copies, now)
+                owner, standby = self.ring.owner(shard), self.ring.standby(shard)
+                silent = [standby] if standby else []  # Unless it is us, it was asked in vain, too.
+                self._holdings.take_over(shard, owner, copies, now, silent)
 
     async def _ask_link(
         self, name: NodeId, batch: Batch, within: float, *, hops: int

@@ -58,6 +58,8 @@ class Given:
     """Empty from when the taker has said that it counts them."""
     taken_from: str
     is_from_before: bool = False
+    ask: str = ""
+    """Who may have a copy of what was taken over without any; empty when there was one."""
 
     @property
     def _forgotten_at(self) -> int:
@@ -140,6 +142,7 @@ class Reply:
         about = _About(
             Hold.HELD,
             len(given.parts),
+            given.ask,
             taken_from=given.taken_from,
             gift=given.number,
             is_from_before=given.is_from_before,

@@ -209,6 +209,8 @@ class Handoff:
         for shard, owner in self._holdings.taken():
             if not self._ours[shard]:
                 continue
+            for name in self._holdings.unasked(shard):
+                by_owner.setdefault(name, []).append(shard)
             if owner == self._me:
                 self._holdings.settle_own(shard, now)
             else:
@@ -256,6 +258,8 @@ class Handoff:
                     self._clock(),
                 )
                 adopted.append(shard)
+            elif sender != self._holdings.taken_from(shard):
+                self._holdings.heard_out(shard, sender, counts, self._clock())
             elif group.moved_to and group.moved_to != self._me:
                 self._holdings.follow_to(shard, NodeId(group.moved_to))
             elif group.hold is Hold.COPY:
@@ -342,8 +346,8 @@ class _Search:
         self._left: dict[int, list[NodeId]] = {}
         """Whom to ask still, by shard."""
         self._copies: dict[int, Snapshot] = {}
-        self._silent: dict[int, NodeId] = {}
-        """The likeliest holder of a shard that did not answer."""
+        self._silent: dict[int, list[NodeId]] = {}
+        """Who did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
         for shard in shards:
             taker = handoff._holdings.given_to(shard)
@@ -378,7 +382,7 @@ class _Search:
         reply = await self._handoff.pull(name, shards)
         if reply is None:
             for shard in shards:
-                self._silent.setdefault(shard, name)
+                self._silent.setdefault(shard, []).append(name)
                 self._left[shard].remove(name)
             return
         now = self._handoff._clock()
@@ -444,15 +448,16 @@ class _Search:
             del self._left[shard]
             if holdings.held[shard] or not handoff._ours[shard]:
                 continue
-            silent = self._silent.get(shard)
+            silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
             if shard in self._copies:
                 copies.append((now, self._copies[shard]))
-            if silent is None and not copies and not holdings.has_gift(shard):
+            if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)
             else:
-                owner = silent or next(iter(handoff._sources.get(shard, ())), handoff._me)
-                holdings.take_over(shard, owner, copies, now)
+                sources = silent or handoff._sources.get(shard, ())
+                owner = next(iter(sources), handoff._me)
+                holdings.take_over(shard, owner, copies, now, silent)
                 begun.append(shard)
         holdings.begin(unknown)
         # Not those that are another's: while this search lasts, an offer must begin no second one.

@@ -56,6 +56,8 @@ class _Taken:
     """Whether there were any counters to go on from."""
     is_from_before: bool = False
     """Whether the owner was started again since."""
+    unasked: tuple[NodeId, ...] = ()
+    """Who may have the counters to go on from, and has not said so: never the owner."""
 
 
 class Holdings:
@@ -186,12 +188,35 @@ class Holdings:
 
     def go_on_from(self, shard: int, counts: Snapshot, now: int) -> None:
         """Whoever had the shard has it no more, but a copy: ours of before, if we began without."""
-        taken = self._taken.pop(shard, None)
+        taken = self._taken.get(shard)
         if taken is not None and not taken.has_base:
-            self._restore(counts, now)
-            self._charge({key: taken.tally.row(key, now) for key in counts.keys}, now)
-            self.dirty.update(dict.fromkeys(counts.keys))
-            self._came(counts.keys)
+            self._go_on_with(shard, counts, now, now)
+        self.settle(shard)
+
+    def _go_on_with(self, shard: int, counts: Snapshot, at: int, now: int) -> None:
+        """Put a copy that came at an instant below what was admitted without it."""
+        taken = self._taken[shard]
+        self._restore(counts, at)
+        self._charge({key: taken.tally.row(key, now) for key in counts.keys}, now)
+        self.dirty.update(dict.fromkeys(counts.keys))
+        self._came(counts.keys)
+        self._taken[shard] = replace(taken, has_base=True, unasked=())
+
+    def unasked(self, shard: int) -> Sequence[NodeId]:
+        """Who may have a copy of what was taken over without one: ask before copying to them."""
+        taken = self._taken.get(shard)
+        return taken.unasked if taken is not None else ()
+
+    def heard_out(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
+        """One who was silent when a shard was taken over has told the copy that he has, if any."""
+        taken = self._taken.get(shard)
+        if taken is None or name not in taken.unasked:
+            return
+        if counts.keys:
+            self._go_on_with(shard, counts, now, now)
+        else:
+            others = tuple([each for each in taken.unasked if each != name])
+            self._taken[shard] = replace(taken, unasked=others)
 
     def settle(self, shard: int) -> None:
         """Whoever had the shard has nothing of it any more: it is simply ours."""
@@ -352,7 +377,10 @@ class Holdings:
             self.dirty.pop(key, None)
         owner = taken.owner if taken is not None else ""
         is_from_before = taken is not None and taken.is_from_before
-        self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before))
+        ask = ""
+        if taken is not None and not taken.has_base:
+            ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
+        self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
 
@@ -385,27 +413,26 @@ class Holdings:
         self._counters.add("shards_pulled")
         here = self._taken.get(shard)
         is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
+        lacked = list(self.copies.of(shard)) if about.moved_to == self._me else []
         if not self.held[shard]:
             self._restore(counts, now)
             self._hold(shard)
             if about.taken_from:
                 # Whoever has the shard itself counts on from there: to him only the tally is news.
                 # That may be another one also when it was ours: we gave it away in an earlier life.
-                taken = self._taken[shard] = _Taken(
-                    NodeId(about.taken_from), came_at=now, is_from_before=about.is_from_before
-                )
+                taken = self._taken[shard] = self._taken_with(about, Tally(), now)
                 self._add_tallies(taken.tally, counts, tallies, now)
-        elif (
-            here is not None and not is_base_ours and (here.owner == sender or not about.taken_from)
-        ):
+            for at, copy in lacked:
+                self._go_on_with(shard, copy, min(at, now), now)
+        elif here is not None and not is_base_ours and self._is_below(here, about, sender):
             # The sender never lost them; what we admitted in its place comes on top.
             del self._taken[shard]
             self._restore(counts, now)
             # Of keys that it has nothing of, our state is what we admitted, and stays.
             self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
-            if about.taken_from not in ("", self._me):
+            if about.taken_from not in ("", self._me) or about.moved_to:
                 # It stood in itself: to whom it did so, what both of us admitted is news.
-                self._taken[shard] = _Taken(NodeId(about.taken_from), here.tally)
+                self._taken[shard] = self._taken_with(about, here.tally, now)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
         elif about.taken_from and not (
@@ -428,6 +455,24 @@ class Holdings:
         self.dirty.update(dict.fromkeys(counts.keys))
         self._came(counts.keys)
         self._counters.add("keys_pulled", len(counts.keys))
+
+    def _is_below(self, here: _Taken, about: Shards, sender: NodeId) -> bool:
+        """Whether we go on from what was given, with what we admitted on top of it."""
+        if not here.has_base and (about.moved_to or about.taken_from == here.owner):
+            return True
+        if about.moved_to and about.taken_from == self._me:
+            return False  # It stood in for us, and had not the copy that we have gone on from.
+        return here.owner == sender or not about.taken_from
+
+    def _taken_with(self, about: Shards, tally: Tally, now: int) -> _Taken:
+        return _Taken(
+            NodeId(about.taken_from),
+            tally,
+            came_at=now,
+            has_base=not about.moved_to,
+            is_from_before=about.is_from_before,
+            unasked=self._others(about.taken_from, about.moved_to),
+        )
 
     def adopt_empty(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
         """Count shards from now on that `sender` has given away without any counter.
@@ -469,6 +514,9 @@ class Holdings:
         elif after.status is not Status.DEAD:
             self._left.add(name)
 
+    def _others(self, owner: str, *names: str) -> tuple[NodeId, ...]:
+        return tuple([NodeId(name) for name in names if name not in ("", owner, self._me)])
+
     def begin(self, shards: Iterable[int]) -> None:
         """Count shards from nothing: nobody had them before."""
         begun = [shard for shard in shards if not self.held[shard]]
@@ -484,8 +532,11 @@ class Holdings:
         owner: NodeId,
         copy: Iterable[tuple[int, Snapshot]],
         now: int,
+        silent: Sequence[NodeId] = (),
     ) -> None:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
+
+        Who was `silent` may have a copy: if there is none here, theirs must not be overwritten.
 
         Whose the own copies are is who will know what of our counters is news, whatever the ring
         says of the owner: that one may have come a moment ago, and have nothing yet. Unless it
@@ -504,16 +555,19 @@ class Holdings:
                 is_base_whole=not given.taken_from,
                 is_from_before=given.is_from_before,
             )
+            silent = [NodeId(given.ask)]
             for part in given.parts:
                 self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
-        is_empty = True
+        is_empty, is_bare = True, bool(given and given.parts and given.ask)
         for at, counts in copy:
             is_empty = is_empty and not counts.keys
             self._restore(counts, min(at, now))
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
-        self._taken[shard] = replace(taken, has_base=not is_empty)
+        if is_empty or is_bare:
+            taken = replace(taken, has_base=False, unasked=self._others(taken.owner, *silent))
+        self._taken[shard] = taken
         if is_empty:
             self._begun([shard])
         self._counters.add("shards_taken")

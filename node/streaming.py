@@ -97,7 +97,7 @@ class Streaming:
             if standby == self._holdings.taken_from(shard):
                 self._holdings.seen([key])
                 continue  # It may have more than we took over; it will be asked for that.
-            if self._waiting.get(standby):
+            if self._waiting.get(standby) or standby in self._holdings.unasked(shard):
                 busy.append(key)
             else:
                 by_standby.setdefault(standby, []).append(key)

@@ -23,9 +23,8 @@ _NEW_COPY = 8.0
 """Seconds until a death or a return is known to all and every standby has all its copies."""
 _LEAVING = 8.0
 """Seconds that a node may take to hand over."""
-_PARTING = ("crash", "leave", "pause", "cut", "clog", "loss", "bursts", "clock_step")
-"""Faults that take from others whom they are about, copies and all, if they are strong: who has
-nothing cannot ask who has a copy, and whose clock is marked is no standby."""
+_PARTING = ("crash", "leave", "pause", "cut", "clog")
+"""Faults that take from others whom they are about, copies and all."""
 _MUCH = 0.03
 """The share of datagrams whose loss or harm makes some ask a second member."""
 _MARKED = 0.5
@@ -142,7 +141,6 @@ def _is_parted(fault: Fault, others: Iterable[Fault], scenario: Scenario) -> boo
     over = float("inf") if fault.until is None else fault.until + _NEW_COPY
     return any(
         other.verb in _PARTING
-        and is_strong(other)
         and "datacenter" not in other.args
         and other.at <= over
         and (other.until is None or other.until >= fault.at)

@@ -97,7 +97,8 @@ class Shards:
     parts: int
     """How many parts the counters of each of them come in, at least 1."""
     moved_to: str
-    """Who has the counters, as far as known, when `hold` is less than `HELD`; else empty."""
+    """Who has the counters, as far as known, when `hold` is less than `HELD`; else who may have
+    a copy of them, when they were taken over without any."""
     taken_from: str
     """Whose counters these were when they were taken over without its doing; else empty."""
     gift: int

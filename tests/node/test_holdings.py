@@ -1,16 +1,23 @@
 """Whose counters a node counts, without any network."""
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
+import trio
+from trio.testing import MockClock
 
 from gossip import Record, Status
-from hashring import NodeId, shard_of
+from hashring import Member, NodeId, Ring, shard_of
 from node.counters import Counters
+from node.handoff import Handoff
 from node.holdings import Holdings
-from node.streaming import as_snapshot
+from node.streaming import Streaming, as_snapshot
 from ringfence.client.batch import Batch
+from ringfence.client.link import Link
 from ringfence.client.local import decide_by
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
-from ringfence.wire import Hold, Op, Pull, Pulled
+from ringfence.wire import Copy, Hold, Op, Pull, Pulled
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -45,9 +52,9 @@ class Host:
         batch = Batch(Op.CHECK, [KEY], [units])
         self.holdings.decided(batch, decide_by(self.engine, batch, at), at)
 
-    def stand_in_for(self, owner: str) -> None:
+    def stand_in_for(self, owner: str, *silent: str) -> None:
         copies = list(self.holdings.copies.of(shard_of(KEY)))
-        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW)
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
 
     def copy_to(self, other: "Host") -> None:
         other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
@@ -64,6 +71,11 @@ class Host:
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
         self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW)
+
+    def hear_out(self, other: "Host") -> None:
+        """Ask one that was silent when we took the shard over for its copy."""
+        counts = as_snapshot(self.ask(other).counts)
+        self.holdings.heard_out(shard_of(KEY), other.name, counts, NOW)
 
     @property
     def used(self) -> int:
@@ -368,3 +380,152 @@ def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None
             host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
 
     assert list(host.holdings.dirty) == keys
+
+
+def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
+    """A standby with the true copy, who stands in without any, and the owner, started again."""
+    before, standby, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+    before.holdings.begin([shard_of(KEY)])
+    before.spend(5)
+    before.copy_to(standby)
+    stand_in.stand_in_for("a", *silent)
+    stand_in.spend(2)
+    return standby, stand_in, again
+
+
+def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() -> None:
+    standby, stand_in, _ = copied_and_away("b")
+    sent: list[Copy] = []
+
+    class Way:
+        def call(self, make: Callable[[int], Copy], on_reply: object) -> None:
+            sent.append(make(1))
+
+    streaming = Streaming(
+        stand_in.name,
+        stand_in.holdings,
+        stand_in.engine,
+        Counters(),
+        lambda name: cast(Link, Way()) if name == standby.name else None,
+        lambda: NOW,
+    )
+    streaming.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
+    streaming.flush()
+    assert not sent
+
+    stand_in.hear_out(standby)
+    streaming.flush()
+
+    assert [copy.counts.keys for copy in sent] == [[KEY]]
+    assert stand_in.used == 7
+
+
+def test_who_gets_what_a_stand_in_counts_without_a_copy_asks_for_that_copy() -> None:
+    standby, stand_in, again = copied_and_away("b")
+
+    again.take(stand_in, again.ask(stand_in))
+    again.spend(1)
+    assert list(again.holdings.unasked(shard_of(KEY))) == ["b"]
+    again.hear_out(standby)
+    assert not again.holdings.unasked(shard_of(KEY))
+    again.copy_to(standby)
+    again.hear_out(standby)  # What we have told it is no news.
+
+    assert again.used == 8
+
+
+def test_who_has_nothing_itself_asks_for_the_copy_that_a_stand_in_lacked() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    again.stand_in_for("c", "b")
+    again.spend(1)
+
+    again.take(stand_in, again.ask(stand_in))
+    again.hear_out(standby)
+
+    assert again.used == 8
+
+
+def test_a_standby_keeps_its_copy_below_what_comes_from_a_stand_in_without_one() -> None:
+    standby, stand_in, _ = copied_and_away("d", "b")
+
+    standby.take(stand_in, standby.ask(stand_in))
+
+    assert standby.used == 7
+
+
+def test_what_a_stand_in_without_a_copy_gives_does_not_replace_the_copy_gone_on_from() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    copy = again.ask(standby)
+    counts = as_snapshot(copy.counts)
+    again.holdings.take_over(shard_of(KEY), stand_in.name, [(NOW, counts)], NOW)
+    again.spend(1)  # The stand-in was asked first, and gave no answer.
+
+    again.take(stand_in, again.ask(stand_in))
+
+    assert again.used == 8
+
+
+def test_one_that_began_without_a_copy_goes_on_from_that_of_another_stand_in() -> None:
+    standby, stand_in, _ = copied_and_away("b")
+    standby.stand_in_for("a")
+    standby.spend(1)
+
+    stand_in.take(standby, stand_in.ask(standby))
+
+    assert stand_in.used == 8
+    assert not stand_in.holdings.unasked(shard_of(KEY))
+
+
+def test_a_gift_taken_back_still_knows_who_may_have_a_copy() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    again.ask(stand_in)  # The answer is lost.
+
+    stand_in.stand_in_for("a")
+    stand_in.hear_out(standby)
+
+    assert stand_in.used == 7
+
+
+def test_who_was_silent_and_has_no_copy_may_be_sent_one() -> None:
+    _, stand_in, _ = copied_and_away("b")
+
+    stand_in.hear_out(Host("b"))
+
+    assert stand_in.used == 2
+    assert not stand_in.holdings.unasked(shard_of(KEY))
+
+
+async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_copy_later(
+    autojump_clock: MockClock,
+) -> None:
+    standby, _, _ = copied_and_away("b")
+    host, reached = Host("c"), {NodeId("")}
+
+    class Way:
+        def call(self, make: Callable[[int], object], on_reply: Callable[[object], None]) -> None:
+            pull = make(1)
+            assert isinstance(pull, Pull)
+            on_reply(standby.holdings.answer(host.name, pull, NOW, lambda shard: False))
+
+    def link_to(name: NodeId) -> Link | None:
+        return cast(Link, Way()) if name in reached else None
+
+    async def reach(name: NodeId) -> None:
+        await trio.lowlevel.checkpoint()
+
+    handoff = Handoff(
+        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW
+    )
+    ring = Ring.of([Member(standby.name), Member(host.name)])
+    handoff.follow(Ring.of(()), ring, ring)
+    handoff.offered(NodeId("a"), [shard_of(KEY)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handoff.run)
+        await handoff.wait_full()
+        host.spend(2)
+        reached.add(standby.name)
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+
+    assert host.holdings.taken_from(shard_of(KEY)) == "a"
+    assert host.used == 7

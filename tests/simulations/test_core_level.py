@@ -43,6 +43,12 @@ def test_a_crash_is_noticed_in_time_and_the_others_take_the_shards():
     assert 0 < outcome.figures["detection_worst_s"] < outcome.figures["detection_bound_s"]
 
 
+@pytest.mark.parametrize("seed", [4, 14, 33])
+def test_one_that_stands_in_without_a_copy_takes_the_true_one_from_nobody(seed):
+    faults = Fault(1.9, "loss", 4.5, {"share": 0.25}), Fault(2, "crash", 2.3, {"node": "n2"})
+    assert run(small(*faults), seed).violations == []
+
+
 def test_a_node_that_leaves_and_comes_back_loses_no_hit():
     outcome = run(small(Fault(2, "leave", 5, {"node": "n3"})))
     assert outcome.violations == []

@@ -77,6 +77,13 @@ def test_a_second_failure_before_all_is_copied_again_may_hide_every_copy(other: 
     assert begin == -inf
 
 
+@pytest.mark.parametrize("other", ["loss@8-15 share=0.3", "clock_step@12 node=n3 by_s=3600"])
+def test_who_is_hard_to_reach_while_another_is_down_keeps_its_copy(other: str) -> None:
+    [(begin, _)] = spans("crash@10-20 node=n2", other)
+
+    assert begin > 0
+
+
 def test_a_failure_in_another_data_center_hides_no_copy() -> None:
     [(begin, _)] = spans("crash@10-20 node=n1", "pause@12-40 node=n2", nodes=6, datacenters=2)
 
