@@ -31,6 +31,8 @@ _CHANCES = (0.1, 0.25, 0.5)
 """How likely each kind of fault is in a run: from one or two of all to a half."""
 _ONE_AT_A_TIME = 0.5
 """How many runs have no two failures at once in one data center, for which most is promised."""
+_TOGETHER = 0.2
+"""How many faults come with another one: while a change is news, the next is the hardest."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
 
 
@@ -77,6 +79,8 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
     for verb in kinds:
         for _ in range(random.choice((1, 1, 2))):
             begin = random.uniform(1.0, seconds * 0.6)
+            if faults and random.random() < _TOGETHER:
+                begin = faults[-1].at + random.uniform(0.0, 0.5)
             until = min(seconds, begin + random.choice(_LENGTHS))
             args = _args(verb, names, scenario, random)
             faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
