@@ -149,10 +149,11 @@ class Reply:
         )
         self._add(about, shards, given.parts[part])
 
-    def add_copy(self, shard: int, moved_to: str, counts: Snapshot) -> None:
-        """Give a copy of a shard that is not held here."""
+    def add_copy(self, shard: int, moved_to: str, counts: Snapshot, whose: str) -> None:
+        """Give a copy of a shard that is not held here, but by whoever sent the copy."""
         tallies: list[list[int]] = [[] for _ in counts.keys]
-        self._add(_About(Hold.COPY, moved_to=moved_to), [shard], Part(counts, tallies))
+        about = _About(Hold.COPY, moved_to=moved_to, taken_from=whose)
+        self._add(about, [shard], Part(counts, tallies))
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         """Say that nothing is here, and who was given it."""

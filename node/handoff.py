@@ -263,7 +263,7 @@ class Handoff:
             elif group.moved_to and group.moved_to != self._me:
                 self._holdings.follow_to(shard, NodeId(group.moved_to))
             elif group.hold is Hold.COPY:
-                self._holdings.go_on_from(shard, counts, self._clock())
+                self._holdings.go_on_from(shard, counts, group.taken_from, self._clock())
             else:
                 self._holdings.settle(shard)
         self.thank(sender, adopted)

@@ -186,12 +186,20 @@ class Holdings:
         if taken is not None:
             self._taken[shard] = replace(taken, owner=owner)
 
-    def go_on_from(self, shard: int, counts: Snapshot, now: int) -> None:
-        """Whoever had the shard has it no more, but a copy: ours of before, if we began without."""
+    def go_on_from(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
+        """Whoever had the shard has it no more, but a copy: ours of before, if we began without.
+
+        Or it is a copy of what somebody else counts, to whom only what we admitted is news.
+        """
         taken = self._taken.get(shard)
-        if taken is not None and not taken.has_base:
-            self._go_on_with(shard, counts, now, now)
-        self.settle(shard)
+        if taken is None or taken.has_base:
+            self.settle(shard)
+            return
+        self._go_on_with(shard, counts, now, now)
+        if whose in ("", self._me) or whose in self._left:
+            self.settle(shard)
+        else:
+            self.follow_to(shard, NodeId(whose))
 
     def _go_on_with(self, shard: int, counts: Snapshot, at: int, now: int) -> None:
         """Put a copy that came at an instant below what was admitted without it."""
@@ -323,7 +331,8 @@ class Holdings:
             # Whoever was given it and asks for it has lost it: it was started again since.
             moved_to = given.to if given is not None and given.to != asker else ""
             if shard in self.copies:
-                reply.add_copy(shard, moved_to, self._copy_of(shard, now))
+                whose = self.copies.sender_of(shard) or ""
+                reply.add_copy(shard, moved_to, self._copy_of(shard, now), whose)
             else:
                 reply.add_nothing(shard, moved_to)
         self._counters.add("shards_given", before - self.count)

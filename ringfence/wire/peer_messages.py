@@ -100,7 +100,8 @@ class Shards:
     """Who has the counters, as far as known, when `hold` is less than `HELD`; else who may have
     a copy of them, when they were taken over without any."""
     taken_from: str
-    """Whose counters these were when they were taken over without its doing; else empty."""
+    """Whose counters these were when they were taken over without its doing, or are when `hold` is
+    `COPY`; else empty."""
     gift: int
     """Names what was given: the same number again is the same counters again, not more of them."""
     is_from_before: bool = False

@@ -77,6 +77,12 @@ class Host:
         counts = as_snapshot(self.ask(other).counts)
         self.holdings.heard_out(shard_of(KEY), other.name, counts, NOW)
 
+    def go_on_from(self, copy: Pulled) -> None:
+        """Take the answer of whom we took the shard over from, who has only a copy."""
+        (about,) = copy.groups
+        counts = as_snapshot(copy.counts)
+        self.holdings.go_on_from(shard_of(KEY), counts, about.taken_from, NOW)
+
     @property
     def used(self) -> int:
         return self.engine.used(KEY, NOW)
@@ -275,9 +281,23 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
     again.spend(2)
 
     copy = again.ask(standby)
-    again.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+    again.go_on_from(copy)
 
     assert again.used == 7
+
+
+def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
+    counts_on, standby, one = Host("c"), Host("b"), Host("a")
+    counts_on.holdings.begin([shard_of(KEY)])
+    counts_on.spend(3)
+    counts_on.copy_to(standby)
+    one.stand_in_for("b")
+    one.spend(2)
+
+    one.go_on_from(one.ask(standby))
+    counts_on.take(one, counts_on.ask(one))
+
+    assert counts_on.used == 5
 
 
 def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
@@ -351,7 +371,7 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     one.spend(2)
 
     copy = one.ask(other)
-    one.holdings.go_on_from(shard_of(KEY), as_snapshot(copy.counts), NOW)
+    one.go_on_from(copy)
 
     assert one.used == 8
 
