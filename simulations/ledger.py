@@ -18,8 +18,9 @@ __all__ = ["Answered", "Column", "Ledger"]
 _COUNTED = (Source.OWNER, Source.STANDBY, Source.CACHE)
 _BY_OWNER = (Source.OWNER, Source.CACHE)
 """Said by the owner, perhaps some time ago: a denial that stands."""
-_SECOND_TRY = 0.35
-"""Seconds after which some client or node asks another member."""
+_SECOND_TRY = 0.05
+"""Seconds after which an answer may be that of another member than the first who was asked: when a
+link that is silent is given up, whatever waits on it is asked again, however young it is."""
 _SLOW = 0.5
 """Answers that took longer are left out where the instant of the decision matters."""
 
