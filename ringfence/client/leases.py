@@ -21,7 +21,7 @@ __all__ = ["Ask", "Lease", "Leases"]
 
 _ALLOWED = Code.ALLOWED.value
 _LEASE = Source.LEASE.value
-_HOT = 16
+_HOT = 4
 """A key is hot that is asked about so often within `_SPAN`."""
 _SPAN = 0.1
 _FIRST_WANT = 64

@@ -31,9 +31,9 @@ class World:
 
 def test_a_key_is_asked_for_when_it_is_hot_and_not_before():
     w = World()
-    w.spend(15)
+    w.spend(3)
     w.now += 0.11
-    w.spend(15)
+    w.spend(3)
     before = list(w.asks)
     w.spend(20)
 
@@ -131,7 +131,7 @@ def test_a_decision_by_lease_tells_what_is_left():
 def test_keys_that_are_asked_about_together_are_hot_as_those_asked_about_alone():
     w = World()
     cold = [b"cold-%d" % number for number in range(500)]
-    w.leases.count_all([*cold, *[KEY] * 15], w.now)
+    w.leases.count_all([*cold, *[KEY] * 3], w.now)
     before = list(w.asks)
     w.leases.count_all([KEY, b"warm-key", KEY, *cold], w.now)
 

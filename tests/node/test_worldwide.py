@@ -30,7 +30,7 @@ descriptors:
   - key: home
     rate_limit: {unit: minute, requests_per_unit: 600, global: {mode: home, home: us}}
   - key: near
-    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: fixed_window}
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: fixed_window, leases: false}
 """
 
 
