@@ -33,8 +33,8 @@ _SIZES = (
     _Size("node", 20, 10.0, 2),
     _Size("core", 100, 60.0, 3),
     _Size("core", 1000, 600.0, 1),
-    # The longest by far, so the last: each real node reckons its ring anew with each that joins,
-    # which in one data center would take a multiple of this.
+    # Each real node reckons its ring anew with each that joins, which in one data center would take
+    # a multiple of this.
     _Size("node", 100, 2.0, 1, datacenters=10),
 )
 

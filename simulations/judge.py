@@ -35,9 +35,9 @@ _FAILURES = 2
 _ON_THE_WAY = 0.2
 """Seconds by which hits are younger where a counter was moved: what moves tells ages, and comes
 that much later when its datagram was lost once or twice."""
-_DRIFT = 0.0055
-"""Part by which a period is longer for a host whose clock drifts by 500 ppm and is moved back, 5 ms
-in a second, to where the others' stand."""
+_DRIFT = 0.001
+"""Part by which a period is longer for a host whose clock drifts by 500 ppm, the most that is
+drawn, and is moved back by as much to where the others' stand."""
 
 
 @dataclass(slots=True)

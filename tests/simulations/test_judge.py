@@ -107,7 +107,7 @@ def test_data_centers_that_are_cut_off_may_admit_no_more_than_what_they_did_not_
 def test_a_host_whose_clock_drifts_measures_a_period_by_that_much_longer():
     log = {"log": KNOWN["log"]}
     drift = (Fault(1, "clock_drift", 20, {"node": "n1", "ppm": -500}),)
-    soon, late = ([*ALL, answered(at, allowed=False, retry_after=1.0)] for at in (11.04, 11.1))
+    soon, late = ([*ALL, answered(at, allowed=False, retry_after=1.0)] for at in (11.005, 11.05))
 
     assert violations(log, soon) == ["wrong_denial"]
     assert violations(log, soon, faults=drift) == []
