@@ -46,9 +46,10 @@ class Background:
             self._token.run_sync_soon(self._stop.set)
         self._thread.join()
 
-    def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
-        """Start a call in the background loop."""
-        result: Future[_Result] = Future()
+    def start(
+        self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
+    ) -> None:
+        """Start a call in the background loop; `result` gets its result, and cancels it."""
 
         def begin() -> None:
             try:
@@ -60,7 +61,6 @@ class Background:
             self._token.run_sync_soon(begin)
         except trio.RunFinishedError:
             result.set_exception(closed())
-        return result
 
     async def _answer(
         self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"

@@ -184,8 +184,10 @@ class BlockingLimiter:
 
         For several questions with one crossing. A wait that is interrupted cancels the call.
         """
-        future = self.start(call)
+        # Made before the call begins: an interrupt may come while it is being started.
+        future: Future[_Result] = Future()
         try:
+            self._open().start(call, future)
             return future.result()
         except BaseException:
             future.cancel()  # Without effect when this is what the call itself has raised.
@@ -196,7 +198,9 @@ class BlockingLimiter:
 
         Cancelling the future cancels the call.
         """
-        return self._open().start(call)
+        future: Future[_Result] = Future()
+        self._open().start(call, future)
+        return future
 
     def _ask(self, call: Callable[[Limiter], Coroutine[object, None, _Result]]) -> _Result:
         """Run `call`, in this thread if it waits for nothing."""

@@ -13,6 +13,7 @@ import trio
 
 import ringfence
 from ringfence.blocking import BlockingLimiter, connect, local
+from ringfence.client.background import Background
 from ringfence.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +108,31 @@ def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_b
             signal.signal(signal.SIGUSR1, before)
         assert ended.wait(5)
         assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
+
+
+def test_an_interrupt_that_comes_while_a_call_is_started_cancels_it_as_well(monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    async def wait_long(limiter):
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    def start_interrupted(background, *given):
+        start(background, *given)
+        begun.wait(5)
+        raise KeyboardInterrupt
+
+    start = Background.start
+    with local(RULES) as limiter:
+        limiter.check("d", {"user": "a"})
+        monkeypatch.setattr(Background, "start", start_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.run(wait_long)
+
+        assert ended.wait(5)
 
 
 def test_what_a_started_call_raises_is_what_its_future_raises():
