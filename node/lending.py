@@ -26,8 +26,8 @@ __all__ = ["Lender"]
 
 _DENIED = Code.DENIED.value
 _ID_BYTES = 8
-_LEAST = 8
-"""Fewer units are not worth a lease."""
+_LEAST = 64
+"""Fewer units are not lent: of a small limit, others would be denied what nobody spends."""
 _MOST_LEASES = 16_384
 _MOST_OF_ONE = 3
 """Leases of one key that one borrower has at once."""
@@ -134,6 +134,8 @@ class Lender(Generic[WhoT]):
         if not is_ours:
             return _nothing(borrow, _ASK_AGAIN_NS)
         if rule is None or rule.limit is None or not _may_lend(rule):
+            return _nothing(borrow, _NEVER_NS)
+        if max(rule.limit.amount, rule.limit.burst or 0) < 2 * _LEAST:
             return _nothing(borrow, _NEVER_NS)
         mine = [lease for lease in self._leases_of(borrow.key) if lease.who is who]
         if not borrow.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:

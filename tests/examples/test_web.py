@@ -4,8 +4,10 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from time import time
+from typing import TypeVar
 
 import anyio
 import httpx
@@ -22,6 +24,8 @@ from tests.examples.servers import (
     UVICORN,
     serving,
 )
+
+_Answers = TypeVar("_Answers")
 
 EVERY = {
     "fastapi-uvicorn": UVICORN,
@@ -56,26 +60,48 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(cluster, dict(zip(EVERY, addresses, strict=True)))
 
 
-@pytest.fixture
-def site(running: Site) -> Site:
-    """The servers, as if nobody had asked them anything."""
+def forget_all(cluster: DemoCluster) -> None:
+    """As if nobody had asked the servers anything."""
     client = ("client", "127.0.0.1")
-    with ringfence.blocking.connect(running.cluster.url, raise_on_outage=True) as limiter:
+    with ringfence.blocking.connect(cluster.url, raise_on_outage=True) as limiter:
         limiter.reset("web", dict([client]))
         for report, login in VIEWS.values():
             limiter.reset_limit("5/minute", report, *client)
             limiter.reset_limit("3/minute", login, *client)
+
+
+@pytest.fixture
+def site(running: Site) -> Site:
+    """The servers, as if nobody had asked them anything."""
+    forget_all(running.cluster)
     return running
+
+
+def within_one_minute(site: Site, ask: Callable[[], _Answers]) -> _Answers:
+    """Ask, and once more when a minute turned meanwhile: a sliding window's estimate then gives
+    part of what was spent back."""
+    while True:
+        minute = time() // 60
+        answers = ask()
+        if time() // 60 == minute:
+            return answers
+        forget_all(site.cluster)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_example_does_what_its_readme_says(name: str, site: Site) -> None:
     address = site.addresses[name]
-    answers = [httpx.get(f"{address}/report", timeout=60) for _ in range(6)]
-    wrong = [
-        httpx.post(f"{address}/login", params={"password": "guess"}, timeout=60).status_code
-        for _ in range(4)
-    ]
+    guess = {"password": "guess"}
+
+    answers = within_one_minute(
+        site, lambda: [httpx.get(f"{address}/report", timeout=60) for _ in range(6)]
+    )
+    wrong = within_one_minute(
+        site,
+        lambda: [
+            httpx.post(f"{address}/login", params=guess, timeout=60).status_code for _ in range(4)
+        ],
+    )
 
     assert [each.status_code for each in answers] == [200] * 5 + [429]
     refused = answers[-1]
