@@ -203,13 +203,14 @@ class _Child:
             try:
                 told: Kill | None = self.connection.recv()
             except EOFError:
-                return self._over()
+                self._process.join(1.0)
+                return self._over(self._process.exitcode)
             self._runs += 1
             self.deadline = monotonic() + _SLOWEST * self._patience
             if told is not None or self._runs == len(runs):
                 return self._result(told)
         elif monotonic() >= self.deadline:
-            return self._over()
+            return self._over(None)
         return None
 
     def end(self) -> None:
@@ -218,10 +219,8 @@ class _Child:
         self._process.join()
         self.connection.close()
 
-    def _over(self) -> Result:
-        """The process has said nothing, and will not."""
-        self._process.join(1.0)
-        code = self._process.exitcode
+    def _over(self, code: int | None) -> Result:
+        """The process ended with `code` and said nothing, or has no time left: None."""
         is_hanging = code is None or code == -SIGXCPU
         ground, seed = self._task.runs[self._runs]
         text = (

@@ -100,7 +100,7 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
         patient = f"{url}&timeout=5"  # This machine may be busy with others.
-        async with ringfence.connect(patient, raise_on_outage=True) as limiter:
+        async with ringfence.connect(patient, raise_on_outage=True, leases=False) as limiter:
             made = Served(node, transport, url, port, token, limiter)
             await made.check()
             yield made
