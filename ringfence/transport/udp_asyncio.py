@@ -5,6 +5,7 @@ Decides who is called when; all the rest is in `udp`.
 """
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
 from math import inf
@@ -44,14 +45,17 @@ class AsyncioUdp(Udp):
         loop = asyncio.get_running_loop()
         sock = self._open(await self._bind_rows(loop))
         self._loop, self._failed, self._names = loop, loop.create_future(), set()
-        loop.add_reader(sock, self._guard, self._read)
+        watched = _watched(loop, sock)
+        loop.add_reader(watched, self._guard, self._read)
         try:
             if self._soon:
                 self._wake_flusher()
             task_status.started(self.address)
             await self._failed
         finally:
-            loop.remove_reader(sock)
+            loop.remove_reader(watched)
+            if watched is not sock:
+                watched.close()
             self._loop = None
             if self._timer is not None:
                 self._timer.cancel()
@@ -128,6 +132,21 @@ class AsyncioUdp(Udp):
         except (OSError, UnicodeError):
             rows = []
         self._guard(lambda: then(rows))
+
+
+def _watched(
+    loop: asyncio.AbstractEventLoop, sock: socket.socket
+) -> "socket.socket | select.epoll":
+    """What a loop must watch to learn that a socket can be read.
+
+    uvloop watches a socket no more, and says nothing, when an error such as "nobody listens there"
+    waits in its queue (libuv, `uv__poll_io`). Around the socket, another epoll has none.
+    """
+    if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
+        return sock
+    around = select.epoll()
+    around.register(sock, select.EPOLLIN)
+    return around
 
 
 async def _getaddrinfo(

@@ -1,6 +1,8 @@
-"""The shells over real sockets on loopback: that of asyncio, and that of trio by the same tests."""
+"""The shells over real sockets on loopback: that of asyncio, also on uvloop, and that of trio by
+the same tests."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +24,7 @@ from ringfence.transport.udp_asyncio import AsyncioUdp
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire.errors import ErrorCode
 
-BACKENDS = ["trio", "asyncio"]
+BACKENDS = ["trio", "asyncio", "uvloop"]
 
 NODE = """
 import sys
@@ -116,7 +118,10 @@ async def running(*transports: Shell) -> AsyncIterator[None]:
 
 
 def run(backend: str, main: Callable[[], Awaitable[None]]) -> None:
-    anyio.run(main, backend=backend)
+    if backend == "uvloop":
+        anyio.run(main, backend_options={"use_uvloop": True})
+    else:
+        anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -188,13 +193,13 @@ def test_timers_and_soon_calls_are_made(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_address_that_cannot_be_bound_is_refused_in_words(backend: str) -> None:
-    async def bind(address: Address) -> None:
-        await shell()(address, on_bug=report).run()
+    def bind(address: Address) -> None:
+        run(backend, lambda: shell()(address, on_bug=report).run())
 
     with pytest.raises(ConfigError, match="no interface of this host has that address"):
-        anyio.run(bind, ("203.0.113.1", 0), backend=backend)
+        bind(("203.0.113.1", 0))
     with pytest.raises(ConfigError, match="no such host name or address"):
-        anyio.run(bind, ("no-such-host.invalid", 0), backend=backend)
+        bind(("no-such-host.invalid", 0))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -241,6 +246,28 @@ def test_sealed_datagrams_go_there_and_back(backend: str, host: str) -> None:
                     client.send_sealed(b"\x00ping", (host, server.address[1]))
                     await anyio.lowlevel.checkpoint()
             assert heard[0] == b"\x00ping!"
+
+    run(backend, main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_is_told_that_nobody_listens_elsewhere_hears_the_others_as_before(backend: str) -> None:
+    async def main() -> None:
+        server, client = node(), app()
+        heard = anyio.Event()
+        client.on_sealed = lambda datagram, source: heard.set()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+            closed.bind(("127.0.0.1", 0))
+            nobody: Address = closed.getsockname()
+        async with running(server, client):
+            client.send_sealed(b"\x00anybody?", nobody)
+            for _ in range(3):  # The kernel's answer is there at once.
+                await anyio.lowlevel.checkpoint()
+
+            server.send_sealed(b"\x00hello", ("127.0.0.1", client.address[1]))
+
+            with anyio.fail_after(5):
+                await heard.wait()
 
     run(backend, main)
 
