@@ -2,11 +2,11 @@
 
 Processor time of the worker per call, not calls a second: on a machine that is shared with the
 load's own sender, and with others, only that says how many calls a core can take. `local` is a
-request that meets no rule, so that the answer comes from the gateway itself; `owner` asks a node.
+request that meets no rule, so that the answer comes from the gateway itself; `owner` asks a node
+each time, and `owner_node` is what the same call takes of the node.
 """
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -24,15 +24,15 @@ from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest
 from benchmarks.figure import Figure
 from node.demo.cluster import running_cluster
 
-__all__ = ["ports", "program", "run", "wait_up"]
+__all__ = ["children_of", "ports", "program", "run", "wait_up"]
 
 _RULES = """\
 domain: bench
 descriptors:
   - key: user
-    rate_limit: {requests_per_unit: 1000000000, unit: hour, algorithm: token_bucket}
+    rate_limit: {requests_per_unit: 1000000000, unit: hour, algorithm: token_bucket, leases: false}
 """
-_CALLS = 2000
+_CALLS = 4000
 _AT_ONCE = 32
 _PATIENCE = 20.0
 _METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
@@ -53,35 +53,44 @@ def run(rounds: int) -> Iterator[Figure]:
             program("node.entry", *words, "--cluster", nodes.url) as main,
         ):
             wait_up(*gateway, *bare)
-            bare_worker, worker = _worker_of(bare_main), _worker_of(main)
-            samples: dict[str, tuple[int, _Sample]] = {
-                "http_bare": (bare_worker, lambda: _over_http(bare[0], "bench")),
-                "http_local": (worker, lambda: _over_http(gateway[0], "nobody")),
-                "http_owner": (worker, lambda: _over_http(gateway[0], "bench")),
-                "rls_bare": (bare_worker, lambda: _over_grpc(bare[1], "bench")),
-                "rls_local": (worker, lambda: _over_grpc(gateway[1], "nobody")),
-                "rls_owner": (worker, lambda: _over_grpc(gateway[1], "bench")),
-            }
-            found: dict[str, list[float]] = {name: [] for name in samples}
+            [bare_worker], [worker] = children_of(bare_main), children_of(main)
+            node = nodes.processes["a"].pid
+            samples: list[tuple[_Sample, dict[str, int]]] = [
+                (lambda: _over_http(bare[0], "bench"), {"http_bare": bare_worker}),
+                (lambda: _over_http(gateway[0], "nobody"), {"http_local": worker}),
+                (
+                    lambda: _over_http(gateway[0], "bench"),
+                    {"http_owner": worker, "http_owner_node": node},
+                ),
+                (lambda: _over_grpc(bare[1], "bench"), {"rls_bare": bare_worker}),
+                (lambda: _over_grpc(gateway[1], "nobody"), {"rls_local": worker}),
+                (
+                    lambda: _over_grpc(gateway[1], "bench"),
+                    {"rls_owner": worker, "rls_owner_node": node},
+                ),
+            ]
+            found: dict[str, list[float]] = {name: [] for _, who in samples for name in who}
             for _ in range(rounds):
-                for name, (pid, sample) in samples.items():
-                    found[name].append(_cost(pid, sample))
+                for sample, who in samples:
+                    for name, cost in _costs(sample, who).items():
+                        found[name].append(cost)
     for name, costs in found.items():
         yield _figure(f"gateway.{name}_us", costs, "us")
     for name, costs in found.items():
         yield _figure(f"gateway.{name}_per_core_s", [1e6 / each for each in costs], "1/s")
 
 
-def _cost(pid: int, sample: _Sample) -> float:
-    """Microseconds of a process's time that each call of a sample took."""
-    before = _cpu(pid)
+def _costs(sample: _Sample, who: dict[str, int]) -> dict[str, float]:
+    """Microseconds of each process's time that a call of a sample took."""
+    before = {name: _cpu_ns(pid) for name, pid in who.items()}
     asyncio.run(sample())
-    return (_cpu(pid) - before) / _CALLS * 1e6
+    return {name: (_cpu_ns(pid) - before[name]) / _CALLS / 1e3 for name, pid in who.items()}
 
 
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _cpu_ns(pid: int) -> int:
+    """Processor time of all threads; to the nanosecond, where `stat` counts in hundredths."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
 
 
 async def _over_http(port: int, domain: str) -> None:
@@ -128,10 +137,9 @@ def program(module: str, *words: str) -> Iterator[int]:
             process.terminate()
 
 
-def _worker_of(pid: int) -> int:
-    """The one worker of a server that is up."""
-    [worker] = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
-    return int(worker)
+def children_of(pid: int) -> list[int]:
+    """The workers of a server that is up."""
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split())]
 
 
 def wait_up(*listening: int) -> None:
