@@ -89,12 +89,21 @@ class LimitHeaders:
         self._in_epoch = reset == Reset.EPOCH
         self._wall_clock = wall_clock
         self._policies: dict[int, tuple[Rule, str, str]] = {}
+        self._last: tuple[Decision | None, list[tuple[str, str]]] = (None, [])
+        """What was told of the last decision: leases and denials say the same one again."""
 
     def of(self, decision: Decision) -> list[tuple[str, str]]:
         """Give the fields of the answer to a request, allowed or refused; names are canonical.
 
         `Retry-After` is among them only when it was refused and a wait would help.
         """
+        last, fields = self._last
+        if decision is not last or self._in_epoch:
+            fields = self._of(decision)
+            self._last = decision, fields
+        return [*fields]
+
+    def _of(self, decision: Decision) -> list[tuple[str, str]]:
         fields: list[tuple[str, str]] = []
         wait = None if decision.allowed else retry_after_seconds(decision)
         if wait is not None:

@@ -16,7 +16,7 @@ from unittest import mock
 import anyio.lowlevel
 
 import ringfence.client.connect  # noqa: F401 - to be found in sys.modules
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Batch, Row, Verdicts
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
@@ -25,7 +25,7 @@ from ringfence.client.patience import Patience
 from ringfence.client.url import ENVIRONMENT
 from ringfence.limiter import Outcomes
 from ringfence.rules import RuleSet
-from ringfence.wire import Source
+from ringfence.wire import Op, Source
 
 __all__ = ["FakeClock", "FakeCluster"]
 
@@ -143,6 +143,10 @@ class _Decider(LocalDecider):
     def decide_now(self, batch: Batch) -> Verdicts:
         """Leave it to what all share."""
         return self._cluster.decide(batch)
+
+    def decide_lone(self, key: bytes, cost: int) -> Row:
+        """Leave it to what all share."""
+        return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
 
 def _amount(batch: Batch, row: int, limit_of: Callable[[int], int]) -> int:

@@ -68,6 +68,26 @@ def test_reset_may_be_told_in_seconds_since_the_epoch() -> None:
     assert fields["X-RateLimit-Reset"] == "1700000031"
 
 
+def test_a_decision_that_is_said_again_is_told_again_whatever_was_made_of_the_fields() -> None:
+    headers, decision = LimitHeaders("x"), answer(allowed(MINUTE, 9))
+    first = headers.of(decision)
+    before = [*first]
+    first.clear()
+
+    assert headers.of(decision) == before
+    assert dict(headers.of(answer(allowed(MINUTE, 8))))["X-RateLimit-Remaining"] == "8"
+
+
+def test_of_a_decision_that_is_said_again_the_epoch_goes_on() -> None:
+    times = iter([1_700_000_000.5, 1_700_000_007.5])
+    headers = LimitHeaders("x", reset="epoch", wall_clock=lambda: next(times))
+    decision = answer(allowed(MINUTE))
+
+    told = [dict(headers.of(decision))["X-RateLimit-Reset"] for _ in range(2)]
+
+    assert told == ["1700000031", "1700000038"]
+
+
 def test_the_style_none_leaves_retry_after_alone() -> None:
     for style in ("none", None):
         headers = LimitHeaders(style)
