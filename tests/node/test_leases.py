@@ -17,6 +17,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: token_bucket}
   - key: window
     rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: sliding_window}
+  - key: small
+    rate_limit: {unit: minute, requests_per_unit: 127, algorithm: token_bucket}
   - key: exact
     rate_limit: {unit: minute, requests_per_unit: 10000, algorithm: token_bucket, leases: false}
   - key: shadowed
@@ -83,11 +85,11 @@ async def test_what_a_client_that_ends_had_borrowed_is_taken_for_spent(
         assert 10000 - 2 * 320 <= remaining < 10000 - 50
 
 
-async def test_rules_may_forbid_leases_and_shadow_rules_have_none(
+async def test_rules_may_forbid_leases_and_small_limits_and_shadow_rules_have_none(
     autojump_clock: MockClock,
 ) -> None:
     async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as deaf:
-        for key in ("exact", "shadowed"):
+        for key in ("exact", "shadowed", "small"):
             sources = await heat(limiter, owned(w.rules, key, "a"))
             sources += await heat(limiter, owned(w.rules, key, "a"))
             assert set(sources) == {Source.OWNER}
