@@ -135,8 +135,6 @@ class Lender(Generic[WhoT]):
             return _nothing(borrow, _ASK_AGAIN_NS)
         if rule is None or rule.limit is None or not _may_lend(rule):
             return _nothing(borrow, _NEVER_NS)
-        if max(rule.limit.amount, rule.limit.burst or 0) < 2 * _LEAST:
-            return _nothing(borrow, _NEVER_NS)
         mine = [lease for lease in self._leases_of(borrow.key) if lease.who is who]
         if not borrow.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:
             return _nothing(borrow, _ASK_AGAIN_NS)
@@ -227,7 +225,7 @@ class Lender(Generic[WhoT]):
 
 
 def _may_lend(rule: Rule) -> bool:
-    """Whether units of a rule are alike and its own data center's affair.
+    """Whether units of a rule are many, alike and its own data center's affair.
 
     Places are released, and turns in a queue are told, one by one; a soft margin is marked; what
     shadow and quota rules say is counted each time.
@@ -236,6 +234,7 @@ def _may_lend(rule: Rule) -> bool:
     return (
         limit is not None
         and rule.leases
+        and max(limit.amount, limit.burst or 0) >= 2 * _LEAST
         and limit.algorithm is not Algorithm.CONCURRENCY
         and not limit.queue
         and not limit.soft_permille
