@@ -4,8 +4,6 @@
 one process, for tests and small applications; `ringfence.blocking` is both for code that blocks.
 """
 
-import logging
-
 from ringfence import blocking
 from ringfence.client import Decision, Limiter, Status, connect, local
 from ringfence.errors import (
@@ -45,6 +43,3 @@ __all__ = [
     "RemoteProtocolError",
     "UntrustedPeer",
 ]
-
-# A library speaks only to those who listen; without this, warnings would go to standard error.
-logging.getLogger("ringfence").addHandler(logging.NullHandler())

@@ -27,12 +27,16 @@ async def live(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Let `app` live while `opened` is; wrong settings end the start with their message."""
+    """Let `app` live while `opened` is; wrong settings end the start with their message.
+
+    They are raised, too: a server looks at the message, a test client waits for the error.
+    """
     try:
         async with opened:
             await _Life(app, receive, send).run(scope)
     except RingfenceError as error:
         await send({"type": "lifespan.startup.failed", "message": str(error)})
+        raise
 
 
 class _Life:

@@ -29,7 +29,7 @@ from ringfence.integrations.effects import (
 from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Visit
 from ringfence.limiter import Limit
-from ringfence.rules import parse_limit
+from ringfence.rules import adhoc_rule, format_limit, parse_limit
 
 __all__ = ["Policy", "Spent", "owners_of", "settle"]
 
@@ -51,8 +51,10 @@ class Spent:
 class Policy:
     """`Settings` made ready. Raises `ConfigError` for settings that make no sense."""
 
-    def __init__(self, settings: Settings, name: str = "") -> None:
-        """`name` is what a limit's budget belongs to unless the settings say it."""
+    def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
+        """`name` is what a limit's budget belongs to unless the settings say it; one view may have
+        several policies, each with budgets of its own.
+        """
         self.settings = settings
         self.is_enabled = settings.enabled
         """The off switch; may be turned at any time."""
@@ -64,7 +66,10 @@ class Policy:
         self._keys = Keys(settings.keys, addresses, user=settings.user)
         self.headers = LimitHeaders(settings.headers, reset=settings.reset)
         self._limits = _limits(settings.limit)
-        self._scope = name if settings.scope is None else settings.scope
+        scope = name if settings.scope is None else settings.scope
+        self._scope = f"{settings.namespace}: {scope}" if settings.namespace else scope
+        self._is_one_of_several = is_view and settings.scope is None
+        self._scopes: dict[tuple[Limit, ...], list[str]] = {}
         self._exempt_methods = frozenset([method.upper() for method in settings.exempt_methods])
         self._exempt_paths = frozenset(settings.exempt_paths)
         globs = [translate(path) for path in settings.exempt_paths if "*" in path]
@@ -95,7 +100,7 @@ class Policy:
     def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
         """Make the policy of one view: these settings, but for its own limit and options."""
         own = replace(self.settings, domain=None, limit=limit, scope=None)
-        policy = Policy(replace(own, **options), name)
+        policy = Policy(replace(own, **options), name, is_view=True)
         if not policy.limits_something:
             raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
         return policy
@@ -184,11 +189,33 @@ class Policy:
         limits = self._limits(request)
         if not limits:
             return ()
+        scopes = self._scopes_of(tuple(limits))
         return [
-            LimitAsk(limit, (self._scope, *key))
+            LimitAsk(limit, (scope, *key))
             for key in self._keys.parts(request)
-            for limit in limits
+            for limit, scope in zip(limits, scopes, strict=True)
         ]
+
+    def _scopes_of(self, limits: tuple[Limit, ...]) -> list[str]:
+        """Whose budget each limit is.
+
+        Two limits that differ in their amounts alone are one budget, as when a client's tier
+        changes. Where both limit the same request, as two of one view may, each has its own.
+        """
+        scopes = self._scopes.get(limits)
+        if scopes is None:
+            kinds = [adhoc_rule(limit).id for limit in limits]
+            is_told = self._is_one_of_several and not callable(self.settings.limit)
+            scopes = [
+                f"{self._scope} {format_limit(limit)}"
+                if is_told or kinds.count(kind) > 1
+                else self._scope
+                for limit, kind in zip(limits, kinds, strict=True)
+            ]
+            if len(self._scopes) >= _REMEMBERED:
+                self._scopes.clear()
+            self._scopes[limits] = scopes
+        return scopes
 
 
 def settle(visit: Visit, response: Response, owner: object) -> Steps:

@@ -47,6 +47,8 @@ class Settings:
     scope: str | None = None
     """What shares one budget under `limit`; None is each view by itself, or all of the application
     for limits that apply everywhere."""
+    namespace: str = ""
+    """Keeps the budgets under `limit` apart from those of other applications on one cluster."""
     cost: Cost = 1
     """What a request spends."""
     deduct_when: Callable[[Response], bool] | None = None
@@ -87,6 +89,7 @@ class ViewOptions(TypedDict, total=False):
     domain: str | None
     keys: KeySpec
     scope: str | None
+    namespace: str
     cost: Cost
     deduct_when: Callable[[Response], bool] | None
     cost_after: Callable[[Request, Response], int] | None

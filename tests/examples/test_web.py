@@ -66,8 +66,8 @@ def forget_all(cluster: DemoCluster) -> None:
     with ringfence.blocking.connect(cluster.url, raise_on_outage=True) as limiter:
         limiter.reset("web", dict([client]))
         for report, login in VIEWS.values():
-            limiter.reset_limit("5/minute", report, *client)
-            limiter.reset_limit("3/minute", login, *client)
+            limiter.reset_limit("5/minute", f"{report} 5/minute", *client)
+            limiter.reset_limit("3/minute", f"{login} 3/minute", *client)
 
 
 @pytest.fixture

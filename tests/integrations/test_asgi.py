@@ -438,10 +438,41 @@ async def test_the_limiter_is_open_around_the_applications_life(
 
 async def test_a_wrong_address_ends_the_start_with_its_message() -> None:
     app = RateLimitMiddleware(with_lifespan([]), "ringfence://127.0.0.1:not-a-port", limit="1/s")
+    said: list[Message] = []
 
-    async with living(app) as said:
-        assert said[0]["type"] == "lifespan.startup.failed"
-        assert "not-a-port" in said[0]["message"]
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    with pytest.raises(ConfigError, match="not-a-port"):
+        await app({"type": "lifespan"}, receive, send)
+
+    assert said[0]["type"] == "lifespan.startup.failed"
+    assert "not-a-port" in said[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "passed"), [(["20/hour", "4/hour"], 4), (["4/hour", "20/hour"], 4)]
+)
+async def test_limits_that_differ_in_their_amounts_alone_have_counters_of_their_own(
+    limits: list[str], passed: int
+) -> None:
+    app = RateLimitMiddleware(hello, here(), limit=limits)
+
+    async with living(app):
+        assert (await statuses(app, ["/"] * 6)).count(200) == passed
+
+
+async def test_applications_with_a_namespace_share_no_budget() -> None:
+    async with ringfence.local({"domain": "d", "descriptors": [{"key": "k"}]}) as limiter:
+        apps = [
+            RateLimitMiddleware(hello, limiter, limit="1/hour", namespace=name)
+            for name in ("shop", "blog", "shop")
+        ]
+
+        assert [(await ask(app)).status for app in apps] == [200, 200, 429]
 
 
 async def test_an_application_may_open_the_limiter_in_its_own_life() -> None:

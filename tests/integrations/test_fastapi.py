@@ -118,6 +118,45 @@ async def test_limits_of_views_can_charge_failures_only() -> None:
     assert wrong == [401, 401, 429]
 
 
+async def test_two_limits_of_a_view_have_counters_of_their_own_whatever_they_have_in_common() -> (
+    None
+):
+    limits = RateLimits(here)
+    app = FastAPI()
+    limits.install(app)
+    every = limits.depends("6/hour")
+    failures = limits.depends("2/hour", deduct_when=lambda response: response.status == 401)
+
+    @app.get("/login/{password}", dependencies=[every, failures])
+    async def login(password: str) -> str:
+        if password != "right":
+            raise HTTPException(401)
+        return "welcome"
+
+    async with living(app):
+        right = await statuses(app, ["/login/right"] * 4)
+        wrong = await statuses(app, ["/login/a", "/login/b", "/login/right"])
+
+    assert (right, wrong) == ([200] * 4, [401, 401, 429])
+
+
+async def test_a_view_whose_limit_a_function_tells_counts_on_when_it_tells_another() -> None:
+    limits = RateLimits(here)
+    app = FastAPI()
+    limits.install(app)
+    tier = limits.depends(lambda request: request.header("x-tier"))
+
+    @app.get("/", dependencies=[tier])
+    async def view() -> str:
+        return "view"
+
+    async with living(app):
+        seen = [(await ask(app, x_tier=each)).status for each in ("2/hour", "2/hour", "3/hour")]
+        over = (await ask(app, x_tier="3/hour")).status
+
+    assert (seen, over) == ([200] * 3, 429)
+
+
 async def test_rules_of_a_domain_limit_a_view_too_and_all_of_them_everything() -> None:
     limits = RateLimits(here)
     app = FastAPI()
