@@ -27,6 +27,7 @@ from ringfence.integrations.effects import (
     Steps,
 )
 from ringfence.integrations.visit import Refusal
+from ringfence.wire import Source
 
 __all__ = [
     "Perform",
@@ -42,6 +43,7 @@ logger = logging.getLogger("ringfence.integrations")
 Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
 """Does what an effect says."""
 
+_POLICY = Source.POLICY
 _REST = 1.0
 """Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
 _TELL_AGAIN = 60.0
@@ -63,13 +65,26 @@ class Troubles:
 
     def note(self, error: Exception) -> LimiterFailed:
         """Remember and log a failure; return what the policy is told."""
-        now = self._clock()
         if isinstance(error, AccessDenied | ConfigError):
-            self._rests_until = now + _REST
-        if now >= self._silent_until:
-            self._silent_until = now + _TELL_AGAIN
+            self._rests_until = self._clock() + _REST
+        if self._may_tell():
             logger.error("the limiter failed; requests are let through", exc_info=error)
         return LimiterFailed(str(error))
+
+    def note_outage(self) -> None:
+        """Log that no node could be had, and that the limits' `on_failure` decided."""
+        if self._may_tell():
+            logger.warning(
+                "no node of the limiter answers; requests pass uncounted, or are refused where "
+                "on_failure says so"
+            )
+
+    def _may_tell(self) -> bool:
+        now = self._clock()
+        if now < self._silent_until:
+            return False
+        self._silent_until = now + _TELL_AGAIN
+        return True
 
 
 async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal | None:
@@ -86,6 +101,8 @@ async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal |
             except Exception as error:  # noqa: BLE001 - its failure must not become the application's
                 effect = steps.throw(troubles.note(error))
             else:
+                if answer is not None and answer.source is _POLICY:
+                    troubles.note_outage()
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value
@@ -134,6 +151,8 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
             except Exception as error:  # noqa: BLE001 - as above
                 effect = steps.throw(troubles.note(error))
             else:
+                if answer is not None and answer.source is _POLICY:
+                    troubles.note_outage()
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value

@@ -10,6 +10,7 @@ import pytest
 
 import ringfence
 from ringfence import AccessDenied, ConfigError, Decision, Limiter
+from ringfence.client.decision import UNDECIDED, decide
 from ringfence.http import Request
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits, decision_of
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send
@@ -355,6 +356,29 @@ async def test_a_limiter_that_fails_lets_requests_through_marked_and_says_so_onc
     assert [each.status for each in answers] == [200] * 3
     assert [each.headers["ringfence-outage"] for each in answers] == ["allow"] * 3
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+class Unreachable(Limiter):
+    """Says what a limiter says that finds no node."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def check(self, *_: object, **__: object) -> Decision:
+        return decide([UNDECIDED])
+
+
+async def test_an_outage_is_logged_once_however_many_requests_it_lets_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = RateLimitMiddleware(hello, Unreachable(), domain="api")
+
+    answers = [await ask(app) for _ in range(3)]
+
+    assert [each.headers["ringfence-outage"] for each in answers] == ["allow"] * 3
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("ringfence.integrations", logging.WARNING)
+    assert "no node of the limiter answers" in record.message
 
 
 async def test_a_limiter_that_refuses_as_such_is_not_asked_again_at_once(

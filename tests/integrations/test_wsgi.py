@@ -12,6 +12,7 @@ import pytest
 import ringfence.blocking
 from ringfence import ConfigError, Decision
 from ringfence.blocking import BlockingLimiter
+from ringfence.client.decision import UNDECIDED, decide
 from ringfence.integrations.wsgi import RateLimitMiddleware, decision_of
 
 RULES = {
@@ -180,6 +181,23 @@ def test_a_limiter_that_fails_lets_requests_through_marked(
     assert [each.status for each in answers] == [200] * 3
     assert [each.headers["Ringfence-Outage"] for each in answers] == ["allow"] * 3
     assert len(caplog.records) == 1
+
+
+def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Unreachable(BlockingLimiter):
+        def __init__(self) -> None:
+            pass
+
+        def check(self, *_: object, **__: object) -> Decision:
+            return decide([UNDECIDED])
+
+    app = RateLimitMiddleware(hello, Unreachable(), domain="api")
+
+    answers = [Answer(app) for _ in range(3)]
+
+    assert [each.headers["Ringfence-Outage"] for each in answers] == ["allow"] * 3
+    [record] = caplog.records
+    assert "no node of the limiter answers" in record.message
 
 
 def test_what_makes_no_sense_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
