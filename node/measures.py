@@ -192,6 +192,7 @@ class Measures:
             return
         rule = self._rule_of(int.from_bytes(rule_id, "big"))
         result = _RESULTS[Code(code)]
-        if result == "denied" and rule is not None and (rule.shadow or rule.quota):
-            result = "shadow_denied"
+        if result == "denied" and rule is not None:
+            # Whether a quota denies is decided by all quota rules of a request, which ask apart.
+            result = "shadow_denied" if rule.shadow else "quota_denied" if rule.quota else result
         self._named[self.label_of(rule), result, str(Source(source))] += count

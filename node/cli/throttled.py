@@ -34,6 +34,7 @@ class _Key(msgspec.Struct, frozen=True):
     error: int
     rule: str | None = None
     shadow: bool = False
+    quota: bool = False
     counter: list[tuple[str, str] | str] | None = None
 
 
@@ -92,7 +93,8 @@ def _show(told: Sequence[_Told], found: Sequence[_Found], json_: bool) -> None:
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for node, key in found:
         least = f"{key.denied - key.error} to {key.denied}" if key.error else str(key.denied)
-        rule = (key.rule or "no rule here") + (", shadow" if key.shadow else "")
+        mark = ", shadow" if key.shadow else ", quota" if key.quota else ""
+        rule = (key.rule or "no rule here") + mark
         table.add_row(least, printable(_name(key)), printable(rule), printable(node))
     screen = console()
     screen.print(table)

@@ -213,7 +213,8 @@ def _named(node: Node, key: bytes) -> Json:
     return {
         "rule": None if rule is None else place(rule.domain, rule.path),
         "identity": f"{identity:016x}",
-        "shadow": rule is not None and (rule.shadow or rule.quota),
+        "shadow": rule is not None and rule.shadow,
+        "quota": rule is not None and rule.quota,
         "counter": list(values) if rule is None and values else _values(rule, key),
         "key": key.hex(),
     }

@@ -22,6 +22,7 @@ def told(node: str, *rows: tuple[str, int, int]) -> bytes:
             "rule": "api > client",
             "identity": "0" * 16,
             "shadow": False,
+            "quota": False,
             "counter": [["client", name]],
             "key": name.encode().hex(),
             "denied": denied,

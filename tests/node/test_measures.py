@@ -11,8 +11,9 @@ from ringfence.rules import Rule
 from ringfence.wire import Op, Source
 
 
-def rule(number: int, key: str, *, shadow: bool = False) -> Rule:
-    return Rule(number, "api", ((key, None),), Limit(5, 60_000_000_000), shadow=shadow)
+def rule(number: int, key: str, *, shadow: bool = False, quota: bool = False) -> Rule:
+    limit = Limit(5, 60_000_000_000)
+    return Rule(number, "api", ((key, None),), limit, shadow=shadow, quota=quota)
 
 
 def batch_of(*numbers: int, op: Op = Op.CHECK) -> Batch:
@@ -26,7 +27,8 @@ def verdicts_of(codes: Sequence[Code], source: Source = Source.OWNER) -> Verdict
 
 @pytest.fixture
 def rules() -> dict[int, Rule]:
-    return {1: rule(1, "client"), 2: rule(2, "beta", shadow=True)}
+    rules = rule(1, "client"), rule(2, "beta", shadow=True), rule(3, "monthly", quota=True)
+    return {each.id: each for each in rules}
 
 
 @pytest.fixture
@@ -37,8 +39,8 @@ def measures(rules: dict[int, Rule]) -> Measures:
 def test_checks_are_counted_by_rule_and_result(measures: Measures) -> None:
     measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
     measures.decided(batch_of(1), verdicts_of([Code.DENIED]), stand_in=False)
-    codes = [Code.ALLOWED, Code.OVER_SOFT, Code.NEVER, Code.DENIED, Code.UNCHARGED]
-    measures.decided(batch_of(1, 1, 1, 2, 1), verdicts_of(codes), stand_in=False)
+    codes = [Code.ALLOWED, Code.OVER_SOFT, Code.NEVER, Code.DENIED, Code.DENIED, Code.UNCHARGED]
+    measures.decided(batch_of(1, 1, 1, 2, 3, 1), verdicts_of(codes), stand_in=False)
     measures.decided(batch_of(7), verdicts_of([Code.UNKNOWN_RULE]), stand_in=False)
 
     assert measures.decisions() == {
@@ -47,6 +49,7 @@ def test_checks_are_counted_by_rule_and_result(measures: Measures) -> None:
         ("api > client", "denied", "owner"): 2,
         ("api > client", "uncharged", "owner"): 1,
         ("api > beta", "shadow_denied", "owner"): 1,
+        ("api > monthly", "quota_denied", "owner"): 1,
         (NO_RULE, "unknown_rule", "owner"): 1,
     }
 
