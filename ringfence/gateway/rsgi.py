@@ -5,10 +5,11 @@ gives up slow clients. Decides nothing but how its requests become exchanges.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Body, Exchange, Response, bounded_body
+from ringfence.gateway.exchange import Body, Exchange, Problem, Response, bounded_body
 
 __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
@@ -74,7 +75,11 @@ async def serve_http(
         lines = scope.headers.get_all(name)
         return ", ".join(lines) if lines else None
 
+    is_unread = scope.method == "POST"
+
     async def body() -> bytes:
+        nonlocal is_unread
+        is_unread = False
         return await bounded_body(protocol, header("content-length"), max_body, body_timeout)
 
     exchange = Exchange(
@@ -89,8 +94,14 @@ async def serve_http(
         response = await _while_connected(api, exchange, protocol)
     else:
         response = await api.answer(exchange)
-    if response is not None:
-        _send(protocol, response)
+    if response is None:
+        return
+    if is_unread:
+        # Over HTTP/2 an answer to a request that is still coming ends it by a reset, for which
+        # some clients, such as curl, throw the answer away.
+        with suppress(Problem):
+            await body()
+    _send(protocol, response)
 
 
 async def _while_connected(api: Api, exchange: Exchange, protocol: HttpProtocol) -> Response | None:
