@@ -228,6 +228,11 @@ def test_the_check_finds_nothing_wrong_with_good_settings(limiter: BlockingLimit
         ({"LIMITS": "1/hour"}, "'LIMITS'"),
         ({"LIMIT": "1/hour", "DOMAIN": "api"}, "both domain"),
         ({"URL": "ringfence://127.0.0.1:not-a-port"}, "not-a-port"),
+        ({"KEY": "ip"}, "did you mean 'KEYS'?"),
+        ({"KEYS": None}, "keys None"),
+        ({"EXEMPT_PATHS": "/ping"}, "exempt_paths '/ping'"),
+        ({"TIMEOUT": "x"}, "timeout 'x'"),
+        ({"ENABLED": "no"}, "enabled 'no'"),
     ],
 )
 def test_the_check_tells_bad_settings(
@@ -237,6 +242,14 @@ def test_the_check_tells_bad_settings(
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
     assert named in error.msg
+
+
+@pytest.mark.parametrize("given", [[], None, "1/hour"])
+def test_the_check_tells_settings_that_are_no_dictionary(given: object) -> None:
+    with override_settings(RINGFENCE=given):
+        [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
+
+    assert "make it a dictionary" in error.msg
 
 
 def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingLimiter) -> None:
