@@ -22,11 +22,11 @@ from ringfence.errors import ConfigError
 from ringfence.http.addresses import ClientAddress
 from ringfence.http.functions import texts
 
-__all__ = ["KeyFunction", "KeySpec", "Keys", "Request"]
+__all__ = ["KeyFunction", "KeySpec", "Keys", "PlainRequest", "Request"]
 
 
-class Request(Protocol):
-    """What key functions read. Each face of Ringfence wraps its own kind of request in one."""
+class PlainRequest(Protocol):
+    """What keys by name read."""
 
     @property
     def method(self) -> str:
@@ -56,6 +56,14 @@ class Request(Protocol):
         """A request header by its name in lower case, lines joined by commas; None when absent."""
 
 
+class Request(PlainRequest, Protocol):
+    """What an application's own functions are given. Each face wraps its framework's in one."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All headers, by their names in whatever case."""
+
+
 KeyFunction: TypeAlias = Callable[[Request], object]
 """Reads one value of a request: text, or what `str` makes it of, such as a number; None when it has
 none."""
@@ -67,7 +75,7 @@ KeySpec: TypeAlias = (
 )
 """One key (text, a function, or entries by what the rules call them), or several in a list."""
 
-_Read: TypeAlias = Callable[[Request], str | None]
+_Read: TypeAlias = Callable[[PlainRequest], str | None]
 _Entries: TypeAlias = tuple[tuple[str, _Read], ...]
 
 
@@ -97,7 +105,7 @@ class Keys:
         """Whether a request's own `user` is read: some frameworks have to fetch it first."""
         return self._asks_user and not self._is_told_user
 
-    def descriptors(self, request: Request) -> list[dict[str, str]]:
+    def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
         """The descriptors that a request has all parts of; perhaps none."""
         found = []
         for entries in self._descriptors:
@@ -111,7 +119,7 @@ class Keys:
                 found.append(values)
         return found
 
-    def parts(self, request: Request) -> list[tuple[str, ...]]:
+    def parts(self, request: PlainRequest) -> list[tuple[str, ...]]:
         """The same as plain names and values, for limits that stand in no rule."""
         return [
             tuple([text for entry in values.items() for text in entry])
@@ -165,10 +173,10 @@ class Keys:
             f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
         )
 
-    def _ip(self, request: Request) -> str:
+    def _ip(self, request: PlainRequest) -> str:
         return self._addresses.of(request.peer, request.header)
 
-    def _user_or_ip(self, request: Request) -> str:
+    def _user_or_ip(self, request: PlainRequest) -> str:
         # Told apart, or a user called 203.0.113.7 would spend that client's budget.
         user = self._user(request)
         return f"ip:{self._ip(request)}" if user is None else f"user:{user}"

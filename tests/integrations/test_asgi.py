@@ -428,6 +428,23 @@ async def test_who_a_function_names_need_not_be_text(ann: object) -> None:
                 assert await statuses(app, ["/"] * 2) == [200, 429]
 
 
+async def test_a_function_finds_headers_in_whatever_case() -> None:
+    def named(request: Request) -> object:
+        assert request.headers.get("x-none", "") == ""
+        assert request.header("X-User") == request.header("x-user")
+        seen.append(sorted(request.headers))
+        return request.headers.get("X-User")
+
+    seen: list[list[str]] = []
+    app = RateLimitMiddleware(hello, here(), limit="1/hour", keys="user", user=named)
+    async with living(app):
+        assert await statuses(app, ["/"] * 2, x_user="ann", x_other="1") == [200, 429]
+        assert (await ask(app, x_user="bob")).status == 200
+        assert (await ask(app)).status == 200
+    assert seen[0] == ["x-other", "x-user"]
+    assert not seen[-1]
+
+
 async def test_a_function_may_give_several_limits() -> None:
     given: list[Any] = [["1/hour", "9/day"], ("9/day", "1/hour"), [parse_limit("1/hour")], []]
     for limits in given:

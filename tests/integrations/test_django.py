@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 import ringfence.blocking
 from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations.django import rate_limit
-from ringfence.integrations.django.face import face
+from ringfence.integrations.django.face import DjangoRequest, face
 from tests.integrations import django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
@@ -208,6 +208,14 @@ def test_a_method_is_no_view_and_the_mend_is_told(limiter: BlockingLimiter) -> N
 def test_a_bad_limit_is_told_where_it_is_written() -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
         rate_limit("some/hour")
+
+
+def test_functions_find_headers_in_whatever_case() -> None:
+    request = DjangoRequest(RequestFactory().get("/", headers={"X-Tier": "gold"}))
+
+    assert request.headers["x-tier"] == request.headers.get("X-TIER") == "gold"
+    assert request.header("x-tier") == "gold"
+    assert request.headers.get("x-none") is None
 
 
 # -- manage.py check -------------------------------------------------------------------------------

@@ -86,8 +86,13 @@ class DjangoRequest:
         return str(user.pk) if user is not None and user.is_authenticated else None
 
     def header(self, name: str) -> str | None:
-        """A request header by its name in lower case; None when absent."""
+        """A request header by its name; None when absent."""
         return self.native.headers.get(name)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All headers, by their names in whatever case."""
+        return self.native.headers
 
 
 class Face(wsgi.RateLimits):
