@@ -171,6 +171,22 @@ async def test_several_limits_stand_or_fall_together() -> None:
         assert left.remaining == 4
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (["5/hour", "1/minute"], '"5/hour";q=5;w=3600, "1/minute";q=1;w=60'),
+        (["1/minute", "5/hour"], '"1/minute";q=1;w=60'),
+    ],
+)
+async def test_a_refusal_names_the_limits_up_to_the_one_that_refused(
+    limits: list[str], told: str
+) -> None:
+    app = RateLimitMiddleware(hello, here(), limit=limits)
+    async with living(app):
+        assert (await ask(app)).headers["ratelimit-policy"].count("q=") == 2
+        assert (await ask(app)).headers["ratelimit-policy"] == told
+
+
 async def test_a_limit_may_depend_on_the_tier_of_the_client() -> None:
     def by_tier(request: Request) -> str | None:
         return {"gold": None, "silver": "2/hour"}.get(request.header("x-tier") or "", "1/hour")
