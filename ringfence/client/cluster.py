@@ -245,11 +245,13 @@ class Cluster:
 
     def on_reachable(self, link: Link, reachable: bool) -> None:
         """Wake the task that keeps members and links current."""
+        # Its name is not known before it has said welcome.
+        who = f"member {link.name}" if link.name else "the member"
         where = f"{link.address[0]}:{link.address[1]}"
         if reachable:
-            logger.info("member %s at %s is within reach", link.name, where)
+            logger.info("%s at %s is within reach", who, where)
         else:
-            logger.warning("member %s at %s is lost: %s", link.name, where, link.refusal)
+            logger.warning("%s at %s is lost: %s", who, where, link.refusal)
         self._wake.set()
         self._changed.set()
 

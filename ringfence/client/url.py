@@ -13,13 +13,22 @@ from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
 from ringfence.wire import MAX_CREDENTIAL, MAX_TEXT
 
-__all__ = ["DEFAULT_PORT", "ENVIRONMENT", "ClusterUrl", "Token", "parse_address", "parse_url"]
+__all__ = [
+    "DEFAULT_PORT",
+    "ENVIRONMENT",
+    "OPTIONS",
+    "ClusterUrl",
+    "Token",
+    "parse_address",
+    "parse_url",
+]
 
 DEFAULT_PORT = 7101
 ENVIRONMENT = "RINGFENCE_URL"
 """The environment variable that holds the address when the program gives none."""
 
-_OPTIONS = ("ca", "datacenter", "server_name", "timeout")
+OPTIONS = ("ca", "datacenter", "server_name", "timeout")
+"""What may stand behind the question mark."""
 _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
 
 
@@ -120,9 +129,9 @@ def _seed(text: str) -> Address:
 def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     for name, value in options.items():
-        if name not in _OPTIONS:
+        if name not in OPTIONS:
             raise ConfigError(
-                f"cluster address: unknown option {name!r}; known are {', '.join(_OPTIONS)}"
+                f"cluster address: unknown option {name!r}; known are {', '.join(OPTIONS)}"
             )
         if not value:
             raise ConfigError(f"cluster address: option {name!r} has no value")

@@ -7,7 +7,8 @@ them, so that one client meets the same keys and the same answers at every face.
 from ringfence.http.addresses import ClientAddress
 from ringfence.http.bodies import Body, Refused, Template, prefers_html, refused_body
 from ringfence.http.headers import HeaderStyle, LimitHeaders, Reset
-from ringfence.http.keys import KeyFunction, Keys, KeySpec, Request
+from ringfence.http.keys import KeyFunction, Keys, KeySpec, PlainRequest, Request
+from ringfence.http.request_headers import RequestHeaders
 
 __all__ = [
     "Body",
@@ -17,8 +18,10 @@ __all__ = [
     "KeySpec",
     "Keys",
     "LimitHeaders",
+    "PlainRequest",
     "Refused",
     "Request",
+    "RequestHeaders",
     "Reset",
     "Template",
     "prefers_html",

@@ -20,12 +20,13 @@ from typing import Protocol, TypeAlias
 
 from ringfence.errors import ConfigError
 from ringfence.http.addresses import ClientAddress
+from ringfence.http.functions import texts
 
-__all__ = ["KeyFunction", "KeySpec", "Keys", "Request"]
+__all__ = ["KeyFunction", "KeySpec", "Keys", "PlainRequest", "Request"]
 
 
-class Request(Protocol):
-    """What key functions read. Each face of Ringfence wraps its own kind of request in one."""
+class PlainRequest(Protocol):
+    """What keys by name read."""
 
     @property
     def method(self) -> str:
@@ -55,8 +56,17 @@ class Request(Protocol):
         """A request header by its name in lower case, lines joined by commas; None when absent."""
 
 
-KeyFunction: TypeAlias = Callable[[Request], str | None]
-"""Reads one value of a request; None when it has none."""
+class Request(PlainRequest, Protocol):
+    """What an application's own functions are given. Each face wraps its framework's in one."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All headers, by their names in whatever case."""
+
+
+KeyFunction: TypeAlias = Callable[[Request], object]
+"""Reads one value of a request: text, or what `str` makes it of, such as a number; None when it has
+none."""
 KeySpec: TypeAlias = (
     str
     | KeyFunction
@@ -65,7 +75,8 @@ KeySpec: TypeAlias = (
 )
 """One key (text, a function, or entries by what the rules call them), or several in a list."""
 
-_Entries: TypeAlias = tuple[tuple[str, KeyFunction], ...]
+_Read: TypeAlias = Callable[[PlainRequest], str | None]
+_Entries: TypeAlias = tuple[tuple[str, _Read], ...]
 
 
 class Keys:
@@ -76,11 +87,15 @@ class Keys:
     ) -> None:
         """`user` names the user where the request's own word is not the one to take."""
         self._addresses = addresses
-        self._user: KeyFunction = user or (lambda request: request.user)
+        self._user: _Read = (lambda request: request.user) if user is None else texts("user", user)
         self._asks_user = False
         self._is_told_user = user is not None
         parts: Iterable[str | KeyFunction | Mapping[str, str | KeyFunction]]
         parts = [spec] if isinstance(spec, str | Mapping) or callable(spec) else spec
+        if not isinstance(parts, Iterable):
+            raise ConfigError(
+                f"keys {spec!r} is neither a name such as 'ip', a function nor a list"
+            )
         self._descriptors = tuple([self._read(part) for part in parts])
         if not self._descriptors or not all(self._descriptors):
             raise ConfigError(f"key {spec!r} names nothing; write for instance 'ip'")
@@ -90,7 +105,7 @@ class Keys:
         """Whether a request's own `user` is read: some frameworks have to fetch it first."""
         return self._asks_user and not self._is_told_user
 
-    def descriptors(self, request: Request) -> list[dict[str, str]]:
+    def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
         """The descriptors that a request has all parts of; perhaps none."""
         found = []
         for entries in self._descriptors:
@@ -104,7 +119,7 @@ class Keys:
                 found.append(values)
         return found
 
-    def parts(self, request: Request) -> list[tuple[str, ...]]:
+    def parts(self, request: PlainRequest) -> list[tuple[str, ...]]:
         """The same as plain names and values, for limits that stand in no rule."""
         return [
             tuple([text for entry in values.items() for text in entry])
@@ -117,17 +132,18 @@ class Keys:
         if isinstance(part, str):
             return tuple([self._entry(text) for text in part.split("+")])
         if isinstance(part, Mapping):
-            return tuple(
-                [
-                    (name, self._function(what) if isinstance(what, str) else what)
-                    for name, what in part.items()
-                ]
-            )
+            return tuple([self._named(name, what) for name, what in part.items()])
         if callable(part):
-            return ((getattr(part, "__name__", "key"), part),)
+            name = getattr(part, "__name__", "key")
+            return (self._named(name, part),)
         raise ConfigError(f"key {part!r} is neither a name such as 'ip' nor a function")
 
-    def _entry(self, text: str) -> tuple[str, KeyFunction]:
+    def _named(self, name: str, what: str | KeyFunction) -> tuple[str, _Read]:
+        if not isinstance(name, str):
+            raise ConfigError(f"key {name!r} is not text; write what the rules call it")
+        return name, self._function(what) if isinstance(what, str) else texts(f"key {name!r}", what)
+
+    def _entry(self, text: str) -> tuple[str, _Read]:
         entry, equals, what = text.partition("=")
         what = (what if equals else entry).strip()
         entry = entry.strip() if equals else what.removeprefix("header:")
@@ -135,11 +151,11 @@ class Keys:
             raise ConfigError(f"key {text!r} has no name; write for instance client=ip")
         return entry, self._function(what)
 
-    def _function(self, name: str) -> KeyFunction:
+    def _function(self, name: str) -> _Read:
         header = name.removeprefix("header:").strip().lower()
         if name.startswith("header:") and header:
             return lambda request: request.header(header)
-        known: dict[str, KeyFunction] = {
+        known: dict[str, _Read] = {
             "ip": self._ip,
             "user": self._user,
             "user_or_ip": self._user_or_ip,
@@ -157,10 +173,10 @@ class Keys:
             f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
         )
 
-    def _ip(self, request: Request) -> str:
+    def _ip(self, request: PlainRequest) -> str:
         return self._addresses.of(request.peer, request.header)
 
-    def _user_or_ip(self, request: Request) -> str:
+    def _user_or_ip(self, request: PlainRequest) -> str:
         # Told apart, or a user called 203.0.113.7 would spend that client's budget.
         user = self._user(request)
         return f"ip:{self._ip(request)}" if user is None else f"user:{user}"

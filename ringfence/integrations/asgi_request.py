@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
+from ringfence.http import RequestHeaders
 from ringfence.integrations.lifespan import Scope
 
 __all__ = ["AsgiRequest"]
@@ -82,10 +83,20 @@ class AsgiRequest:
         return self._scope
 
     def header(self, name: str) -> str | None:
-        """A request header by its name in lower case, lines joined by commas; None when absent."""
-        wanted = name.encode("latin-1")
+        """A request header by its name, lines joined by commas; None when absent."""
+        wanted = name.lower().encode("latin-1")
         lines = [value for key, value in self._scope["headers"] if key == wanted]
         return b", ".join(lines).decode("latin-1") if lines else None
+
+    @property
+    def headers(self) -> RequestHeaders:
+        """All headers, by their names in whatever case."""
+        return RequestHeaders(
+            [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in self._scope["headers"]
+            ]
+        )
 
 
 def _chosen(scope: Scope) -> str | None:

@@ -9,6 +9,7 @@ from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
 from ringfence.errors import ConfigError
+from ringfence.http.functions import require_plain
 from ringfence.integrations.budget import AdHoc, Budget, ByRules, Question, require_one
 from ringfence.integrations.crossing import ask
 from ringfence.integrations.over_limit import OverLimit
@@ -50,8 +51,12 @@ def limited(
     needs a `ringfence.blocking` one; an `async def` takes either. Raises `ConfigError` for what
     makes no sense, most of it when the function is decorated.
     """
+    _require_limiter(limiter)
     require_one(limit, domain, descriptors)
     checked_seconds("max_wait", max_wait)
+    for setting, value in (("key", key), ("descriptors", descriptors), ("cost", cost)):
+        if callable(value):
+            require_plain(setting, value)
     if when_denied not in ("raise", "wait", "return"):
         raise ConfigError(f"when_denied {when_denied!r} is none of raise, wait, return")
 
@@ -113,7 +118,24 @@ async def _decide(limiter: _Limiter, question: Question) -> Decision:
 
 
 def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
-    return limiter if isinstance(limiter, Limiter | BlockingLimiter) else limiter()
+    if isinstance(limiter, Limiter | BlockingLimiter):
+        return limiter
+    found = limiter()
+    if not isinstance(found, Limiter | BlockingLimiter):
+        raise ConfigError(f"{limiter!r} was to return a limiter, but returned {found!r}")
+    return found
+
+
+def _require_limiter(limiter: object) -> None:
+    """Raise `ConfigError` for what is neither a limiter nor a function that may return one."""
+    if isinstance(limiter, Limiter | BlockingLimiter):
+        return
+    if not callable(limiter):
+        raise ConfigError(
+            f"{limiter!r} is no limiter; give one, such as ringfence.blocking.connect('ringfence://"
+            "...'), or a function that returns it"
+        )
+    require_plain("limiter", limiter)
 
 
 def _require_blocking(limiter: object, name: str) -> BlockingLimiter:

@@ -26,6 +26,7 @@ from ringfence.errors import ConfigError
 from ringfence.integrations import wsgi
 from ringfence.integrations.flask_marks import Face, Mark, Marked
 from ringfence.integrations.policy import Policy
+from ringfence.integrations.sense import in_place_of
 from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Refusal, Visit
 from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
@@ -196,10 +197,9 @@ def _configured(app: Flask) -> dict[str, Any]:
     }
     for name in found:
         if name not in known:
-            raise ConfigError(
-                f"{_PREFIX}{name.upper()} in the configuration is not known; there are "
-                + ", ".join(sorted([f"{_PREFIX}{each.upper()}" for each in known]))
-            )
+            settings = [f"{_PREFIX}{each.upper()}" for each in known]
+            meant = in_place_of(f"{_PREFIX}{name.upper()}", settings)
+            raise ConfigError(f"{_PREFIX}{name.upper()} in the configuration is not known; {meant}")
     return found
 
 

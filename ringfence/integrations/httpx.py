@@ -6,9 +6,6 @@ is the cluster's. Optionally they also heed a 429 or 503 with `Retry-After` of t
 
 from collections.abc import Callable
 from functools import partial
-from time import monotonic, sleep
-
-import anyio
 
 try:
     import httpx
@@ -20,6 +17,7 @@ except ImportError as error:
 from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
+from ringfence.integrations import pausing
 from ringfence.integrations.budget import AdHoc, Budget, ByRules, require_one
 from ringfence.integrations.crossing import ask
 from ringfence.integrations.over_limit import OverLimit
@@ -122,17 +120,17 @@ class WaitingTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait, then send."""
         waiting = self._waiting
-        give_up = monotonic() + waiting.max_wait
+        give_up = pausing.now() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, monotonic())
-            sleep(min(pause, max(0.0, give_up - monotonic())))
-            left = max(0.0, give_up - monotonic())
+            pause = waiting.pause(request, pausing.now())
+            pausing.sleep(min(pause, max(0.0, give_up - pausing.now())))
+            left = max(0.0, give_up - pausing.now())
             question = partial(waiting.budget(request).acquire, max_wait=left)
             decision = self._limiter.run(question)
             if not decision:
                 raise TurnTooLate(request, decision)
             response = self._transport.handle_request(request)
-            if not waiting.should_try_again(request, response, monotonic(), give_up):
+            if not waiting.should_try_again(request, response, pausing.now(), give_up):
                 return response
             response.close()
 
@@ -163,11 +161,11 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait, then send."""
         waiting, limiter = self._waiting, self._limiter
-        give_up = anyio.current_time() + waiting.max_wait
+        give_up = pausing.now_async() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, anyio.current_time())
-            await anyio.sleep(min(pause, max(0.0, give_up - anyio.current_time())))
-            left = max(0.0, give_up - anyio.current_time())
+            pause = waiting.pause(request, pausing.now_async())
+            await pausing.sleep_async(min(pause, max(0.0, give_up - pausing.now_async())))
+            left = max(0.0, give_up - pausing.now_async())
             question = partial(waiting.budget(request).acquire, max_wait=left)
             if isinstance(limiter, Limiter):
                 decision = await question(limiter)
@@ -176,7 +174,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             if not decision:
                 raise TurnTooLate(request, decision)
             response = await self._transport.handle_async_request(request)
-            if not waiting.should_try_again(request, response, anyio.current_time(), give_up):
+            if not waiting.should_try_again(request, response, pausing.now_async(), give_up):
                 return response
             await response.aclose()
 

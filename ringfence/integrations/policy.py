@@ -6,15 +6,17 @@ limits by this one text. A limiter that fails is told by `LimiterFailed`, and le
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
+from typing import cast
 
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
+from ringfence.http.functions import require_answer
 from ringfence.integrations.effects import (
     Ask,
     Check,
@@ -119,7 +121,9 @@ class Policy:
         request = visit.request
         if not self.is_enabled or self.exempts(request.method, request.path):
             return None
-        if self._exempt_when is not None and self._exempt_when(request):
+        if self._exempt_when is not None and require_answer(
+            "exempt_when", self._exempt_when(request)
+        ):
             return None
         cost = self._cost(request)
         asks = self._asks(request)
@@ -152,7 +156,7 @@ class Policy:
             return None  # A refund would free a place that somebody else holds.
         actual = spent.cost
         deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
-        if deduct_when is not None and not deduct_when(response):
+        if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
             actual = 0
         elif cost_after is not None:
             actual = checked_cost(cost_after(request, response))
@@ -252,16 +256,27 @@ def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
     """Read the limits now, so that a bad one is told when the application starts."""
     if callable(spec):
         read_once = lru_cache(_REMEMBERED)(parse_limit)
-
-        def chosen(request: Request) -> Sequence[Limit]:
-            limit = spec(request)
-            if limit is None:
-                return ()
-            return (read_once(limit) if isinstance(limit, str) else limit,)
-
-        return chosen
-    if spec is None:
-        return lambda _: ()
-    every = (spec,) if isinstance(spec, str | Limit) else tuple(spec)
-    read = tuple([parse_limit(each) if isinstance(each, str) else each for each in every])
+        return lambda request: _read(spec(request), read_once)
+    read = _read(spec, parse_limit)
     return lambda _: read
+
+
+def _read(spec: object, parse: Callable[[str], Limit]) -> Sequence[Limit]:
+    """Read one limit or several. Raises `ConfigError` for what is none."""
+    if spec is None:
+        return ()
+    is_list = isinstance(spec, Iterable) and not isinstance(spec, str | bytes)
+    every = cast(Iterable[object], spec) if is_list else (spec,)
+    return [_one(each, parse) for each in every]
+
+
+def _one(limit: object, parse: Callable[[str], Limit]) -> Limit:
+    if isinstance(limit, str):
+        return parse(limit)
+    if isinstance(limit, Limit):
+        return limit
+    require_answer("limit", limit)
+    raise ConfigError(
+        f"limit {limit!r} is none; give text such as '5/minute', a Limit, a list of these, "
+        "or a function of the request that returns one of them or None"
+    )

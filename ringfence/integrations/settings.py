@@ -5,9 +5,10 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from typing import Self, TypeAlias, TypedDict
 
 from ringfence.http import KeyFunction, KeySpec, Request, Template
+from ringfence.integrations.sense import require_known, require_sense
 from ringfence.limiter import Limit
 
 __all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings", "ViewOptions"]
@@ -24,10 +25,14 @@ class Response:
 
 
 LimitSpec: TypeAlias = (
-    str | Limit | Sequence[str | Limit] | Callable[[Request], "str | Limit | None"] | None
+    str
+    | Limit
+    | Sequence[str | Limit]
+    | Callable[[Request], "str | Limit | Sequence[str | Limit] | None"]
+    | None
 )
-"""`100/minute`, several of them, or a function of the request (by tier or tenant, None for no
-limit)."""
+"""`100/minute`, several of them, or a function of the request that returns either (by tier or
+tenant, None for no limit)."""
 Cost: TypeAlias = int | Mapping[str, int] | Callable[[Request], int]
 """Units; or units by route or path, 1 for those not named; or a function of the request."""
 
@@ -36,7 +41,18 @@ _HEALTH = ("/health", "/healthz", "/livez", "/readyz", "/metrics")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is limited, by what, and how it is told."""
+    """What is limited, by what, and how it is told.
+
+    Raises `ConfigError` for unknown names, and for values that make no sense.
+    """
+
+    def __new__(cls, **options: object) -> Self:
+        """Called before `__init__`, which would tell an unknown name as a `TypeError`."""
+        require_known(options, cls.__dataclass_fields__)
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        require_sense({name: getattr(self, name) for name in self.__dataclass_fields__})
 
     domain: str | None = None
     """The domain of the rules to check against."""

@@ -23,6 +23,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.local import LocalDecider
 from ringfence.client.patience import Patience
 from ringfence.client.url import ENVIRONMENT
+from ringfence.integrations import pausing
 from ringfence.limiter import Outcomes
 from ringfence.rules import RuleSet
 from ringfence.wire import Op, Source
@@ -89,12 +90,20 @@ class FakeCluster:
     def installed(self) -> Iterator["FakeCluster"]:
         """Have all that connects meanwhile, by whatever address, find this cluster."""
         home = sys.modules["ringfence.client.connect"]
-        patient = partial(Limiter, patience=_FakePatience(self.clock))
+        patience = _FakePatience(self.clock)
+        patient = partial(Limiter, patience=patience)
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
             mock.patch.object(home, "Limiter", patient),
             mock.patch.dict("os.environ", environment),
+            mock.patch.multiple(
+                pausing,
+                now=patience.now,
+                sleep=self.clock.advance,
+                now_async=patience.now,
+                sleep_async=patience.sleep,
+            ),
         ):
             try:
                 yield self

@@ -13,6 +13,7 @@ from ringfence.blocking import BlockingLimiter, connect
 from ringfence.client import Decision
 from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
+from ringfence.http import RequestHeaders
 from ringfence.integrations.drive import Troubles, drive_blocking
 from ringfence.integrations.policy import Policy, owners_of, settle
 from ringfence.integrations.settings import Options, Response, Settings
@@ -29,6 +30,8 @@ LimiterSpec: TypeAlias = str | BlockingLimiter | None
 
 _VISIT = "ringfence"
 """Where an environ holds its visit."""
+_UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
+"""Headers that an environ has by these names, where others begin with `HTTP_`."""
 _WAIT = 1.0
 """Seconds that a process's first request waits for a member to answer."""
 
@@ -74,8 +77,22 @@ class WsgiRequest:
         return self._environ
 
     def header(self, name: str) -> str | None:
-        """A request header by its name in lower case; None when absent."""
-        return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
+        """A request header by its name; None when absent."""
+        key = name.upper().replace("-", "_")
+        if key in _UNPREFIXED:  # Empty where the client sent none.
+            return self._environ.get(key) or None
+        return self._environ.get("HTTP_" + key)
+
+    @property
+    def headers(self) -> RequestHeaders:
+        """All headers, by their names in whatever case."""
+        return RequestHeaders(
+            [
+                (key.removeprefix("HTTP_").replace("_", "-"), value)
+                for key, value in self._environ.items()
+                if key.startswith("HTTP_") or (key in _UNPREFIXED and value)
+            ]
+        )
 
 
 class RateLimits:

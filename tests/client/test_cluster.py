@@ -327,6 +327,24 @@ async def test_a_token_that_the_only_living_member_refuses_is_told_too(autojump_
         assert isinstance(await (await t.client()).wait_joined(5), AccessDenied)
 
 
+async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
+    autojump_clock, caplog
+):
+    caplog.set_level("INFO", "ringfence")
+    async with town(serve=False) as t:
+        await t.client("a")
+        await trio.sleep(10)
+        await t.serve("a")
+        await trio.sleep(10)
+        t.crash("a")
+        await trio.sleep(10)
+
+    told = [record.getMessage() for record in caplog.records if "member" in record.getMessage()]
+    assert told[0].startswith("the member at a:7101 is lost: ")
+    assert "member a at a:7101 is within reach" in told
+    assert told[-1].startswith("member a at a:7101 is lost: ")
+
+
 async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):
     async with town() as t:
         for node in t.nodes.values():

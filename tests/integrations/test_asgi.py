@@ -4,6 +4,8 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 import anyio
 import pytest
@@ -14,6 +16,7 @@ from ringfence.client.decision import UNDECIDED, decide
 from ringfence.http import Request
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits, decision_of
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send
+from ringfence.rules import parse_limit
 from tests.integrations.asgi_client import ask, living, scope_of, statuses
 
 PER_CLIENT = {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}
@@ -34,6 +37,14 @@ RULES = {
                 "mode": "queue",
             },
         },
+    ],
+}
+
+BY_WHOM = {
+    "domain": "of whom",
+    "descriptors": [
+        {"key": key, "rate_limit": {"unit": "hour", "requests_per_unit": 1}}
+        for key in ("user", "user_or_ip", "<lambda>", "who")
     ],
 }
 
@@ -159,6 +170,22 @@ async def test_several_limits_stand_or_fall_together() -> None:
         async with app.limits.opened() as limiter:
             left = await limiter.check_limit("5/hour", "app", "ip", "203.0.113.9", cost=0)
         assert left.remaining == 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (["5/hour", "1/minute"], '"5/hour";q=5;w=3600, "1/minute";q=1;w=60'),
+        (["1/minute", "5/hour"], '"1/minute";q=1;w=60'),
+    ],
+)
+async def test_a_refusal_names_the_limits_up_to_the_one_that_refused(
+    limits: list[str], told: str
+) -> None:
+    app = RateLimitMiddleware(hello, here(), limit=limits)
+    async with living(app):
+        assert (await ask(app)).headers["ratelimit-policy"].count("q=") == 2
+        assert (await ask(app)).headers["ratelimit-policy"] == told
 
 
 async def test_a_limit_may_depend_on_the_tier_of_the_client() -> None:
@@ -392,11 +419,78 @@ async def test_a_limiter_that_refuses_as_such_is_not_asked_again_at_once(
     assert (denying.asked, buggy.asked) == (1, 5)
 
 
-async def test_the_mistake_of_a_users_function_is_no_outage() -> None:
-    app = RateLimitMiddleware(hello, here(), domain="api", cost=lambda request: -1)
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"cost": lambda _: -1}, "cost -1"),
+        ({"cost": lambda _: "5"}, "cost '5'"),
+        ({"keys": "user", "user": lambda _: b"ann"}, "user returned b'ann'"),
+        ({"keys": "user_or_ip", "user": lambda _: object()}, "user returned <object"),
+        ({"keys": "user", "user": lambda _: nothing()}, "user returned <coroutine"),
+        ({"keys": "user", "user": lambda _: len}, "user returned <built-in function len>"),
+        ({"keys": "user", "user": lambda _: iter("ann")}, "user returned <str"),
+        ({"keys": {"tenant": lambda _: b"acme"}}, "key 'tenant' returned b'acme'"),
+        ({"limit": lambda _: 5}, "limit 5 is none"),
+        ({"limit": lambda _: b"5/m"}, "limit b'5/m' is none"),
+        ({"limit": lambda _: ["5/m", 5]}, "limit 5 is none"),
+        ({"limit": lambda _: nothing()}, "limit returned <coroutine"),
+        ({"limit": lambda _: "5/fortnigt"}, "unknown unit"),
+        ({"exempt_when": lambda _: nothing()}, "exempt_when returned <coroutine"),
+        ({"deduct_when": lambda _: nothing()}, "deduct_when returned <coroutine"),
+        ({"cost_after": lambda *_: "3"}, "cost '3'"),
+    ],
+)
+async def test_the_mistake_of_a_users_function_is_no_outage(
+    options: dict[str, object], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = RateLimitMiddleware(hello, here(), **{"limit": "9/hour"} | options)  # type: ignore[arg-type]
     async with living(app):
-        with pytest.raises(ConfigError, match="cost -1"):
+        with pytest.raises(ConfigError, match=named):
             await ask(app)
+    assert not caplog.records
+
+
+async def nothing() -> None: ...
+
+
+@pytest.mark.parametrize("ann", [42, UUID(int=42)])
+async def test_who_a_function_names_need_not_be_text(ann: object) -> None:
+    options: list[dict[str, Any]] = [
+        {"keys": "user", "user": lambda _: ann},
+        {"keys": "user_or_ip", "user": lambda _: ann},
+        {"keys": lambda _: ann},
+        {"keys": {"who": lambda _: ann}},
+    ]
+    for each in options:
+        for limiting in ({"limit": "1/hour"}, {"domain": "of whom"}):
+            app = RateLimitMiddleware(hello, partial(ringfence.local, BY_WHOM), **each, **limiting)
+            async with living(app):
+                assert await statuses(app, ["/"] * 2) == [200, 429]
+
+
+async def test_a_function_finds_headers_in_whatever_case() -> None:
+    def named(request: Request) -> object:
+        assert request.headers.get("x-none", "") == ""
+        assert request.header("X-User") == request.header("x-user")
+        seen.append(sorted(request.headers))
+        return request.headers.get("X-User")
+
+    seen: list[list[str]] = []
+    app = RateLimitMiddleware(hello, here(), limit="1/hour", keys="user", user=named)
+    async with living(app):
+        assert await statuses(app, ["/"] * 2, x_user="ann", x_other="1") == [200, 429]
+        assert (await ask(app, x_user="bob")).status == 200
+        assert (await ask(app)).status == 200
+    assert seen[0] == ["x-other", "x-user"]
+    assert not seen[-1]
+
+
+async def test_a_function_may_give_several_limits() -> None:
+    given: list[Any] = [["1/hour", "9/day"], ("9/day", "1/hour"), [parse_limit("1/hour")], []]
+    for limits in given:
+        app = RateLimitMiddleware(hello, here(), limit=lambda _, limits=limits: limits)
+        async with living(app):
+            assert (await statuses(app, ["/"] * 2) == [200, 429]) is bool(limits)
 
 
 # -- lifespan ------------------------------------------------------------------------------------
@@ -528,6 +622,8 @@ async def test_without_any_life_the_mistake_is_told() -> None:
         ({"limit": "1/s", "cost": {"/": -2}}, "cost -2"),
         ({"limit": "1/s", "headers": "github"}, "header style 'github'"),
         ({"limit": "1/s", "trusted_proxies": "everyone"}, "'everyone'"),
+        ({"limit": "1/s", "key": "ip"}, "setting 'key' is not known; did you mean 'keys'.* scope"),
+        ({"limit": "1/s", "costs": 2}, "did you mean 'cost'"),
     ],
 )
 def test_settings_that_make_no_sense_are_told_at_once(

@@ -171,6 +171,10 @@ async def test_a_plain_function_needs_a_limiter_it_can_block_on():
             later("abc")
 
 
+async def nobody_waits(*_):
+    pass
+
+
 @pytest.mark.parametrize(
     ("options", "mend"),
     [
@@ -181,6 +185,8 @@ async def test_a_plain_function_needs_a_limiter_it_can_block_on():
         ({"limit": "1/s", "when_denied": "shout"}, "none of raise, wait, return"),
         ({"limit": "1/s", "max_wait": -1}, "max_wait -1 is no duration"),
         ({"limit": "1/s", "key": "usr"}, "no parameter of .*it has: user"),
+        ({"limit": "1/s", "key": nobody_waits}, "key 'nobody_waits' must be a plain function"),
+        ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),
     ],
 )
 def test_what_makes_no_sense_is_told_when_the_function_is_decorated(limiter, options, mend):
@@ -189,6 +195,20 @@ def test_what_makes_no_sense_is_told_when_the_function_is_decorated(limiter, opt
 
     with pytest.raises(ConfigError, match=mend):
         limited(limiter, **options)(greet)
+
+
+@pytest.mark.parametrize("given", [None, "ringfence://x", 5])
+def test_what_is_no_limiter_is_told_when_the_function_is_decorated(given):
+    with pytest.raises(ConfigError, match=f"{given!r} is no limiter; give one, such as"):
+        limited(given, "1/s")
+
+
+def test_a_function_that_gives_no_limiter_is_told(limiter):
+    with pytest.raises(ConfigError, match="limiter 'nobody_waits' must be a plain function"):
+        limited(nobody_waits, "1/s")
+    greet = limited(lambda: None, "1/s")(lambda user: user)
+    with pytest.raises(ConfigError, match="to return a limiter, but returned None"):
+        greet("ann")
 
 
 def test_an_asynchronous_generator_cannot_be_limited(limiter):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
-from django.test import AsyncClient, Client, override_settings
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 
 import ringfence.blocking
 from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations.django import rate_limit
-from ringfence.integrations.django.face import face
+from ringfence.integrations.django.face import DjangoRequest, face
 from tests.integrations import django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
@@ -210,6 +210,14 @@ def test_a_bad_limit_is_told_where_it_is_written() -> None:
         rate_limit("some/hour")
 
 
+def test_functions_find_headers_in_whatever_case() -> None:
+    request = DjangoRequest(RequestFactory().get("/", headers={"X-Tier": "gold"}))
+
+    assert request.headers["x-tier"] == request.headers.get("X-TIER") == "gold"
+    assert request.header("x-tier") == "gold"
+    assert request.headers.get("x-none") is None
+
+
 # -- manage.py check -------------------------------------------------------------------------------
 
 
@@ -228,6 +236,11 @@ def test_the_check_finds_nothing_wrong_with_good_settings(limiter: BlockingLimit
         ({"LIMITS": "1/hour"}, "'LIMITS'"),
         ({"LIMIT": "1/hour", "DOMAIN": "api"}, "both domain"),
         ({"URL": "ringfence://127.0.0.1:not-a-port"}, "not-a-port"),
+        ({"KEY": "ip"}, "did you mean 'KEYS'?"),
+        ({"KEYS": None}, "keys None"),
+        ({"EXEMPT_PATHS": "/ping"}, "exempt_paths '/ping'"),
+        ({"TIMEOUT": "x"}, "timeout 'x'"),
+        ({"ENABLED": "no"}, "enabled 'no'"),
     ],
 )
 def test_the_check_tells_bad_settings(
@@ -237,6 +250,14 @@ def test_the_check_tells_bad_settings(
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
     assert named in error.msg
+
+
+@pytest.mark.parametrize("given", [[], None, "1/hour"])
+def test_the_check_tells_settings_that_are_no_dictionary(given: object) -> None:
+    with override_settings(RINGFENCE=given):
+        [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
+
+    assert "make it a dictionary" in error.msg
 
 
 def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingLimiter) -> None:

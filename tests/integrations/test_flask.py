@@ -308,7 +308,9 @@ def test_a_misspelt_setting_is_told_with_those_there_are(
     app: Flask, limiter: BlockingLimiter
 ) -> None:
     app.config["RINGFENCE_LIMITS"] = "1/hour"
-    with pytest.raises(ConfigError, match=r"RINGFENCE_LIMITS .* RINGFENCE_LIMIT,"):
+    with pytest.raises(
+        ConfigError, match=r"RINGFENCE_LIMITS .*mean 'RINGFENCE_LIMIT'.* RINGFENCE_LIMIT,"
+    ):
         RateLimits(app, limiter)
 
 

@@ -67,8 +67,8 @@ class Sleeps:
     def __init__(self, monkeypatch):
         self.at = 1000.0
         self.slept = []
-        monkeypatch.setattr("ringfence.integrations.httpx.monotonic", lambda: self.at)
-        monkeypatch.setattr("ringfence.integrations.httpx.sleep", self.sleep)
+        monkeypatch.setattr("ringfence.integrations.pausing.now", lambda: self.at)
+        monkeypatch.setattr("ringfence.integrations.pausing.sleep", self.sleep)
 
     def sleep(self, seconds):
         self.at += seconds

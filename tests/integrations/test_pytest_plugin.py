@@ -1,9 +1,12 @@
 import subprocess
 import sys
+import time
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import anyio
+import httpx
 import pytest
 import trio
 from limits import parse
@@ -11,7 +14,9 @@ from limits.storage import storage_from_string
 from limits.strategies import FixedWindowRateLimiter
 
 import ringfence
+import ringfence.blocking
 import ringfence.integrations.limits
+from ringfence.integrations.httpx import AsyncWaitingTransport, WaitingTransport
 from ringfence.integrations.testing import FakeCluster
 from ringfence.rules.mapping import load_mapping
 
@@ -147,6 +152,40 @@ async def test_who_waits_for_a_turn_moves_the_clock_and_takes_no_time(cluster):
 
     assert cluster.clock.now() - fake == 7200 * 10**9
     assert trio.current_time() - began < 60
+
+
+def busy_once():
+    answers = [httpx.Response(429, headers={"Retry-After": "25"}), httpx.Response(200)]
+    return httpx.MockTransport(lambda request: answers.pop(0))
+
+
+def test_a_retry_after_is_waited_out_on_the_clock(cluster):
+    began, fake = time.monotonic(), cluster.clock.now()
+    with ringfence.blocking.connect("ringfence://prod") as limiter:
+        transport = WaitingTransport(
+            limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+        )
+        with httpx.Client(transport=transport) as client:
+            assert client.get("http://up.test/").status_code == 200
+
+    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_retry_after_is_waited_out_on_the_clock_in_any_loop(cluster, backend):
+    async def ask():
+        async with ringfence.connect("ringfence://prod") as limiter:
+            transport = AsyncWaitingTransport(
+                limiter, "9/hour", heed_retry_after=True, transport=busy_once()
+            )
+            async with httpx.AsyncClient(transport=transport) as client:
+                return (await client.get("http://up.test/")).status_code
+
+    began, fake = time.monotonic(), cluster.clock.now()
+    assert anyio.run(ask, backend=backend) == 200
+    assert cluster.clock.now() - fake == pytest.approx(25 * 10**9, abs=10**4)
+    assert time.monotonic() - began < 20
 
 
 async def test_requests_that_were_denied_in_part_are_given_back(cluster):

@@ -13,7 +13,7 @@ import ringfence.blocking
 from ringfence import ConfigError, Decision
 from ringfence.blocking import BlockingLimiter
 from ringfence.client.decision import UNDECIDED, decide
-from ringfence.integrations.wsgi import RateLimitMiddleware, decision_of
+from ringfence.integrations.wsgi import RateLimitMiddleware, WsgiRequest, decision_of
 
 RULES = {
     "domain": "api",
@@ -227,3 +227,19 @@ def test_what_each_of_two_limiters_charged_is_settled_by_that_one(limiter: Block
         assert statuses(app, "/", "/", "/") == [200] * 3
 
     assert limiter.peek("api", {"ip": "203.0.113.9"}).remaining == 2
+
+
+def test_functions_find_headers_in_whatever_case() -> None:
+    environ = {
+        "HTTP_X_USER": "ann",
+        "CONTENT_TYPE": "text/plain",
+        "CONTENT_LENGTH": "",
+        "PATH_INFO": "/",
+    }
+    request = WsgiRequest(environ)
+
+    assert dict(request.headers) == {"x-user": "ann", "content-type": "text/plain"}
+    assert request.headers["X-User"] == request.header("X-User") == "ann"
+    assert request.header("content-type") == request.headers.get("Content-Type") == "text/plain"
+    assert request.header("content-length") is request.headers.get("content-length") is None
+    assert "x-none" not in request.headers

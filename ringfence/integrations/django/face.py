@@ -22,6 +22,7 @@ from ringfence.errors import ConfigError
 from ringfence.integrations import wsgi
 from ringfence.integrations.drive import drive, performer_from_loop
 from ringfence.integrations.policy import Policy, settle
+from ringfence.integrations.sense import in_place_of
 from ringfence.integrations.settings import Response, Settings
 from ringfence.integrations.visit import Refusal, Visit
 
@@ -85,8 +86,13 @@ class DjangoRequest:
         return str(user.pk) if user is not None and user.is_authenticated else None
 
     def header(self, name: str) -> str | None:
-        """A request header by its name in lower case; None when absent."""
+        """A request header by its name; None when absent."""
         return self.native.headers.get(name)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All headers, by their names in whatever case."""
+        return self.native.headers
 
 
 class Face(wsgi.RateLimits):
@@ -172,11 +178,13 @@ def face() -> Face:
 
 def read_settings(given: Mapping[str, object]) -> Face:
     """Read the setting `RINGFENCE`. Raises `ConfigError` for what makes no sense."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"RINGFENCE is {given!r}; make it a dictionary, as {{'LIMIT': '9/s'}}")
     known = {field.name.upper() for field in fields(Settings)} | {"URL"}
     for name in given:
         if name not in known:
             raise ConfigError(
-                f"RINGFENCE has {name!r}, which is not known; there are {', '.join(sorted(known))}"
+                f"RINGFENCE has {name!r}, which is not known; {in_place_of(name, known)}"
             )
     options: Any = {name.lower(): value for name, value in given.items()}
     return Face(options.pop("url", None), **options)

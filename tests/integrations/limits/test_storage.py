@@ -295,6 +295,12 @@ def test_a_forked_child_counts_on():
     ("uri", "options", "mend"),
     [
         ("ringfence://h:1?speed=9", {}, "unknown option 'speed'"),
+        (
+            "ringfence://h:1?raise_on_outag=true",
+            {},
+            "known are ca, datacenter, raise_on_outage, server_name, timeout, wait",
+        ),
+        ("ringfence://?raise_on_outag=true", {}, "unknown option 'raise_on_outag'"),
         ("ringfence://h:1", {"speed": 9}, "known are raise_on_outage, wait"),
         ("ringfence://h:1?wait=soon", {}, "no number of seconds"),
         ("ringfence://h:1", {"wait": -1}, "no number of seconds"),

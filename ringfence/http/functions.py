@@ -1,0 +1,61 @@
+"""Functions that an application gives as settings, and what they return, looked at.
+
+Told as the application's mistake: the limiter's own complaint about a key would pass as an outage,
+and an outage lets requests through.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+
+from ringfence.errors import ConfigError
+
+__all__ = ["as_text", "require_answer", "require_plain", "texts"]
+
+
+def require_plain(name: str, function: Callable[..., object]) -> None:
+    """Raise `ConfigError` for a function whose call returns no value but what has to be run."""
+    for each in (function, getattr(function, "__call__", None)):  # noqa: B004 - an instance's, too
+        if iscoroutinefunction(each) or isasyncgenfunction(each) or isgeneratorfunction(each):
+            raise ConfigError(
+                f"{name} {getattr(function, '__qualname__', function)!r} must be a plain function: "
+                "nobody would await it, or iterate over it; write def without async or yield, and "
+                "have what it awaits found out before, as by a middleware outside"
+            )
+
+
+def require_answer(name: str, value: object) -> object:
+    """Return what a function said; raises `ConfigError` when that is still to be awaited."""
+    if isinstance(value, Awaitable):
+        if hasattr(value, "close"):
+            value.close()  # Or Python would warn that it was never awaited.
+        raise ConfigError(f"{name} returned {value!r}, which nobody awaits; return the value")
+    return value
+
+
+def texts(name: str, function: Callable[..., object]) -> Callable[..., str | None]:
+    """Make a function that names something return text. Raises `ConfigError` for none."""
+    if not callable(function):
+        raise ConfigError(f"{name} {function!r} is no function; give one that takes the request")
+    require_plain(name, function)
+
+    def read(*args: object) -> str | None:
+        value = function(*args)
+        return value if value is None or type(value) is str else as_text(name, value)
+
+    return read
+
+
+def as_text(name: str, value: object) -> str:
+    """Write what names something, such as a number or a UUID, as text.
+
+    Raises `ConfigError` for what is no name. An address in memory above all: it is another one for
+    each request, so that nothing would ever be limited.
+    """
+    require_answer(name, value)
+    kind = type(value)
+    is_blank = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    if is_blank or callable(value) or isinstance(value, bytes | bytearray | memoryview | Iterator):
+        raise ConfigError(
+            f"{name} returned {value!r}, which names nothing; return text, a number, a UUID or None"
+        )
+    return str(value)
