@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.exchange import Exchange, Problem, Response
 from ringfence.gateway.metrics import decided
+from ringfence.gateway.plain_paths import plain_path
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
@@ -34,7 +35,7 @@ class ForwardAuth:
         self._uri_header = settings.uri_header.lower()
         self._method_header = settings.method_header.lower()
         self._exempt_methods = frozenset(method.upper() for method in settings.exempt_methods)
-        self._exempt_paths = tuple(settings.exempt_paths)
+        self._exempt_paths = tuple([plain_path(each) for each in settings.exempt_paths])
         self._keys = Keys(settings.auth, settings.addresses)
 
     async def answer(self, exchange: Exchange) -> Response:
@@ -59,7 +60,7 @@ class ForwardAuth:
     def _original(self, exchange: Exchange) -> "_Original":
         uri = exchange.header(self._uri_header) or "/"
         method = exchange.header(self._method_header) or exchange.method
-        return _Original(exchange, method.upper(), uri.partition("?")[0])
+        return _Original(exchange, method.upper(), plain_path(uri))
 
     def _denial(self, query: str) -> int:
         """Read what the proxy wants to hear; other parameters are the client's own."""
