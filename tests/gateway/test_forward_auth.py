@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Response
+from ringfence.gateway.exchange import UNREADABLE, Response
 from tests.gateway.gateway import api, ask, header, told
 
 
@@ -154,6 +154,15 @@ async def test_all_spellings_of_a_path_are_one() -> None:
         answers = [await auth(gateway, x_forwarded_uri=spelt) for spelt in SPELLINGS]
 
     assert [each.status for each in answers] == [200, 200, 429, 429, 429, 429, 429]
+
+
+async def test_a_path_that_cannot_be_read_is_denied_and_never_taken_for_another() -> None:
+    async with api() as gateway:
+        answer = await auth(gateway, x_forwarded_uri=UNREADABLE)
+        asked = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
+
+    assert (answer.status, asked.status) == (429, 403)
+    assert "escape" in told(answer)["detail"]
 
 
 async def test_exempt_paths_may_be_spelt_as_browsers_show_them_or_send_them() -> None:

@@ -90,6 +90,14 @@ def test_who_may_ask_what(shared: Gateway) -> None:
     assert fetch(f"{shared.url}/healthz").status == 200
 
 
+def test_a_path_in_bytes_that_no_header_should_have_is_not_taken_for_the_root(
+    shared: Gateway,
+) -> None:
+    sent = BEARER | {"X-Forwarded-Uri": "/login?\xff"}
+
+    assert fetch(f"{shared.url}/v1/auth", headers=sent).status == 429
+
+
 def test_grpc_callers_are_told_what_is_wrong(shared: Gateway) -> None:
     metadata = [("authorization", BEARER["Authorization"])]
     path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
