@@ -15,7 +15,6 @@ from ringfence.gateway.plain_paths import plain_path
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
-from ringfence.http.keys import Keys
 
 __all__ = ["ForwardAuth"]
 
@@ -36,7 +35,7 @@ class ForwardAuth:
         self._method_header = settings.method_header.lower()
         self._exempt_methods = frozenset(method.upper() for method in settings.exempt_methods)
         self._exempt_paths = tuple([plain_path(each) for each in settings.exempt_paths])
-        self._keys = Keys(settings.auth, settings.addresses)
+        self._keys = settings.keys
 
     async def answer(self, exchange: Exchange) -> Response:
         """Check the request that an exchange describes."""

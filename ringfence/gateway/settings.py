@@ -26,6 +26,8 @@ __all__ = ["HTTP_PORT", "GatewaySettings", "load_gateway_settings"]
 HTTP_PORT = 7180
 _GRPC_PORT = 7181
 _PREFIX = "RINGFENCE_GATEWAY_"
+_SOURCES = ("ip", "path", "method", "host")
+"""What a proxy tells of a request, beside its headers."""
 _PATHS = ("tokens", "tls_cert", "tls_key", "tls_client_ca")
 
 
@@ -109,6 +111,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     @property
+    def keys(self) -> Keys:
+        """How the descriptors of `/v1/auth` are read."""
+        addresses = self.addresses
+        try:
+            return Keys(self.auth, addresses, only=_SOURCES)
+        except ConfigError as error:
+            raise ConfigError(f"auth: {error}") from error
+
+    @property
     def grpc_at(self) -> Address | None:
         """Where gRPC is served; None when it is not."""
         return _address_of("grpc", self.grpc) if self.grpc else None
@@ -182,7 +193,7 @@ def _validate(settings: GatewaySettings) -> None:
         )
     parse_url(settings.cluster)
     _validate_numbers(settings)
-    Keys(settings.auth, settings.addresses)
+    _ = settings.keys  # Raises for those that mean nothing.
     if settings.deny_status not in (403, 429):
         raise ConfigError(f"deny_status {settings.deny_status}: choose 429 or 403")
     if bool(settings.tls_cert) != bool(settings.tls_key):
