@@ -6,6 +6,7 @@ What is not told suits a sidecar on loopback, where no token is asked for.
 import os
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 
 from ringfence.client.url import ENVIRONMENT, parse_address, parse_url
 from ringfence.errors import ConfigError
+from ringfence.gateway.tls_files import check_tls_files
 from ringfence.http.addresses import ClientAddress
 from ringfence.http.headers import HeaderStyle
 from ringfence.http.keys import Keys
@@ -204,6 +206,10 @@ def _validate(settings: GatewaySettings) -> None:
         file = getattr(settings, name)
         if file and not Path(file).is_file():
             raise ConfigError(f"{name}: {file}: no such file")
+    if settings.tls_cert:
+        check_tls_files(
+            settings.tls_cert, settings.tls_key, settings.tls_client_ca, datetime.now(UTC)
+        )
     places = [settings.listen_at, *([settings.grpc_at] if settings.grpc_at else [])]
     beyond = [host for host, _ in places if not _is_loopback(host)]
     if beyond and not (settings.tokens or settings.tls_client_ca):
