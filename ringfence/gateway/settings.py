@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import EnumMeta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ _GRPC_PORT = 7181
 _PREFIX = "RINGFENCE_GATEWAY_"
 _SOURCES = ("ip", "path", "method", "host")
 """What a proxy tells of a request, beside its headers."""
+_NOT_IN_ENUM = "Invalid enum value "
 _PATHS = ("tokens", "tls_cert", "tls_key", "tls_client_ca")
 
 
@@ -183,7 +185,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         try:
             told[name] = msgspec.convert(text, fields[name].type, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"environment: {variable}={text!r}: {error}") from error
+            what = _enum_mended(name, str(error)) or error
+            raise ConfigError(f"environment: {variable}={text!r}: {what}") from error
     return told
 
 
@@ -244,7 +247,8 @@ def _address_of(name: str, text: str) -> Address:
         host, port = parse_address(text)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-    if port < 1:
+    # An address without a port has that of nodes, where no gateway belongs.
+    if port < 1 or text.rpartition("]")[2].count(":") != 1:
         raise ConfigError(f"{name}: no port in {text!r}; write HOST:PORT")
     return host, port
 
@@ -258,8 +262,19 @@ def _is_loopback(host: str) -> bool:
 
 def _mended(error: msgspec.ValidationError) -> str:
     text = str(error)
-    if "unknown field" not in text:
-        return text
-    name = text.split("`")[1]
-    known = [field.name for field in msgspec.structs.fields(GatewaySettings)]
-    return f"there is no setting {name!r}; {suggest(name, known)}"
+    if "unknown field" in text:
+        name = text.split("`")[1]
+        known = [field.name for field in msgspec.structs.fields(GatewaySettings)]
+        return f"there is no setting {name!r}; {suggest(name, known)}"
+    what, _, place = text.removesuffix("`").partition(" - at `$.")
+    return _enum_mended(place, what) or text
+
+
+def _enum_mended(name: str, what: str) -> str | None:
+    """Say which words there are, when `what` is about one that is none of them."""
+    kinds = {field.name: field.type for field in msgspec.structs.fields(GatewaySettings)}
+    kind = kinds.get(name)
+    if not (isinstance(kind, EnumMeta) and what.startswith(_NOT_IN_ENUM)):
+        return None
+    word = what.removeprefix(_NOT_IN_ENUM)
+    return f"{name}: {word} is not known; {suggest(word, map(str, kind))}"

@@ -73,7 +73,8 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
         respawn_interval=0.5,
         workers_kill_timeout=10,
     )
-    logger.info("the gateway listens on %s, and for gRPC on %s", settings.listen, settings.grpc)
+    grpc = f"for gRPC on {settings.grpc}" if settings.grpc else "not for gRPC"
+    logger.info("the gateway listens on %s, and %s", settings.listen, grpc)
     try:
         server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
     except FatalError as error:

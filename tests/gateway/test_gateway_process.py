@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.keys import write_keys
 from ringfence.wire.hello import token_digest
-from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, until
+from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
 from tests.node.test_serve import PATIENCE, ROOT, asked, nodes, ringfence, started
 
 JSON = {"Content-Type": "application/json"}
@@ -367,3 +367,14 @@ def test_a_port_that_somebody_has_is_named() -> None:
 
     assert status == 2
     assert f"cannot listen on {address}" in err
+
+
+def test_a_gateway_without_grpc_says_so(tmp_path: Path) -> None:
+    [port] = free_tcp_ports(1)
+    words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
+    log = tmp_path / "gateway.log"
+    listen = ["--listen", f"127.0.0.1:{port}"]
+    with program([sys.executable, "-m", "node.entry", *words, *listen], log):
+        until(lambda: "listens on" in log.read_text("utf-8"))
+
+    assert f"listens on 127.0.0.1:{port}, and not for gRPC" in log.read_text("utf-8")
