@@ -30,7 +30,8 @@ __all__ = ["run_gateway"]
 
 logger = logging.getLogger("ringfence.gateway")
 
-_LARGEST_HEADERS = 32_768
+_LARGEST_HEADERS = 65_536
+"""More than proxies take from clients, with what they add: nginx lets pass what we refuse."""
 _LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
 """Granian's own lines go where ours go."""
 

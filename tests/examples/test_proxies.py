@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import pytest
 
 from tests.examples.cluster import EXAMPLES
 from tests.gateway.processes import Gateway, Reply, fetch, free_tcp_ports, gateway, program, until
-from tests.node.test_serve import nodes
+from tests.node.test_serve import PATIENCE, nodes
 
 SYSTEM = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
 """Where Debian keeps servers."""
@@ -123,6 +124,32 @@ def test_the_proxy_asks_whatever_host_the_client_names(proxies: Proxies, proxy: 
 
     assert [each.status for each in replies] == [200, 200]
     assert [each.headers["x-ratelimit-remaining"] for each in replies] == ["2", "1"]
+
+
+@pytest.mark.parametrize(("proxy", "status"), [("nginx", 429), ("caddy", 400), ("haproxy", 400)])
+def test_a_path_in_bytes_that_are_not_ascii_is_not_let_pass(
+    proxies: Proxies, proxy: str, status: int
+) -> None:
+    assert raw_status(proxies, proxy, b"GET /page?b=\xff HTTP/1.1\r\nHost: x\r\n\r\n") == status
+
+
+def test_headers_as_large_as_nginx_takes_are_counted_all_the_same(proxies: Proxies) -> None:
+    proxies.forget()
+    small = b"GET /page HTTP/1.1\r\nHost: x\r\nY: " + b"y" * 900 + b"\r\n"
+    large = b"".join(b"X-%d: " % number + b"x" * 8150 + b"\r\n" for number in range(4))
+
+    statuses = [raw_status(proxies, "nginx", small + large + b"\r\n") for _ in range(4)]
+
+    assert statuses == [200, 200, 200, 429]
+
+
+def raw_status(proxies: Proxies, proxy: str, request: bytes) -> int:
+    """Send bytes as they are; the status of the answer."""
+    host, _, port = proxies.urls[proxy].removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+        connection.sendall(request)
+        line = connection.makefile("rb").readline()
+    return int(line.split()[1])
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
