@@ -47,7 +47,7 @@ from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.rules import Rule, RuleSet
-from ringfence.transport.interface import Address, Connection, Transport
+from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
     Answer,
     Borrow,
@@ -102,6 +102,8 @@ _DAY_NS = 86_400_000_000_000
 
 class Node:
     """One member of the cluster. Build it, then `run` it on a transport that calls `accept`."""
+
+    _seal: Seal | None = None
 
     def __init__(
         self,
@@ -316,9 +318,11 @@ class Node:
             self._peers.close()
         transport.flush()
 
-    def accept(self, connection: Connection) -> Session:
-        """Take an incoming connection."""
-        assert self._transport is not None
+    def accept(self, connection: Connection) -> Handler:
+        """Take an incoming connection; one that comes before `run` may try again at once."""
+        if self._transport is None or self._nursery is None:
+            self.refused("starting")
+            return _TooEarly(self.name)
         session = Session(self, self._transport, connection)
         self._sessions[id(session)] = session
         return session
@@ -342,7 +346,8 @@ class Node:
     def change_access(self, access: Access) -> None:
         """Take other keys and tokens; connections that stand stay."""
         self._access = access
-        self._seal.change_keys(access.cluster_keys)
+        if self._seal is not None:  # Else `run` makes one of these.
+            self._seal.change_keys(access.cluster_keys)
 
     def _uptime(self) -> int:
         """Nanoseconds that the node has run: membership counts its timers by them."""
@@ -809,6 +814,22 @@ class Node:
             if link.name and self._gossiping is not None:
                 with suppress(KeyError):
                     self._gossiping.report_unreachable(link.name)
+
+
+class _TooEarly:
+    """The `Handler` of a connection that nobody could serve yet."""
+
+    def __init__(self, name: NodeId) -> None:
+        self._name = name
+
+    def on_open(self, connection: Connection) -> None:
+        connection.close(ErrorCode.OVERLOADED, f"node {self._name} is starting; try again")
+
+    def on_message(self, payload: bytes) -> None:
+        """Whoever sends meanwhile is told by the close."""
+
+    def on_close(self, code: int, reason: str) -> None:
+        """Nothing is kept of it."""
 
 
 def _state_of(record: Record) -> str:

@@ -1,6 +1,7 @@
 """The group of verbs, and how errors become one line and an exit status."""
 
 import errno
+import logging
 import os
 import sys
 from contextlib import suppress
@@ -81,6 +82,8 @@ def ringfence() -> None:
 
 def main() -> None:
     """Run the command; every foreseen error is one message without a traceback."""
+    # Verbs tell what went wrong themselves; those that log set their own handler up.
+    logging.getLogger("ringfence").addHandler(logging.NullHandler())
     try:
         status = ringfence.main(standalone_mode=False)
         sys.stdout.flush()

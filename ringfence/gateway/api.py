@@ -50,8 +50,8 @@ _POST = ("POST",)
 @dataclass(frozen=True, slots=True)
 class _Route:
     methods: tuple[str, ...]
-    scope: Scope | None
-    """None for what everybody may ask."""
+    scopes: tuple[Scope, ...]
+    """Any of them suffices; none is needed when there is none."""
     answer: _Answer
 
 
@@ -77,19 +77,19 @@ class Api:
         self._document = Response(200, document(settings, with_tokens=not tokens.is_open))
         auth = ForwardAuth(limiter, settings, self.counters)
         self._routes = {
-            "/v1/check": _Route(_POST, Scope.CHECK, self._check),
-            "/v1/peek": _Route(_POST, Scope.READ, self._peek),
-            "/v1/refund": _Route(_POST, Scope.CHECK, self._refund),
-            "/v1/reset": _Route(_POST, Scope.ADMIN, self._reset),
-            "/v1/acquire": _Route(_POST, Scope.CHECK, self._acquire),
-            "/v1/auth": _Route(_GET, Scope.CHECK, auth.answer),
-            "/metrics": _Route(_GET, Scope.READ, self._tell_metrics),
-            "/v1/counters": _Route(_GET, Scope.READ, self._tell_counters),
-            "/shouldAllowRequest": _Route(_POST, Scope.CHECK, self._should_allow),
-            "/json": _Route(_POST, Scope.CHECK, self._envoy_json),
-            "/openapi.json": _Route(_GET, None, self._describe),
-            "/healthz": _Route(_GET, None, self._healthz),
-            "/readyz": _Route(_GET, None, self._readyz),
+            "/v1/check": _Route(_POST, (Scope.CHECK,), self._check),
+            "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.READ), self._peek),
+            "/v1/refund": _Route(_POST, (Scope.CHECK,), self._refund),
+            "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
+            "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
+            "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),
+            "/metrics": _Route(_GET, (Scope.READ,), self._tell_metrics),
+            "/v1/counters": _Route(_GET, (Scope.READ,), self._tell_counters),
+            "/shouldAllowRequest": _Route(_POST, (Scope.CHECK,), self._should_allow),
+            "/json": _Route(_POST, (Scope.CHECK,), self._envoy_json),
+            "/openapi.json": _Route(_GET, (), self._describe),
+            "/healthz": _Route(_GET, (), self._healthz),
+            "/readyz": _Route(_GET, (), self._readyz),
         }
 
     async def answer(self, exchange: Exchange) -> Response:
@@ -123,12 +123,12 @@ class Api:
         if exchange.method not in route.methods:
             allowed = ", ".join(route.methods)
             raise Problem(405, f"only {allowed} here", [("Allow", allowed)])
-        if route.scope is not None:
-            self._admit(exchange, route.scope)
+        if route.scopes:
+            self._admit(exchange, route.scopes)
         self.counters[exchange.path] += 1
         return await route.answer(exchange)
 
-    def _admit(self, exchange: Exchange, needed: Scope) -> None:
+    def _admit(self, exchange: Exchange, needed: tuple[Scope, ...]) -> None:
         scopes = self._tokens.scopes_of(exchange.header("authorization"))
         if scopes is None:
             raise Problem(
@@ -136,8 +136,8 @@ class Api:
                 "send Authorization: Bearer NAME.SECRET with a token that the gateway knows",
                 [("WWW-Authenticate", 'Bearer realm="ringfence"')],
             )
-        if needed not in scopes:
-            raise Problem(403, f"the token lacks the scope {needed}")
+        if scopes.isdisjoint(needed):
+            raise Problem(403, f"the token lacks the scope {' or '.join(needed)}")
 
     def _cannot(self, why: str) -> Response:
         self.counters["refused_no_cluster"] += 1

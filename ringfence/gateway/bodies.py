@@ -183,7 +183,8 @@ def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Bo
             raw = _whole(decode(body))
             return msgspec.convert(raw, _kind_of(raw, kinds))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, f"the body cannot be read: {error}", cause="bad_body") from error
+        why = f"the body cannot be read: {_mended(str(error))}"
+        raise Problem(400, why, cause="bad_body") from error
 
 
 def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
@@ -255,6 +256,21 @@ def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
         if isinstance(raw, dict) and telling in raw:
             return kind
     return kinds[0]
+
+
+def _mended(why: str) -> str:
+    """Say what to write, where msgspec's words leave one guessing."""
+    what, _, place = why.removesuffix("`").partition(" - at `$.")
+    if place == "limit" and "matching regex" in what:
+        return (
+            'limit is AMOUNT/PERIOD, as in "100/minute" or "300/3 hour fixed_window": the period '
+            "is second, minute, hour, day or week, and an algorithm may follow"
+        )
+    if place == "key" and "`array`" in what:
+        return 'key is a list of strings, as in ["user", "42"]'
+    if place.startswith("checks[") and what.endswith(("`limit`", "`key`")):
+        return f"checks takes domain, descriptors and cost only; ask for a limit alone ({why})"
+    return why
 
 
 def _whole(raw: Any) -> Any:

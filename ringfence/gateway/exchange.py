@@ -12,9 +12,11 @@ from typing import Protocol
 
 from ringfence.http.bodies import PROBLEM_JSON
 
-__all__ = ["JSON", "Body", "Exchange", "Problem", "Response", "bounded_body"]
+__all__ = ["JSON", "UNREADABLE", "Body", "Exchange", "Problem", "Response", "bounded_body"]
 
 JSON = "application/json"
+UNREADABLE = "\ufffd"
+"""Stands for a header that is not ASCII."""
 
 _Headers = list[tuple[str, str]]
 
@@ -63,7 +65,7 @@ class Exchange:
     peer: str
     """Address of the connection's other end, without its port; empty over a Unix socket."""
     header: Callable[[str], str | None]
-    """A header by its name in lower case, its lines joined by commas."""
+    """A header by its name in lower case, its lines joined by commas; `UNREADABLE` when none is."""
     body: Callable[[], Awaitable[bytes]]
     """Raises `Problem` when it is too large or takes too long."""
 

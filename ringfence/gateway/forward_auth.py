@@ -9,12 +9,12 @@ from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from ringfence.client.limiter import Limiter
-from ringfence.gateway.exchange import Exchange, Problem, Response
+from ringfence.gateway.exchange import UNREADABLE, Exchange, Problem, Response
 from ringfence.gateway.metrics import decided
+from ringfence.gateway.plain_paths import plain_path
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
-from ringfence.http.keys import Keys
 
 __all__ = ["ForwardAuth"]
 
@@ -34,13 +34,19 @@ class ForwardAuth:
         self._uri_header = settings.uri_header.lower()
         self._method_header = settings.method_header.lower()
         self._exempt_methods = frozenset(method.upper() for method in settings.exempt_methods)
-        self._exempt_paths = tuple(settings.exempt_paths)
-        self._keys = Keys(settings.auth, settings.addresses)
+        self._exempt_paths = tuple([plain_path(each) for each in settings.exempt_paths])
+        self._keys = settings.keys
 
     async def answer(self, exchange: Exchange) -> Response:
         """Check the request that an exchange describes."""
         deny_status = self._denial(exchange.query)
-        original = self._original(exchange)
+        uri = exchange.header(self._uri_header) or "/"
+        if uri == UNREADABLE:
+            # Denied and not 400, which proxies take for an outage, and may let pass.
+            raise Problem(
+                deny_status, "the path is not ASCII; escape what is not, as in /caf%C3%A9"
+            )
+        original = self._original(exchange, uri)
         if original.method in self._exempt_methods or self._is_exempt(original.path):
             return Response(200)
         descriptors = self._keys.descriptors(original)
@@ -56,10 +62,9 @@ class ForwardAuth:
         body = refused_body(replace(Refused.of(decision, accept), status=deny_status))
         return Response(deny_status, body.content, body.content_type, headers)
 
-    def _original(self, exchange: Exchange) -> "_Original":
-        uri = exchange.header(self._uri_header) or "/"
+    def _original(self, exchange: Exchange, uri: str) -> "_Original":
         method = exchange.header(self._method_header) or exchange.method
-        return _Original(exchange, method.upper(), uri.partition("?")[0])
+        return _Original(exchange, method.upper(), plain_path(uri))
 
     def _denial(self, query: str) -> int:
         """Read what the proxy wants to hear; other parameters are the client's own."""

@@ -15,6 +15,7 @@ from ringfence.gateway.grpc_port import Answer, GrpcPort, Refusal, Status
 from ringfence.gateway.http2_heads import Head
 from ringfence.gateway.rls import BadRequest, RateLimitService
 from ringfence.gateway.settings import GatewaySettings
+from ringfence.gateway.tls_files import tls_context
 from ringfence.gateway.tokens import Scope, Tokens
 from ringfence.transport.interface import Address
 
@@ -67,14 +68,7 @@ class GrpcServer:
         settings = self._settings
         if not settings.tls_cert:
             return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(settings.tls_cert, settings.tls_key)
-            if settings.tls_client_ca:
-                context.load_verify_locations(settings.tls_client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except OSError as error:  # That of a file, or one that is no certificate.
-            raise ConfigError(f"tls_cert, tls_key or tls_client_ca: {error}") from error
+        context = tls_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
         context.set_alpn_protocols(["h2"])
         return context
 

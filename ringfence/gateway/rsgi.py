@@ -9,14 +9,17 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Body, Exchange, Problem, Response, bounded_body
+from ringfence.gateway.exchange import UNREADABLE, Body, Exchange, Problem, Response, bounded_body
 
 __all__ = ["HttpProtocol", "HttpScope", "serve_http"]
 
 
 class _Headers(Protocol):
     def get_all(self, key: str) -> list[str]:
-        """Every line of a header."""
+        """Every line of a header that is ASCII throughout."""
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is such a header, in whatever bytes."""
 
 
 class HttpScope(Protocol):
@@ -73,7 +76,10 @@ async def serve_http(
 
     def header(name: str) -> str | None:
         lines = scope.headers.get_all(name)
-        return ", ".join(lines) if lines else None
+        if lines:
+            return ", ".join(lines)
+        # What was sent and cannot be read is not absent: absent things go uncounted.
+        return UNREADABLE if name in scope.headers else None
 
     is_unread = scope.method == "POST"
 

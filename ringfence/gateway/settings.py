@@ -6,6 +6,8 @@ What is not told suits a sidecar on loopback, where no token is asked for.
 import os
 import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import EnumMeta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import msgspec
 
 from ringfence.client.url import ENVIRONMENT, parse_address, parse_url
 from ringfence.errors import ConfigError
+from ringfence.gateway.tls_files import check_tls_files
 from ringfence.http.addresses import ClientAddress
 from ringfence.http.headers import HeaderStyle
 from ringfence.http.keys import Keys
@@ -26,6 +29,9 @@ __all__ = ["HTTP_PORT", "GatewaySettings", "load_gateway_settings"]
 HTTP_PORT = 7180
 _GRPC_PORT = 7181
 _PREFIX = "RINGFENCE_GATEWAY_"
+_SOURCES = ("ip", "path", "method", "host")
+"""What a proxy tells of a request, beside its headers."""
+_NOT_IN_ENUM = "Invalid enum value "
 _PATHS = ("tokens", "tls_cert", "tls_key", "tls_client_ca")
 
 
@@ -109,6 +115,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     @property
+    def keys(self) -> Keys:
+        """How the descriptors of `/v1/auth` are read."""
+        addresses = self.addresses
+        try:
+            return Keys(self.auth, addresses, only=_SOURCES)
+        except ConfigError as error:
+            raise ConfigError(f"auth: {error}") from error
+
+    @property
     def grpc_at(self) -> Address | None:
         """Where gRPC is served; None when it is not."""
         return _address_of("grpc", self.grpc) if self.grpc else None
@@ -170,7 +185,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         try:
             told[name] = msgspec.convert(text, fields[name].type, strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"environment: {variable}={text!r}: {error}") from error
+            what = _enum_mended(name, str(error)) or error
+            raise ConfigError(f"environment: {variable}={text!r}: {what}") from error
     return told
 
 
@@ -182,7 +198,7 @@ def _validate(settings: GatewaySettings) -> None:
         )
     parse_url(settings.cluster)
     _validate_numbers(settings)
-    Keys(settings.auth, settings.addresses)
+    _ = settings.keys  # Raises for those that mean nothing.
     if settings.deny_status not in (403, 429):
         raise ConfigError(f"deny_status {settings.deny_status}: choose 429 or 403")
     if bool(settings.tls_cert) != bool(settings.tls_key):
@@ -193,6 +209,10 @@ def _validate(settings: GatewaySettings) -> None:
         file = getattr(settings, name)
         if file and not Path(file).is_file():
             raise ConfigError(f"{name}: {file}: no such file")
+    if settings.tls_cert:
+        check_tls_files(
+            settings.tls_cert, settings.tls_key, settings.tls_client_ca, datetime.now(UTC)
+        )
     places = [settings.listen_at, *([settings.grpc_at] if settings.grpc_at else [])]
     beyond = [host for host, _ in places if not _is_loopback(host)]
     if beyond and not (settings.tokens or settings.tls_client_ca):
@@ -227,7 +247,8 @@ def _address_of(name: str, text: str) -> Address:
         host, port = parse_address(text)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-    if port < 1:
+    # An address without a port has that of nodes, where no gateway belongs.
+    if port < 1 or text.rpartition("]")[2].count(":") != 1:
         raise ConfigError(f"{name}: no port in {text!r}; write HOST:PORT")
     return host, port
 
@@ -241,8 +262,19 @@ def _is_loopback(host: str) -> bool:
 
 def _mended(error: msgspec.ValidationError) -> str:
     text = str(error)
-    if "unknown field" not in text:
-        return text
-    name = text.split("`")[1]
-    known = [field.name for field in msgspec.structs.fields(GatewaySettings)]
-    return f"there is no setting {name!r}; {suggest(name, known)}"
+    if "unknown field" in text:
+        name = text.split("`")[1]
+        known = [field.name for field in msgspec.structs.fields(GatewaySettings)]
+        return f"there is no setting {name!r}; {suggest(name, known)}"
+    what, _, place = text.removesuffix("`").partition(" - at `$.")
+    return _enum_mended(place, what) or text
+
+
+def _enum_mended(name: str, what: str) -> str | None:
+    """Say which words there are, when `what` is about one that is none of them."""
+    kinds = {field.name: field.type for field in msgspec.structs.fields(GatewaySettings)}
+    kind = kinds.get(name)
+    if not (isinstance(kind, EnumMeta) and what.startswith(_NOT_IN_ENUM)):
+        return None
+    word = what.removeprefix(_NOT_IN_ENUM)
+    return f"{name}: {word} is not known; {suggest(word, map(str, kind))}"

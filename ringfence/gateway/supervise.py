@@ -30,7 +30,8 @@ __all__ = ["run_gateway"]
 
 logger = logging.getLogger("ringfence.gateway")
 
-_LARGEST_HEADERS = 32_768
+_LARGEST_HEADERS = 65_536
+"""More than proxies take from clients, with what they add: nginx lets pass what we refuse."""
 _LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
 """Granian's own lines go where ours go."""
 
@@ -73,7 +74,8 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
         respawn_interval=0.5,
         workers_kill_timeout=10,
     )
-    logger.info("the gateway listens on %s, and for gRPC on %s", settings.listen, settings.grpc)
+    grpc = f"for gRPC on {settings.grpc}" if settings.grpc else "not for gRPC"
+    logger.info("the gateway listens on %s, and %s", settings.listen, grpc)
     try:
         server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
     except FatalError as error:

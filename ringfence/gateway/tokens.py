@@ -22,20 +22,20 @@ class Scope(StrEnum):
     """What a token lets its bearer do."""
 
     CHECK = "check"
-    """Spend, give back, wait, ask; what proxies need."""
-    READ = "read"
+    """Spend, give back, wait, look, ask; what proxies need."""
+    READ = "observe"
     """Look without spending, read counters."""
-    ADMIN = "admin"
+    RESET = "reset"
     """Forget counters."""
 
 
 _MEANINGS = {
-    "check": {Scope.CHECK, Scope.READ},
-    "read": {Scope.READ},
-    "admin": {Scope.ADMIN},
-    # What nodes call the same.
-    "observe": {Scope.READ},
-    "reset": {Scope.ADMIN},
+    "check": Scope.CHECK,
+    "observe": Scope.READ,
+    "reset": Scope.RESET,
+    "read": Scope.READ,
+    # On nodes it does more, here no more than `reset`.
+    "admin": Scope.RESET,
 }
 
 
@@ -97,4 +97,4 @@ def _read(name: str, record: _Record) -> tuple[bytes, frozenset[Scope]]:
     odd = [scope for scope in record.scopes if scope not in _MEANINGS]
     if odd:
         raise ValueError(f"token {name!r}: unknown scope {odd[0]!r}; known: {', '.join(_MEANINGS)}")
-    return digest, frozenset().union(*[_MEANINGS[scope] for scope in record.scopes])
+    return digest, frozenset([_MEANINGS[scope] for scope in record.scopes])

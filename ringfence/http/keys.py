@@ -14,7 +14,7 @@ A request that lacks a part (no user, no such header) does not meet the key at a
 without never share one budget.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Protocol, TypeAlias
 
@@ -83,10 +83,20 @@ class Keys:
     """Reads descriptors from requests. Raises `ConfigError` for names that mean nothing."""
 
     def __init__(
-        self, spec: KeySpec, addresses: ClientAddress, *, user: KeyFunction | None = None
+        self,
+        spec: KeySpec,
+        addresses: ClientAddress,
+        *,
+        user: KeyFunction | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
-        """`user` names the user where the request's own word is not the one to take."""
+        """`user` names the user where the request's own word is not the one to take.
+
+        `only` are the names that there are, where requests do not have all of them and settings
+        cannot hold functions.
+        """
         self._addresses = addresses
+        self._only = only
         self._user: _Read = (lambda request: request.user) if user is None else texts("user", user)
         self._asks_user = False
         self._is_told_user = user is not None
@@ -164,11 +174,18 @@ class Keys:
             "method": lambda request: request.method,
             "host": lambda request: request.header("host"),
         }
+        if self._only is not None:
+            known = {each: known[each] for each in self._only}
         if name in known:
             self._asks_user = self._asks_user or name in ("user", "user_or_ip")
             return known[name]
         near = get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else "write your own as a function"
+        if near:
+            hint = f"did you mean {near[0]!r}?"
+        elif self._only is not None:
+            hint = "a proxy that knows more can tell it in a header"
+        else:
+            hint = "write your own as a function"
         raise ConfigError(
             f"key {name!r} is not known; there are {', '.join(known)} and header:NAME; {hint}"
         )

@@ -1,8 +1,10 @@
 """examples/nginx, caddy and haproxy: real proxies before gateways of one cluster."""
 
 import os
+import signal
+import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.examples.cluster import EXAMPLES
 from tests.gateway.processes import Gateway, Reply, fetch, free_tcp_ports, gateway, program, until
-from tests.node.test_serve import nodes
+from tests.node.test_serve import PATIENCE, nodes
 
 SYSTEM = {"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
 """Where Debian keeps servers."""
@@ -44,9 +46,11 @@ def configured(folder: str, directory: Path, ports: dict[str, int]) -> Path:
     for file in (EXAMPLES / folder).iterdir():
         text = file.read_text("utf-8")
         for shipped, free in ports.items():
-            text = text.replace(f"127.0.0.1:{shipped}", f"127.0.0.1:{free}")
+            for place in ("127.0.0.1:", "http://:"):
+                text = text.replace(f"{place}{shipped}", f"{place}{free}")
         # The machine that runs this may be busy.
         text = text.replace("250ms", "5s").replace("timeout = 250", "timeout = 5000")
+        text = text.replace("timeout 1s", "timeout 5s")
         (copy / file.name).write_text(text, "utf-8")
     return copy
 
@@ -113,6 +117,42 @@ def test_one_budget_holds_over_all_of_them(proxies: Proxies) -> None:
 
 
 @pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
+def test_the_proxy_asks_whatever_host_the_client_names(proxies: Proxies, proxy: str) -> None:
+    proxies.forget()
+
+    replies = [proxies.get(proxy, host=name) for name in ("localhost", "example.org")]
+
+    assert [each.status for each in replies] == [200, 200]
+    assert [each.headers["x-ratelimit-remaining"] for each in replies] == ["2", "1"]
+
+
+@pytest.mark.parametrize(("proxy", "status"), [("nginx", 429), ("caddy", 400), ("haproxy", 400)])
+def test_a_path_in_bytes_that_are_not_ascii_is_not_let_pass(
+    proxies: Proxies, proxy: str, status: int
+) -> None:
+    assert raw_status(proxies, proxy, b"GET /page?b=\xff HTTP/1.1\r\nHost: x\r\n\r\n") == status
+
+
+def test_headers_as_large_as_nginx_takes_are_counted_all_the_same(proxies: Proxies) -> None:
+    proxies.forget()
+    small = b"GET /page HTTP/1.1\r\nHost: x\r\nY: " + b"y" * 900 + b"\r\n"
+    large = b"".join(b"X-%d: " % number + b"x" * 8150 + b"\r\n" for number in range(4))
+
+    statuses = [raw_status(proxies, "nginx", small + large + b"\r\n") for _ in range(4)]
+
+    assert statuses == [200, 200, 200, 429]
+
+
+def raw_status(proxies: Proxies, proxy: str, request: bytes) -> int:
+    """Send bytes as they are; the status of the answer."""
+    host, _, port = proxies.urls[proxy].removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
+        connection.sendall(request)
+        line = connection.makefile("rb").readline()
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
 def test_a_client_that_calls_itself_otherwise_is_counted_all_the_same(
     proxies: Proxies, proxy: str
 ) -> None:
@@ -131,3 +171,30 @@ def test_a_client_that_calls_itself_otherwise_is_counted_all_the_same(
     ]
 
     assert statuses == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(("proxy", "status"), [("nginx", 200), ("caddy", 504), ("haproxy", 200)])
+def test_a_gateway_that_hangs_holds_nobody_for_long(
+    proxies: Proxies, proxy: str, status: int
+) -> None:
+    with hanging(proxies.gateways):
+        reply = proxies.get(proxy)
+
+    assert reply.status == status
+
+
+@contextmanager
+def hanging(gateways: list[Gateway]) -> Iterator[None]:
+    """Stop gateways in their tracks, with their workers; their ports still take connections."""
+    found = []
+    for each in gateways:
+        main = each.process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text("ascii").split()
+        found += [main, *map(int, children)]
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in found:
+            os.kill(pid, signal.SIGCONT)

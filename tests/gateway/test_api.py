@@ -131,6 +131,9 @@ async def test_msgpack_is_answered_in_msgpack_and_json_on_request() -> None:
         ({"limit": "5 a minute", "key": ["x"]}, "limit"),
         ({"limit": "5/minute", "key": []}, "key"),
         ({"checks": []}, "checks"),
+        ({"limit": "5/minute", "key": "x"}, 'key is a list of strings, as in ["user", "42"]'),
+        ({"limit": "5 per minute", "key": ["x"]}, 'limit is AMOUNT/PERIOD, as in "100/minute"'),
+        ({"checks": [{"limit": "5/minute", "key": ["x"]}]}, "ask for a limit alone"),
         ({"checks": [{"domain": "api"}]}, "checks"),
     ],
 )

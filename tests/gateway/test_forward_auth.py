@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Response
+from ringfence.gateway.exchange import UNREADABLE, Response
 from tests.gateway.gateway import api, ask, header, told
 
 
@@ -128,6 +128,51 @@ async def test_a_path_that_only_begins_like_an_exempt_one_is_counted() -> None:
         answers = [await auth(gateway, x_forwarded_uri="/healthy") for _ in range(4)]
 
     assert answers[3].status == 429
+
+
+SPELLINGS = [
+    "/login",
+    "/static/../login",
+    "/static/%2e%2e/login",
+    "/static%2f..%2flogin?x",
+    "/%6cogin",
+    "//login",
+    "/x/../login#x",
+]
+
+
+@pytest.mark.parametrize("spelt", SPELLINGS)
+async def test_no_spelling_of_a_path_makes_it_exempt(spelt: str) -> None:
+    async with api(exempt_paths=["/static"]) as gateway:
+        answers = [await auth(gateway, x_forwarded_uri=spelt) for _ in range(4)]
+
+    assert answers[3].status == 429
+
+
+async def test_all_spellings_of_a_path_are_one() -> None:
+    async with api(auth=["path+client=ip"]) as gateway:
+        answers = [await auth(gateway, x_forwarded_uri=spelt) for spelt in SPELLINGS]
+
+    assert [each.status for each in answers] == [200, 200, 429, 429, 429, 429, 429]
+
+
+async def test_a_path_that_cannot_be_read_is_denied_and_never_taken_for_another() -> None:
+    async with api() as gateway:
+        answer = await auth(gateway, x_forwarded_uri=UNREADABLE)
+        asked = await auth(gateway, "?deny_status=403", x_forwarded_uri=UNREADABLE)
+
+    assert (answer.status, asked.status) == (429, 403)
+    assert "escape" in told(answer)["detail"]
+
+
+async def test_exempt_paths_may_be_spelt_as_browsers_show_them_or_send_them() -> None:
+    async with api(exempt_paths=["/caf%C3%A9/", "/a b"]) as gateway:
+        answers = [
+            await auth(gateway, x_forwarded_uri=uri)
+            for uri in ("/caf%c3%a9/x", "/a%20b", "/caf%c3%a9") * 2
+        ]
+
+    assert {each.status for each in answers} == {200}
 
 
 async def test_header_fields_come_in_the_style_that_is_set() -> None:

@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.keys import write_keys
 from ringfence.wire.hello import token_digest
-from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, until
+from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
 from tests.node.test_serve import PATIENCE, ROOT, asked, nodes, ringfence, started
 
 JSON = {"Content-Type": "application/json"}
@@ -88,6 +88,14 @@ def test_who_may_ask_what(shared: Gateway) -> None:
     assert [status("/v1/check", LOOKER), status("/v1/peek", LOOKER)] == [403, 200]
     assert [status("/v1/reset", LOOKER), status("/v1/reset", BEARER)] == [403, 200]
     assert fetch(f"{shared.url}/healthz").status == 200
+
+
+def test_a_path_in_bytes_that_no_header_should_have_is_not_taken_for_the_root(
+    shared: Gateway,
+) -> None:
+    sent = BEARER | {"X-Forwarded-Uri": "/login?\xff"}
+
+    assert fetch(f"{shared.url}/v1/auth", headers=sent).status == 429
 
 
 def test_grpc_callers_are_told_what_is_wrong(shared: Gateway) -> None:
@@ -359,3 +367,14 @@ def test_a_port_that_somebody_has_is_named() -> None:
 
     assert status == 2
     assert f"cannot listen on {address}" in err
+
+
+def test_a_gateway_without_grpc_says_so(tmp_path: Path) -> None:
+    [port] = free_tcp_ports(1)
+    words = ["gateway", "--cluster", "ringfence://127.0.0.1:1", "--grpc", ""]
+    log = tmp_path / "gateway.log"
+    listen = ["--listen", f"127.0.0.1:{port}"]
+    with program([sys.executable, "-m", "node.entry", *words, *listen], log):
+        until(lambda: "listens on" in log.read_text("utf-8"))
+
+    assert f"listens on 127.0.0.1:{port}, and not for gRPC" in log.read_text("utf-8")

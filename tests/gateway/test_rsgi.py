@@ -12,6 +12,9 @@ from tests.gateway.gateway import settings_of
 
 
 class Headers:
+    def __contains__(self, key: str) -> bool:
+        return key == "content-length"
+
     def get_all(self, key: str) -> list[str]:
         return ["2"] if key == "content-length" else []
 

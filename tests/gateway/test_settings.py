@@ -47,11 +47,20 @@ def test_grpc_can_be_left_out() -> None:
     [
         ({"cluster": "redis://x"}, "ringfence://"),
         ({"listen": "127.0.0.1:0"}, "listen: no port"),
+        ({"listen": "foo"}, "listen: no port in 'foo'; write HOST:PORT"),
+        ({"listen": "127.0.0.1"}, "listen: no port in '127.0.0.1'"),
+        ({"listen": "::1"}, "listen: no port in '::1'"),
+        ({"grpc": "[::1]"}, "grpc: no port in '[::1]'"),
         ({"listen": "0.0.0.0:80"}, "set tokens"),
         ({"grpc": "[::]:81"}, "set tokens"),
         ({"deny_status": 500}, "choose 429 or 403"),
-        ({"headers": "all"}, "headers"),
+        ({"headers": "all"}, "headers: 'all' is not known; use one of: ietf, x, both, none"),
+        ({"grpc_headers": "boht"}, "grpc_headers: 'boht' is not known; did you mean 'both'?"),
+        ({"override_algorithm": "foo"}, "override_algorithm: 'foo' is not known; use one of: "),
         ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
+        ({"auth": ["client=user"]}, "auth: key 'user' is not known; there are ip, path, method"),
+        ({"auth": ["route"]}, "host and header:NAME; a proxy that knows more can tell it in"),
+        ({"auth": ["path+user_or_ip"]}, "auth: key 'user_or_ip' is not known"),
         ({"trusted_proxies": ["everybody"]}, "no address or network"),
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
         ({"address_header": "via"}, "proxy header"),
@@ -73,6 +82,11 @@ def test_what_makes_no_sense_is_named_with_the_mend(told: dict[str, object], sai
 def test_a_variable_that_sets_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="RINGFENCE_GATEWAY_DOMAINS sets nothing"):
         load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_DOMAINS": "x"})
+
+
+def test_words_that_a_variable_may_have_are_listed() -> None:
+    with pytest.raises(ConfigError, match="HEADERS='all': headers: 'all' is not known; use one of"):
+        load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_HEADERS": "all"})
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from ringfence.errors import ConfigError
 from ringfence.gateway.tokens import Scope, Tokens, load_tokens
 from ringfence.wire.hello import token_digest
+from tests.gateway.gateway import api, ask, told
 
 SECRET = bytes(range(16))
 
@@ -24,17 +25,49 @@ def bearer(name: str = "app", secret: bytes = SECRET) -> str:
 @pytest.mark.parametrize(
     ("scopes", "may"),
     [
-        ('["check"]', {Scope.CHECK, Scope.READ}),
+        ('["check"]', {Scope.CHECK}),
         ('["read"]', {Scope.READ}),
         ('["observe"]', {Scope.READ}),
-        ('["admin"]', {Scope.ADMIN}),
-        ('["check", "reset"]', set(Scope)),
+        ('["admin"]', {Scope.RESET}),
+        ('["check", "reset"]', {Scope.CHECK, Scope.RESET}),
+        ('["check", "read", "reset"]', set(Scope)),
     ],
 )
 def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
     tmp_path: Path, scopes: str, may: set[Scope]
 ) -> None:
     assert load_tokens(file_of(tmp_path, scopes)).scopes_of(bearer()) == may
+
+
+@pytest.mark.parametrize(
+    ("scope", "method", "path", "sufficing"),
+    [
+        ("check", "POST", "/v1/peek", None),
+        ("check", "GET", "/metrics", "observe"),
+        ("check", "GET", "/v1/counters", "observe"),
+        ("check", "POST", "/v1/reset", "reset"),
+        ("observe", "POST", "/v1/peek", None),
+        ("read", "GET", "/metrics", None),
+        ("read", "GET", "/v1/auth", "check"),
+        ("observe", "POST", "/v1/reset", "reset"),
+        ("reset", "POST", "/v1/reset", None),
+        ("admin", "POST", "/v1/peek", "check or observe"),
+        ("admin", "GET", "/v1/counters", "observe"),
+    ],
+)
+async def test_who_may_not_is_told_the_least_scope_that_suffices(
+    tmp_path: Path, scope: str, method: str, path: str, sufficing: str | None
+) -> None:
+    tokens = load_tokens(file_of(tmp_path, f'["{scope}"]'))
+    body = {"domain": "api", "descriptors": [{"client": "x"}]} if method == "POST" else None
+    async with api(tokens) as gateway:
+        answer = await ask(gateway, method, path, body, {"Authorization": bearer()})
+
+    if sufficing is None:
+        assert answer.status == 200
+    else:
+        assert answer.status == 403
+        assert told(answer)["detail"] == f"the token lacks the scope {sufficing}"
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,15 @@ class World:
     started: set[str] = field(default_factory=set)
 
     async def start(
-        self, name: str, *, rules: RuleSet | None = None, datacenter: str = "dc1", zone: str = ""
+        self,
+        name: str,
+        *,
+        rules: RuleSet | None = None,
+        datacenter: str = "dc1",
+        zone: str = "",
+        pause: float = 0.0,
     ) -> Node:
-        """Start a node that joins those that run."""
+        """Start a node that joins those that run, `pause` seconds after it can be reached."""
         if name in self.started:
             self.clock.time += 1_000_000  # No two lives of a node begin in one millisecond.
         self.started.add(name)
@@ -118,6 +124,8 @@ class World:
         async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
             async with trio.open_nursery() as nursery:
                 await nursery.start(transport.run)
+                if pause:
+                    await trio.sleep(pause)
                 await nursery.start(node.run, transport, resolve if others else None)
                 task_status.started(nursery.cancel_scope)
 

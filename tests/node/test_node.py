@@ -1,6 +1,7 @@
 """Several nodes and real embedded clients on a network in memory, on virtual time."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from hashring import shard_of
+from node.access import Access
+from node.node import Node
+from node.settings import NodeSettings
 from ringfence.client.batch import Verdicts
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -67,6 +71,30 @@ async def test_a_client_asks_the_owner_itself(autojump_clock: MockClock) -> None
         assert w.total("forwarded") == 0
         assert w.total("checks") == 50
         assert all(w.count(name, "checks") > 5 for name in NAMES)
+
+
+async def test_who_comes_before_a_node_runs_is_turned_away_and_served_once_it_does(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as w:
+        w.nursery.start_soon(partial(w.start, "b", pause=1.0))
+        await trio.sleep(0.1)
+        async with w.client("b", only=True) as limiter:
+            decision = await limiter.check("api", {"client": "x"})
+        await w.settle()
+
+        assert decision.source is Source.OWNER
+        assert w.count("b", "refused_starting") >= 1
+
+
+async def test_keys_may_change_before_a_node_runs() -> None:
+    access = Access(cluster="ringfence", is_open=True)
+    settings = NodeSettings(name="a", listen="a:7101")
+    node = Node(settings, access, RuleSet(), clock=HandClock(), random=Random(1))
+
+    node.change_access(Access(cluster="ringfence"))
+
+    assert not node.access.is_open
 
 
 async def test_a_request_that_meets_no_rule_never_leaves_the_process(
