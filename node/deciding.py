@@ -13,16 +13,18 @@ import trio
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.borrowing import Borrowing
 from node.counters import Counters
+from node.decided_checks import DecidedChecks
 from node.handoff import Handoff
 from node.holdings import Holdings
 from node.lending import Lender
 from node.measures import Measures
 from node.session import Session
-from ringfence.client.batch import Batch, Done, Verdicts
+from ringfence.client.batch import Batch, Done, Verdicts, empty_verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
 from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
+from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
 from ringfence.wire import ErrorCode, Op, Refused, Request, Source
@@ -33,8 +35,13 @@ logger = logging.getLogger("ringfence.node")
 
 _MOST_WAITING = 50_000
 """Checks that wait for a peer or a shard at once; more are refused."""
-_OWNER_SHARE = 0.6
-"""Part of the asker's patience that a standby gives an owner which the asker could not reach."""
+_OWNER_SILENT_S = 0.12
+"""Seconds without a sign of life after which an owner that was asked counts as unreachable."""
+_LOOKS = 4
+"""Steps in which that silence is waited for. A standby that was stopped itself wakes with one step
+overdue, and reads what the owner sent meanwhile before the next one ends."""
+_OWNER_TIMEOUT_S = 0.4
+"""Seconds for which several owners of one frame are asked, for a caller who could not."""
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
 _MOST_HOPS = 2
@@ -63,6 +70,20 @@ class NodeRoutes(Routes):
         return [self.owner(key) for key in keys]
 
 
+class Reply:
+    """What another member answers to a batch, once it is there."""
+
+    def __init__(self) -> None:
+        self.value: Verdicts | AccessDenied | None = None
+        self.event = trio.Event()
+
+    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+        """Take the answer; the first one holds."""
+        if not self.event.is_set():
+            self.value = answer
+            self.event.set()
+
+
 class Deciding:
     """Decides frames for one node."""
 
@@ -78,8 +99,11 @@ class Deciding:
         link_to: Callable[[NodeId], Link | None],
         rule_of: Callable[[int], Rule | None],
         admitted: Callable[[Batch, Verdicts], None],
+        is_suspect: Callable[[NodeId], bool],
+        decided_checks: DecidedChecks,
     ) -> None:
-        """`admitted` is told of every batch decided here."""
+        """`admitted` is told of every batch decided here; `is_suspect` says of a member whether
+        membership doubts that it is alive."""
         self.borrowing = Borrowing(link_to, clock.now, counters)
         self.ring = Ring.of(())
         """Where counters should be."""
@@ -103,6 +127,10 @@ class Deciding:
         self._link_to = link_to
         self._rule_of = rule_of
         self._admitted = admitted
+        self._is_suspect = is_suspect
+        self._decided_checks = decided_checks
+        self._resumed: trio.Event | None = None
+        """Set when this node may decide again; None while it may."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -113,7 +141,9 @@ class Deciding:
 
     def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide at once what is held here; None when something must be waited for."""
-        is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)
+        is_here = (
+            self._resumed is None and self._has_all(batch.keys) and not self._is_elsewhere(batch)
+        )
         if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
             return self._decide(batch, is_stand_in=request.stand_in)
         if self.waiting + len(batch) > _MOST_WAITING:
@@ -132,7 +162,14 @@ class Deciding:
         """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
         within = request.deadline_ms / 1000
         self.waiting += len(batch)
+        began = trio.current_time()
         try:
+            if self._resumed is not None:
+                with trio.move_on_after(within):
+                    await self._resumed.wait()
+                within -= trio.current_time() - began
+                if within <= 0:
+                    return None
             if request.stand_in or request.hops >= _MOST_HOPS:
                 with trio.move_on_after(within):
                     return await self._decide_here(batch, request)
@@ -140,6 +177,17 @@ class Deciding:
             return await self._forward(batch, request.hops + 1, within)
         finally:
             self.waiting -= len(batch)
+
+    def suspend(self) -> None:
+        """Decide nothing until `resume`; what is asked meanwhile waits."""
+        if self._resumed is None:
+            self._resumed = trio.Event()
+
+    def resume(self) -> None:
+        """Decide again."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def join(self, key: bytes, cost: int, within: float | None) -> None:
         """Nodes ask in batches."""
@@ -184,6 +232,28 @@ class Deciding:
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
+        """Decide a batch; a check that was decided on another path gets the same outcome."""
+        if not batch.ids or batch.op is not Op.CHECK:
+            return self._count(batch, is_stand_in=is_stand_in)
+        known = self._decided_checks.find(batch.ids)
+        if known:
+            self._counters.add("repeated_checks", len(known))
+            verdicts = empty_verdicts(len(batch))
+            for index, row in known.items():
+                verdicts.put_row(index, row)
+            rest = [index for index in range(len(batch)) if index not in known]
+            if rest:
+                verdicts.spread(rest, self._count(batch.take(rest), is_stand_in=is_stand_in))
+        else:
+            verdicts, rest = self._count(batch, is_stand_in=is_stand_in), list(range(len(batch)))
+        now = self._clock.now()
+        for index in rest:
+            self._decided_checks.remember(
+                batch.ids[index], batch.keys[index], batch.costs[index], verdicts.row(index), now
+            )
+        return verdicts
+
+    def _count(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
         now = self._clock.now()
         if self.lender is None:
             outcomes = decide_by(self._engine, batch, now)
@@ -222,6 +292,8 @@ class Deciding:
                     break
                 if stand_in:
                     # The router has just asked the owner, in vain.
+                    if not await self._are_unreachable(shards):
+                        break
                     self._take_over(shards)
                     shards = self._missing(batch)
                 await self._handoff.acquire(shards)
@@ -237,27 +309,63 @@ class Deciding:
             ours = [shard for shard in shards if self._is_ours(shard)]
             if ours:
                 await self._handoff.acquire(ours)
-            elif request.stand_in:
-                verdicts = await self._stand_in(batch, shards, request)
+            elif not request.stand_in:
+                return None
+            else:
+                hops = min(request.hops + 1, _MOST_HOPS)
+                verdicts = await self._ask_owners(batch, shards, hops)
                 if verdicts is not None:
                     return verdicts
-            else:
-                return None
+                if not await self._are_unreachable(shards):
+                    return None
+                self._take_over(shards)
         return None
 
-    async def _stand_in(
-        self, batch: Batch, shards: Sequence[int], request: Request
-    ) -> Verdicts | None:
-        """Reach the owner for a caller that could not; else take its shards over."""
-        owner = self.holder_of(shards[0])
-        if owner is not None and all([self.holder_of(shard) == owner for shard in shards]):
-            hops = min(request.hops + 1, _MOST_HOPS)
-            within = request.deadline_ms / 1000 * _OWNER_SHARE
-            verdicts = await self._ask_link(owner, batch, within, hops=hops)
-            if verdicts is not None:
-                return verdicts
-        self._take_over(shards)
-        return None
+    async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Verdicts | None:
+        """Ask for a caller who could not reach the owners; None when one does not answer."""
+        owners = {self.holder_of(shard) for shard in shards}
+        if len(owners) > 1:
+            return await self._forward(batch, hops, _OWNER_TIMEOUT_S)
+        owner = next(iter(owners))
+        link = None if owner is None else self._link_to(owner)
+        if link is None:
+            return None
+        reply = self._new_reply()
+        link.ask(batch, hops=hops, stand_in=False, done=reply.resolve)
+        steps = 0
+        while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
+            steps += 1
+            if steps >= _LOOKS and link.silent_s >= _OWNER_SILENT_S:
+                return None
+        return reply.value if isinstance(reply.value, Verdicts) else None
+
+    async def _are_unreachable(self, shards: Sequence[int]) -> bool:
+        """Return whether the owners of all `shards` are out of reach, by what this node has met.
+
+        A caller's impatience proves nothing, or one caller could move shards away from a healthy
+        owner: only membership does, or silence towards this node.
+        """
+        owners = {self.holder_of(shard) for shard in shards} - {None}
+        return all([await self._is_unreachable(owner) for owner in owners if owner is not None])
+
+    async def _is_unreachable(self, owner: NodeId) -> bool:
+        link = self._link_to(owner)
+        if link is None or link.is_lost or self._is_suspect(owner):
+            return True
+        if link.silent_s < _OWNER_SILENT_S:
+            return False
+        # This node may have been stopped itself: what the owner sent meanwhile is read first.
+        await self._is_answered(self._new_reply(), _OWNER_SILENT_S / _LOOKS)
+        return link.is_lost or link.silent_s >= _OWNER_SILENT_S
+
+    def _new_reply(self) -> "Reply":
+        return Reply()
+
+    async def _is_answered(self, reply: "Reply", within: float) -> bool:
+        """Wait for a reply, at most `within` seconds; return whether it is there."""
+        with trio.move_on_after(within):
+            await reply.event.wait()
+        return reply.event.is_set()
 
     def _take_over(self, shards: Sequence[int]) -> None:
         """Count in the place of owners that cannot be reached."""
@@ -268,32 +376,6 @@ class Deciding:
                 owner, standby = self.ring.owner(shard), self.ring.standby(shard)
                 silent = [standby] if standby else []  # Unless it is us, it was asked in vain, too.
                 self._holdings.take_over(shard, owner, copies, now, silent)
-
-    async def _ask_link(
-        self, name: NodeId, batch: Batch, within: float, *, hops: int
-    ) -> Verdicts | None:
-        link = self._link_to(name)
-        if link is None:
-            return None
-        answered = trio.Event()
-        found: list[Verdicts] = []
-        asked_at = trio.current_time()
-        is_late = False
-
-        def done(verdicts: object) -> None:
-            if not isinstance(verdicts, Verdicts):
-                pass
-            elif is_late:
-                self._router.give_back(batch, verdicts, asked_at)  # Somebody else has decided it.
-            else:
-                found.append(verdicts)
-            answered.set()
-
-        link.ask(batch, hops=hops, stand_in=False, done=done)
-        with trio.move_on_after(within):
-            await answered.wait()
-        is_late = not found
-        return found[0] if found else None
 
     def _has_all(self, keys: Sequence[bytes]) -> bool:
         return all(pick(keys, self._holdings.held))

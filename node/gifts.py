@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hashring import NodeId
 from ringfence.limiter import Snapshot
-from ringfence.wire import Counts, Hold, Pulled, Shards
+from ringfence.wire import Counts, DecidedCheck, Hold, Pulled, Shards
 
 __all__ = ["NOTHING", "Gifts", "Given", "Part", "Reply", "append_row"]
 
@@ -40,6 +40,8 @@ class Part:
 
     counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
     tallies: list[list[int]] = field(default_factory=list)
+    decided: list[DecidedCheck] = field(default_factory=list)
+    """Checks of the shard that may be asked again; of its first part alone."""
 
 
 NOTHING = Part()
@@ -164,6 +166,7 @@ class Reply:
         """Lay out the answer."""
         counts = Counts([], [], [], [], [])
         tallies: list[list[int]] = []
+        decided: list[DecidedCheck] = []
         groups = []
         for about, found in self._groups.items():
             found.sort(key=lambda each: each[0])
@@ -174,7 +177,8 @@ class Reply:
                 for at in range(len(part.counts.keys)):
                     append_row(counts, part.counts, at)
                 tallies += part.tallies
-        return Pulled(seq, groups, counts, tallies if any(tallies) else [])
+                decided += part.decided
+        return Pulled(seq, groups, counts, tallies if any(tallies) else [], decided)
 
     def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
         self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])

@@ -11,12 +11,12 @@ from operator import eq, gt
 
 import trio
 
-from hashring import SHARDS, NodeId, Ring
+from hashring import SHARDS, NodeId, Ring, shard_of
 from node.counters import Counters
 from node.holdings import Holdings
 from ringfence.client.link import Link
 from ringfence.limiter import Engine, Snapshot
-from ringfence.wire import Hold, Kept, Offer, Pull, Pulled, Shards
+from ringfence.wire import DecidedCheck, Hold, Kept, Offer, Pull, Pulled, Shards
 
 __all__ = ["Handoff"]
 
@@ -68,6 +68,8 @@ class Handoff:
         """Members that did not give what they were asked for, and when they are asked again."""
         self._pulling: set[int] = set()
         self._waited_for: dict[int, trio.Event] = {}
+        self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
+        """Shards that are being reclaimed, and what is called when none is any more."""
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._indexing: trio.Event | None = None
@@ -162,6 +164,8 @@ class Handoff:
     def found(self, shards: Iterable[int]) -> None:
         """Let those go on who wait for any of the shards."""
         self._pulling.difference_update(shards)
+        if self._reclaims:
+            self._on_found(shards)
         if not self._waited_for:
             return  # Nobody waits for most of the thousands that come at once.
         for shard in shards:
@@ -256,6 +260,7 @@ class Handoff:
                     counts,
                     tallies,
                     self._clock(),
+                    _decided_of(reply, shard),
                 )
                 adopted.append(shard)
             elif sender != self._holdings.taken_from(shard):
@@ -270,6 +275,23 @@ class Handoff:
 
     def _is_ours(self, shard: int) -> bool:
         return bool(self._ours[shard])
+
+    def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
+        """Fetch shards that a member counts in this node's place; `done` when that is over."""
+        free = [shard for shard in shards if shard not in self._pulling]
+        if free:
+            self._reclaims.append((set(free), done))
+            self._begin_to_pull(free, name)
+        else:
+            done()
+
+    def _on_found(self, shards: Iterable[int]) -> None:
+        """Tell those who reclaim that these shards are no longer on their way."""
+        for waited, done in [*self._reclaims]:
+            waited.difference_update(shards)
+            if not waited:
+                self._reclaims.remove((waited, done))
+                done()
 
     # -- giving --------------------------------------------------------------------------------
 
@@ -400,7 +422,9 @@ class _Search:
             match group.hold:
                 case Hold.HELD:
                     del self._left[shard]
-                    self._handoff._holdings.adopt(shard, group, name, counts, tallies, now)
+                    self._handoff._holdings.adopt(
+                        shard, group, name, counts, tallies, now, _decided_of(reply, shard)
+                    )
                     self._handoff.found((shard,))
                     adopted.append(shard)
                 case Hold.COPY:
@@ -481,6 +505,10 @@ def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]
             counts, tallies = _slice(reply, start, start + size) if size else (_EMPTY, [])
             yield group, shard, counts, tallies
             start += size
+
+
+def _decided_of(reply: Pulled, shard: int) -> list[DecidedCheck]:
+    return [check for check in reply.decided if shard_of(check.key) == shard]
 
 
 def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[int]]]:

@@ -15,13 +15,14 @@ from gossip import Record, Status
 from hashring import SHARDS, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
+from node.decided_checks import DecidedChecks
 from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
 from node.lending import Lender
 from node.session import Session
 from node.tally import Tally
 from ringfence.client.batch import Batch
 from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
-from ringfence.wire import Op, Pull, Pulled, Shards
+from ringfence.wire import DecidedCheck, Op, Pull, Pulled, Shards
 
 __all__ = ["Holdings"]
 
@@ -74,12 +75,17 @@ class Holdings:
         *,
         max_keys: int,
         first_gift: int,
+        decided_checks: DecidedChecks | None = None,
     ) -> None:
         """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
         of keys that are counted here from now on, `begun` of shards that are so from nothing.
 
         Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
         """
+        if decided_checks is None:
+            decided_checks = DecidedChecks(_no_answer)
+        self._decided_checks = decided_checks
+        """Travels with the shards, so that a repeated check finds its outcome at their holder."""
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
         self.copies = Copies(max_keys)
@@ -173,6 +179,10 @@ class Holdings:
     def taken(self) -> list[tuple[int, NodeId]]:
         """The shards that were taken over, and from whom."""
         return [(shard, taken.owner) for shard, taken in self._taken.items()]
+
+    def taken_over_from(self, owner: NodeId) -> list[int]:
+        """The shards that are counted here in the place of `owner`, ascending."""
+        return sorted([shard for shard, taken in self._taken.items() if taken.owner == owner])
 
     def settle_own(self, shard: int, now: int) -> None:
         """Nobody has come with what was ours before we were started: it is simply ours."""
@@ -389,6 +399,7 @@ class Holdings:
         ask = ""
         if taken is not None and not taken.has_base:
             ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
+        parts[0].decided += self._decided_checks.of_shard(lambda key: shard_of(key) == shard, now)
         self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
@@ -410,16 +421,21 @@ class Holdings:
         counts: Snapshot,
         tallies: Sequence[Sequence[int]],
         now: int,
+        decided: Sequence[DecidedCheck] = (),
     ) -> None:
         """Count a shard from now on that `sender` has given away, or join it with what is here.
 
-        `about` is the group it came in. The same gift again changes nothing.
+        `about` is the group it came in. The same gift again changes nothing. What the sender
+        `decided` and this node, too, is counted once.
         """
         gift = sender, about.gift
         if self._adopted.get(shard) == gift:
             return
         self._adopted[shard] = gift
         self._counters.add("shards_pulled")
+        doubles = self._decided_checks.merge(decided, now)
+        if doubles and self.held[shard]:
+            tallies = _without(counts.keys, tallies, doubles)
         here = self._taken.get(shard)
         is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
         lacked = list(self.copies.of(shard)) if about.moved_to == self._me else []
@@ -667,3 +683,22 @@ class Holdings:
             counts.states.extend([] for _ in rested)
             counts.which.extend([len(counts.limits) - 1] * len(rested))
         return counts
+
+
+def _without(
+    keys: Sequence[bytes], tallies: Sequence[Sequence[int]], doubles: Sequence[DecidedCheck]
+) -> list[list[int]]:
+    """Take the units of checks that were admitted here as well off what another node admitted."""
+    rows = {key: [*row] for key, row in zip(keys, tallies, strict=True)}
+    for check in doubles:
+        row, units = rows.get(check.key, []), check.cost
+        # The part of the period that the check fell into is the oldest that is not older than it.
+        for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - check.age_ns)):
+            taken = min(units, row[at + 1])
+            row[at + 1] -= taken
+            units -= taken
+    return [rows[key] for key in keys]
+
+
+def _no_answer(session: int, seq: int) -> None:
+    """Remember no answers."""

@@ -23,6 +23,7 @@ from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
 from node.counters import Counters
+from node.decided_checks import DecidedChecks
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
@@ -34,6 +35,7 @@ from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
+from node.stall_recovery import STALLED_NS, StallRecovery
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
 from node.watchers import Watchers
@@ -50,6 +52,7 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
     Answer,
+    AskTakenOver,
     Borrow,
     CallIn,
     Cells,
@@ -76,6 +79,7 @@ from ringfence.wire import (
     Request,
     Role,
     Stats,
+    TakenOver,
     Welcome,
     encode,
 )
@@ -104,6 +108,8 @@ class Node:
     """One member of the cluster. Build it, then `run` it on a transport that calls `accept`."""
 
     _seal: Seal | None = None
+    _gossiping: Gossiping | None = None
+    _peers: Peers | None = None
 
     def __init__(
         self,
@@ -160,6 +166,8 @@ class Node:
             secret=random.randbytes(16),
             keeps_keys=True,
         )
+        self._senders: Senders[Session] = Senders()
+        self._decided_checks = DecidedChecks(self._senders.answer_to)
         self._holdings = Holdings(
             self.name,
             self._engine,
@@ -169,6 +177,7 @@ class Node:
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
+            decided_checks=self._decided_checks,
         )
         self._handoff = Handoff(
             self.name,
@@ -206,7 +215,10 @@ class Node:
             self._link_to,
             self._rule_of,
             self._worldwide.admitted,
+            self._is_suspect,
+            self._decided_checks,
         )
+        self._recovery = self._new_recovery()
         self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
         self._deciding.lifted = self._watchers.lift
         self._lender: Lender[Session] = Lender(
@@ -216,10 +228,7 @@ class Node:
         self._lender.changed = self._holdings.touch
         self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
-        self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
-        self._peers: Peers | None = None
-        self._gossiping: Gossiping | None = None
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -442,6 +451,30 @@ class Node:
     def _target(self, name: NodeId) -> Link | Deciding | None:
         return self._deciding if name == self.name else self._link_to(name)
 
+    def _is_suspect(self, name: NodeId) -> bool:
+        """Return whether membership doubts that a member is alive."""
+        record = self._membership.records.get(name)
+        return record is None or record.status in (Status.SUSPECT, Status.DEAD, Status.LEFT)
+
+    def _peer_links(self) -> list[tuple[NodeId, Link]]:
+        """The links to the other members of this data center."""
+        names = [member.name for member in self._view.ring(self._settings.datacenter).members]
+        links = [(name, self._link_to(name)) for name in names if name != self.name]
+        return [(name, link) for name, link in links if link is not None]
+
+    def _new_recovery(self) -> StallRecovery:
+        return StallRecovery(
+            self._peer_links,
+            self._handoff.reclaim,
+            self._call_later,
+            self._deciding.suspend,
+            self._deciding.resume,
+        )
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> object:
+        assert self._transport is not None
+        return self._transport.call_at(self._transport.now() + seconds, call)
+
     def _link_to(self, name: NodeId) -> Link | None:
         return None if self._peers is None else self._peers.link(name)
 
@@ -487,7 +520,16 @@ class Node:
         return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide what is held here; None when somebody must be waited for."""
+        """Decide what is held here; None when another member must be waited for."""
+        assert self._transport is not None
+        held_up_ns = self._transport.held_up_ns
+        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._uptime()):
+            logger.warning(
+                "node %s was stopped for %d ms; it asks what was decided in its place",
+                self.name,
+                held_up_ns // 1_000_000,
+            )
+            self.counters.add("stalls")
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -499,6 +541,10 @@ class Node:
         if isinstance(verdicts, Refused):
             self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
         return verdicts
+
+    def was_decided_elsewhere(self, session: int, seq: int) -> bool:
+        """Return whether a row of a session's request was decided on another path."""
+        return self._decided_checks.has_any_of(session, seq)
 
     def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
         """Decide in a task of its own."""
@@ -563,6 +609,8 @@ class Node:
             case Kept(seq, shards):
                 self._handoff.kept(NodeId(name), shards)
                 session.send(Done(seq))
+            case AskTakenOver(seq):
+                session.send(TakenOver(seq, self._holdings.taken_over_from(NodeId(name))))
             case Cells():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_cells(datacenter, message))

@@ -63,6 +63,7 @@ class Senders(Generic[SessionT]):
         self._most = most
         self._most_bytes = most_bytes
         self._senders: OrderedDict[tuple[str, int], Sender[SessionT]] = OrderedDict()
+        self._by_session: dict[int, Sender[SessionT]] = {}
 
     def __len__(self) -> int:
         return len(self._senders)
@@ -76,14 +77,22 @@ class Senders(Generic[SessionT]):
         self.grew(sender, 0)
         return sender
 
+    def answer_to(self, session: int, seq: int) -> bytes | None:
+        """Return the answer to a request by its session and number; None when not remembered."""
+        sender = self._by_session.get(session)
+        return sender.answer_to(seq) if sender is not None and sender.has_asked(seq) else None
+
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
         """Take note that `sender` has spoken; make room by forgetting those that were silent."""
         if self._senders.setdefault(sender.who, sender) is not sender:
             sender.forget()  # It was forgotten, and has come back under another connection.
             return
         self._senders.move_to_end(sender.who)
+        self._by_session[sender.who[1]] = sender
         self.size += growth
         while len(self._senders) > self._most or self.size > self._most_bytes:
             _, silent = self._senders.popitem(last=False)
             self.size -= silent.size
             silent.forget()
+            if self._by_session.get(silent.who[1]) is silent:
+                del self._by_session[silent.who[1]]

@@ -17,9 +17,11 @@ from ringfence.wire import (
     AskPeers,
     AskRules,
     AskStats,
+    AskTakenOver,
     BadMessage,
     Borrow,
     Cells,
+    CheckId,
     Copy,
     Digest,
     Done,
@@ -71,6 +73,9 @@ class Desk(Protocol):
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide now, refuse, or return None when the batch must be forwarded."""
+
+    def was_decided_elsewhere(self, session: int, seq: int) -> bool:
+        """Return whether a row of a session's request was decided on another path."""
 
     def forward(self, sender: "Sender[Session]", request: Request, batch: Batch) -> None:
         """Have others decide, then remember and send the answer."""
@@ -200,7 +205,17 @@ class Session:
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))
                     self._desk.ask_to_leave()
-            case Exchange() | Pull() | Copy() | Offer() | Kept() | Cells() | Digest() | Recall():
+            case (
+                Exchange()
+                | Pull()
+                | Copy()
+                | Offer()
+                | Kept()
+                | Cells()
+                | Digest()
+                | Recall()
+                | AskTakenOver()
+            ):
                 if self._role is Role.NODE:
                     self._desk.serve_peer(self, self._sender.who[0], message)
                 else:
@@ -258,9 +273,15 @@ class Session:
             request.which,
             request.ages_ns,
             request.leases,
+            request.ids,
         )
+        is_first_ask = request.op is Op.CHECK and not request.ids
+        if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
+            batch.ids = _ids(sender.who[1], seq, len(batch))
         verdicts = self._desk.decide(request, batch)
         if verdicts is None:
+            if is_first_ask:
+                batch.ids = _ids(sender.who[1], seq, len(batch))
             sender.remember(seq, None)
             self._desk.forward(sender, request, batch)
         elif isinstance(verdicts, Refused):
@@ -296,3 +317,8 @@ class Session:
         if self._sender is not None and self._sender.session is self:
             self._sender.session = None
         self._desk.left(self)
+
+
+def _ids(session: int, seq: int, rows: int) -> list[CheckId]:
+    """Identities of a request's checks, for forwarding them."""
+    return [(session, seq, row) for row in range(rows)]

@@ -5,12 +5,14 @@ in the same order and falls back on the shipped failure policy. Split and home r
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hashring import NodeId, shard_of
-from node.deciding import Deciding
-from ringfence.client.batch import Batch, Done, Verdicts, empty_verdicts
+from node.deciding import Deciding, Reply
+from ringfence.client.batch import Asked, Batch, Done, Verdicts, empty_verdicts
 from ringfence.client.router import Fallback, Routes
+from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
 from ringfence.wire import Op, Request, Source
 from simulations.core_handoff import Waits
@@ -22,7 +24,7 @@ __all__ = ["CoreDeciding", "CoreRouter"]
 class _Asked(Protocol):
     """A link, or the node itself."""
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
+    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> Asked | None:
         """Decide it."""
 
 
@@ -45,17 +47,19 @@ class CoreRouter:
 
     async def decide(self, batch: Batch, *, hops: int) -> Verdicts:
         """Have a single check decided, by whomever it takes."""
-        asked_at = self._waits.seconds
+        asking = _Asking(batch, self._waits.seconds)
         asked: Routes | None = None
         for stand_in in self._attempts:
             routes = self.routes
             if routes is None or (routes is asked and not stand_in):
                 continue
             asked = routes
-            verdicts = await self._ask(routes, batch, hops, stand_in, asked_at)
+            verdicts = await self._ask(routes, asking, hops, stand_in)
             if verdicts is not None:
+                asking.final = verdicts
                 return verdicts
-        return self.fall_back(batch)
+        asking.final = self.fall_back(batch)
+        return asking.final
 
     def fall_back(self, batch: Batch) -> Verdicts:
         """Decide as the rule says when no member could."""
@@ -64,45 +68,59 @@ class CoreRouter:
         return verdicts
 
     async def _ask(
-        self, routes: Routes, batch: Batch, hops: int, stand_in: bool, asked_at: float
+        self, routes: Routes, asking: "_Asking", hops: int, stand_in: bool
     ) -> Verdicts | None:
-        key = batch.keys[0]
+        key = asking.batch.keys[0]
         name = routes.standby(key) if stand_in else routes.owner(key)
         target = None if name is None else self._target_of(name)
         if target is None:
             return None
         answer: Coming[object] = Coming(self._waits.soon)
-        is_over = False
 
         def done(found: object) -> None:
-            if is_over and isinstance(found, Verdicts):
-                self.give_back(batch, found, asked_at)  # Nobody waited for it any more.
+            if isinstance(found, Verdicts) and asking.final is not None:
+                self._take_back(asking, found)
             else:
                 answer.resolve(found)
 
-        target.ask(batch, hops=hops, stand_in=stand_in, done=done)
-        try:
-            found = await answer
-        finally:
-            is_over = True
+        asked = target.ask(asking.batch, hops=hops, stand_in=stand_in, done=done)
+        if asked is not None and not asking.batch.ids and (first := asked.identify()) is not None:
+            asking.batch = replace(asking.batch, ids=[first])
+        found = await answer
         return found if isinstance(found, Verdicts) else None
 
-    def give_back(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
-        """Give back what a check was charged, for it was decided elsewhere, too."""
-        source = Source(verdicts.sources[0])
-        if batch.op is not Op.CHECK or verdicts.outcomes.codes[0] > Code.OVER_SOFT:
+    def _take_back(self, asking: "_Asking", late: Verdicts) -> None:
+        """Give back a late charge of a check that did not pass; once, as the shipped router."""
+        assert asking.final is not None
+        is_charged = late.outcomes.codes[0] <= Code.OVER_SOFT
+        if not is_charged or asking.final.outcomes.codes[0] <= Code.OVER_SOFT:
             return
-        if source not in (Source.OWNER, Source.STANDBY) or self.routes is None:
+        if asking.is_refunded or self.routes is None or asking.batch.op is not Op.CHECK:
             return
+        source = Source(late.sources[0])
+        if source not in (Source.OWNER, Source.STANDBY):
+            return
+        asking.is_refunded = True
         stand_in = source is Source.STANDBY
-        key = batch.keys[0]
+        key = asking.batch.keys[0]
         name = self.routes.standby(key) if stand_in else self.routes.owner(key)
         target = None if name is None else self._target_of(name)
         if target is not None:
-            age_ns = max(0, round((self._waits.seconds - asked_at) * 1e9))
-            refund = Batch(Op.REFUND, batch.keys, batch.costs, ages_ns=[age_ns])
-            refund.leases = [verdicts.outcomes.leases[0]]
+            age_ns = max(0, round((self._waits.seconds - asking.began) * 1e9))
+            refund = Batch(Op.REFUND, asking.batch.keys, asking.batch.costs, ages_ns=[age_ns])
+            refund.leases = [late.outcomes.leases[0]]
             target.ask(refund, hops=0, stand_in=stand_in, done=_nothing)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One check under way."""
+
+    batch: Batch
+    began: float
+    final: Verdicts | None = None
+    """What the caller was answered."""
+    is_refunded: bool = False
 
 
 class CoreDeciding(Deciding):
@@ -116,6 +134,7 @@ class CoreDeciding(Deciding):
         self._waits = waits
         self._core_router = router
         self._wake = wake
+        self._core_resumed: Coming[None] | None = None
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router."""
@@ -138,6 +157,8 @@ class CoreDeciding(Deciding):
                 reply(verdicts)
 
         async def answer() -> None:
+            if self._core_resumed is not None:
+                await self._core_resumed
             if request.stand_in or request.hops >= 2:
                 once(await self._decide_here(batch, request))
             else:
@@ -165,26 +186,47 @@ class CoreDeciding(Deciding):
         super()._take_over(shards)
         self._wake()
 
-    async def _ask_link(
-        self, name: NodeId, batch: Batch, within: float, *, hops: int
-    ) -> Verdicts | None:
-        link = self._link_to(name)
-        if link is None:
-            return None
-        asked_at = self._waits.seconds
-        answer: Coming[Verdicts | None] = Coming(self._waits.soon)
+    def suspend(self) -> None:
+        """Decide nothing until `resume`."""
+        if self._core_resumed is None:
+            self._core_resumed = Coming(self._waits.soon)
+            super().suspend()
 
-        def done(verdicts: object) -> None:
-            if not isinstance(verdicts, Verdicts):
-                answer.resolve(None)
-            elif answer.is_there:
-                self._core_router.give_back(batch, verdicts, asked_at)
-            else:
-                answer.resolve(verdicts)
+    def resume(self) -> None:
+        """Decide again."""
+        super().resume()
+        resumed, self._core_resumed = self._core_resumed, None
+        if resumed is not None:
+            resumed.resolve(None)
 
-        link.ask(batch, hops=hops, stand_in=False, done=done)
-        self._waits.later(within, answer.resolve, None)
-        return await answer
+    def _new_reply(self) -> "_CoreReply":
+        return _CoreReply()
+
+    async def _is_answered(self, reply: Reply, within: float) -> bool:
+        assert isinstance(reply, _CoreReply)
+        over: Coming[None] = Coming(self._waits.soon)
+        self._waits.later(within, over.resolve, None)
+        reply.on_resolve = over.resolve
+        if not reply.is_there:
+            await over
+        return reply.is_there
+
+
+class _CoreReply(Reply):
+    """A reply that a coroutine of this level waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_there = False
+        self.on_resolve: Callable[[None], None] | None = None
+
+    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+        """Take the answer; the first one holds."""
+        if not self.is_there:
+            self.is_there = True
+            self.value = answer
+            if self.on_resolve is not None:
+                self.on_resolve(None)
 
 
 def _nothing(answer: object) -> None:

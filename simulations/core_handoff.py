@@ -155,6 +155,8 @@ class CoreHandoff(Handoff):
     def found(self, shards: Iterable[int]) -> None:
         """Let those go on who wait for any of the shards."""
         self._pulling.difference_update(shards)
+        if self._reclaims:
+            self._on_found(shards)
         if not self._waiting:
             return
         for shard in shards:

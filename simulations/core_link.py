@@ -15,8 +15,7 @@ from hashring import View
 from ringfence.client.asks import Ask, request_of
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.client.link_settings import LinkSettings
-from ringfence.limiter import Code
-from ringfence.wire import Answer, Message, Op, Ping, Refused, Request, Source
+from ringfence.wire import Answer, Message, Op, Ping, Refused, Request
 from simulations.core_network import CoreNetwork
 
 __all__ = ["Asked", "CoreLink", "Home", "Look", "Respond", "Server", "Told"]
@@ -103,21 +102,36 @@ class CoreLink:
         self._frames: dict[int, _Frame] = {}
         self._given_up: dict[int, Ask] = {}
         self._next_seq = 1
+        self._session = home.network.new_session()
         self._connection = 0
         """Which connection this is: what was under way on an earlier one is gone."""
         self._heard_at = float("-inf")
         self._misses = 0
         self._is_closed = False
 
-    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> None:
+    @property
+    def silent_s(self) -> float:
+        """Seconds since this side asked something without having heard from the member since."""
+        now = self._home.seconds
+        for frame in self._frames.values():
+            return now - max(frame.sent_at, self._heard_at)
+        late = [ask.asked_at for ask in self._given_up.values() if ask.asked_at > self._heard_at]
+        return now - min(late, default=now)
+
+    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> Ask | None:
         """Have the member decide `batch`; `done(None)` when it could not in time."""
         if self.is_lost or self._is_closed:
             done(None)
-            return
-        ask = Ask(batch, hops, stand_in, done, self._home.seconds)
+            return None
+        ask = Ask(batch, hops, stand_in, done, self._home.seconds, _nothing)
         seq = self._add(_Frame(ask.asked_at, ask, None), self._settings.answer_timeout)
+        ask.id = self._session, seq, 0
         deadline_ms = round(self._settings.slow_timeout * 1000)
-        self._send(seq, request_of([ask], seq, self._view(), deadline_ms))
+        request = request_of([ask], seq, self._view(), deadline_ms)
+        if batch.op is Op.CHECK and not batch.ids:
+            request.ids = [ask.id]
+        self._send(seq, request)
+        return ask
 
     def call(
         self,
@@ -180,25 +194,10 @@ class CoreLink:
             if frame is not None and frame.ask is not None:
                 frame.ask.done(Verdicts(reply.outcomes, reply.sources))
             elif (late := self._given_up.pop(seq, None)) is not None:
-                self._take_back(late, reply)
+                late.done(Verdicts(reply.outcomes, reply.sources))
             self._home.heard(self.to, reply.view)
         elif frame is not None:
             _tell(frame, None if isinstance(reply, Refused) else reply)
-
-    def _take_back(self, ask: Ask, answer: Answer) -> None:
-        """Whoever asked has gone elsewhere since, and the check was counted there."""
-        verdicts = zip(answer.outcomes.codes, answer.sources, strict=True)
-        rows = [
-            row
-            for row, (code, source) in enumerate(verdicts)
-            if code <= Code.OVER_SOFT and source in (Source.OWNER, Source.STANDBY)
-        ]
-        if ask.batch.op is Op.CHECK and rows:
-            taken = ask.batch.take(rows)
-            age_ns = max(0, round((self._home.seconds - ask.asked_at) * 1e9))
-            refund = Batch(Op.REFUND, taken.keys, taken.costs, ages_ns=[age_ns] * len(rows))
-            refund.leases = [answer.outcomes.leases[row] for row in rows]
-            self.ask(refund, hops=ask.hops, done=_nothing)
 
     # -- patience ------------------------------------------------------------------------------
 
@@ -268,4 +267,4 @@ def _tell(frame: _Frame, reply: Asked | None) -> None:
 
 
 def _nothing(reply: object) -> None:
-    """Nobody waits for it."""
+    """Nothing follows: frames leave at once, so none is withdrawn, and no reply is waited for."""

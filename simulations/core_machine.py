@@ -30,7 +30,9 @@ class Machine:
     is_paused: bool = False
     wants_start: bool = False
     """Whether a node is to start when the one that leaves has left."""
-    _held: list[tuple[Callable[..., object], tuple[object, ...]]] = field(default_factory=list)
+    held_up_ns: int = 0
+    """How long what is being handled now had to wait because the host stood still."""
+    _held: list[tuple[int, Callable[..., object], tuple[object, ...]]] = field(default_factory=list)
 
     @property
     def place(self) -> Place:
@@ -51,11 +53,13 @@ class Machine:
 
     def hold(self, call: Callable[..., object], *args: object) -> None:
         """Do it when the host goes on."""
-        self._held.append((call, args))
+        self._held.append((self.clock.now(), call, args))
 
     def go_on(self) -> None:
         """Do all that was held, in order."""
         self.is_paused = False
         held, self._held = self._held, []
-        for call, args in held:
+        for at, call, args in held:
+            self.held_up_ns = max(0, self.clock.now() - at)
             call(*args)
+        self.held_up_ns = 0

@@ -7,6 +7,7 @@ ships, which must give the same message in at most as many bytes as a datagram c
 """
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from random import Random
 
 from gossip import Message, decode, encode
@@ -40,6 +41,7 @@ class CoreNetwork:
         """Datagrams that do not fit, or that the codec does not give back."""
         self.datagrams = 0
         self._agenda = agenda
+        self._sessions = count(1)
         self._random = random
         self._preset = network.latency
         self._loss = network.loss
@@ -53,6 +55,10 @@ class CoreNetwork:
         """Ways that carry nothing, with the streams that wait for them."""
         self._last: dict[_Way, int] = {}
         """When the latest message of each stream arrives."""
+
+    def new_session(self) -> int:
+        """Number a link, so that the checks asked over it have identities of their own."""
+        return next(self._sessions)
 
     def place(self, name: str, place: Place) -> None:
         """Let a host or a client stand somewhere."""

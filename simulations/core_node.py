@@ -17,8 +17,10 @@ from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from hashring import NodeId, Ring, View, shard_of
 from node.counters import Counters
+from node.decided_checks import DecidedChecks
 from node.deciding import NodeRoutes
 from node.holdings import Holdings
+from node.stall_recovery import StallRecovery
 from node.streaming import Streaming
 from node.times import ClusterTime, ProbeStamps
 from node.worldwide import Worldwide
@@ -101,6 +103,7 @@ class CoreNode:
         self.ring = Ring.of(())
         self.engine = Engine(max_keys=_MAX_KEYS, first_lease=max(1, now))
         me = NodeId(self.name)
+        decided_checks = DecidedChecks(lambda _session, _seq: None)
         self.holdings = Holdings(
             me,
             self.engine,
@@ -110,6 +113,7 @@ class CoreNode:
             lambda shards: self.worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
+            decided_checks=decided_checks,
         )
         self._peers = CorePeers(self, lambda: self.membership.records, self._view_hash)
         self.gossiping = CoreGossiping(
@@ -153,6 +157,15 @@ class CoreNode:
             link_to,
             self._rule_of,
             self._admitted,
+            self._is_suspect,
+            decided_checks,
+        )
+        self._recovery = StallRecovery(
+            self._peer_links,
+            self.handoff.reclaim,
+            self.later,
+            self.deciding.suspend,
+            self.deciding.resume,
         )
         self._rounds = CoreRounds(
             self,
@@ -175,6 +188,10 @@ class CoreNode:
     def asked(self, hops: int) -> None:
         """Have the watch know that this node is asked for a check."""
         self._watch.asked(self, hops)
+
+    def notice_stall(self) -> None:
+        """Ask what was decided in this node's place, if it stood still until now."""
+        self._recovery.notice(self._machine.held_up_ns, self._uptime())
 
     @property
     def seconds(self) -> float:
@@ -343,6 +360,15 @@ class CoreNode:
         """Have a member that was lost probed at once."""
         if not is_so:
             self.gossiping.do(lambda core, now: core.report_unreachable(name, now))
+
+    def _is_suspect(self, name: NodeId) -> bool:
+        record = self.membership.records.get(name)
+        return record is None or record.status in (Status.SUSPECT, Status.DEAD, Status.LEFT)
+
+    def _peer_links(self) -> list[tuple[NodeId, CoreLink]]:
+        names = [member.name for member in self.view.ring(self._machine.datacenter).members]
+        links = [(name, self._peers.link(name)) for name in names if name != self.name]
+        return [(name, link) for name, link in links if link is not None]
 
     def _target_of(self, name: NodeId) -> CoreLink | CoreDeciding | None:
         return self.deciding if name == self.name else self._peers.link(name)

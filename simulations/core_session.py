@@ -10,6 +10,7 @@ from node.streaming import as_snapshot
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.wire import (
     Answer,
+    AskTakenOver,
     Cells,
     Copy,
     Digest,
@@ -23,6 +24,7 @@ from ringfence.wire import (
     Recall,
     Refused,
     Request,
+    TakenOver,
 )
 from simulations.core_link import Asked, Look, Respond, Told
 
@@ -38,7 +40,9 @@ class CoreSession:
     def __init__(self, node: "CoreNode") -> None:
         self._node = node
 
-    def serve(self, sender: str, message: Asked, respond: Respond) -> None:
+    def serve(  # noqa: PLR0912 - one branch per message
+        self, sender: str, message: Asked, respond: Respond
+    ) -> None:
         """Answer what a client or a peer asks."""
 
         def answer(reply: Asked) -> None:
@@ -68,6 +72,8 @@ class CoreSession:
             case Kept(seq, shards):
                 self._node.handoff.kept(NodeId(sender), shards)
                 answer(Done(seq))
+            case AskTakenOver(seq):
+                answer(TakenOver(seq, self._node.holdings.taken_over_from(NodeId(sender))))
             case Cells():
                 answer(self._node.worldwide.take_cells(self._datacenter_of(sender), message))
             case Digest():
@@ -87,8 +93,10 @@ class CoreSession:
             request.costs,
             ages_ns=request.ages_ns,
             leases=request.leases,
+            ids=request.ids,
         )
         self._node.asked(request.hops)
+        self._node.notice_stall()
 
         def reply(verdicts: Verdicts | None) -> None:
             if verdicts is None:

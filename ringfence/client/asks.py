@@ -5,10 +5,11 @@ When frames leave is the link's affair.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringfence.client.batch import Batch, Done
-from ringfence.wire import Request
+from ringfence.wire import NO_ID, CheckId, Request
 
 __all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
 
@@ -17,15 +18,25 @@ MOST_ROWS = 512
 many fit into a message, however long their keys and limits are."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ask:
-    """A batch that a member is to decide, and whom to tell."""
+    """A batch that a member is to decide, and the callback for its answer."""
 
     batch: Batch
     hops: int
     stand_in: bool
     done: Done
     asked_at: float
+    withdraw: Callable[["Ask"], None]
+    """Removes the ask from those that have not left."""
+    id: CheckId | None = None
+    """Identity of the first row, once it has left; the rows behind it follow in order."""
+
+    def identify(self) -> CheckId | None:
+        """Return the identity of the first row; withdraw the ask when it has not left yet."""
+        if self.id is None:
+            self.withdraw(self)
+        return self.id
 
 
 def take_together(waiting: deque[Ask]) -> list[Ask]:
@@ -61,6 +72,7 @@ def request_of(together: list[Ask], seq: int, view: int, deadline_ms: int) -> Re
         which=batch.which,
         ages_ns=batch.ages_ns,
         leases=batch.leases,
+        ids=batch.ids,
     )
 
 
@@ -76,6 +88,7 @@ def _joined(batches: list[Batch]) -> Batch:
     limited = any(batch.limits for batch in batches)
     aged = any(batch.ages_ns for batch in batches)
     leased = any(batch.leases for batch in batches)
+    named = any(batch.ids for batch in batches)
     joined = Batch(batches[0].op, [], [])
     places: dict[object, int] = {}
     for batch in batches:
@@ -95,4 +108,6 @@ def _joined(batches: list[Batch]) -> Batch:
             joined.ages_ns.extend(batch.ages_ns or [0] * rows)
         if leased:
             joined.leases.extend(batch.leases or [0] * rows)
+        if named:
+            joined.ids.extend(batch.ids or [NO_ID] * rows)
     return joined

@@ -11,12 +11,13 @@ from typing import Protocol, TypeAlias
 
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
-from ringfence.wire import Op, Source
+from ringfence.wire import CheckId, Op, OutcomeRow, Source
 
 __all__ = [
     "CODE",
     "SOURCE",
     "Answered",
+    "Asked",
     "Batch",
     "Done",
     "GiveBack",
@@ -32,9 +33,8 @@ __all__ = [
 
 _LATER_NS = 50_000_000
 """By so much longer than the check, at most, a refund is taken to be on its way."""
-Row: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""One row of `Verdicts`: code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease,
-source."""
+Row: TypeAlias = OutcomeRow
+"""One row of `Verdicts`."""
 CODE, SOURCE = 0, 7
 """Where a row has its code and its source."""
 
@@ -54,6 +54,8 @@ class Batch:
     which: list[int] = field(default_factory=list)
     ages_ns: list[int] = field(default_factory=list)
     leases: list[int] = field(default_factory=list)
+    ids: list[CheckId] = field(default_factory=list)
+    """Per key, the identity under which another request asks for the same check; or empty."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,6 +71,7 @@ class Batch:
             [self.which[i] for i in indexes] if self.which else [],
             [self.ages_ns[i] for i in indexes] if self.ages_ns else [],
             [self.leases[i] for i in indexes] if self.leases else [],
+            [self.ids[i] for i in indexes] if self.ids else [],
         )
 
     def group_numbers(self) -> list[int]:
@@ -158,6 +161,20 @@ class Verdicts:
         columns.leases[index] = outcome.lease
         self.sources[index] = source
 
+    def put_row(self, index: int, row: Row) -> None:
+        """Set one row, as `row` gives it."""
+        all_ = self.outcomes
+        (
+            all_.codes[index],
+            all_.limits[index],
+            all_.remaining[index],
+            all_.retry_after_ns[index],
+            all_.reset_after_ns[index],
+            all_.delay_ns[index],
+            all_.leases[index],
+            self.sources[index],
+        ) = row
+
     def spread(self, indexes: Sequence[int], rows: "Verdicts") -> None:
         """Set the rows at `indexes` to `rows`, in order."""
         mine, theirs = self.outcomes, rows.outcomes
@@ -232,8 +249,19 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Verdicts]], count: int)
 
 
 Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
-"""Told the verdicts of a batch, that we may not ask for them, or None when the target could not be
-had in time. Called once."""
+"""Called once with the verdicts of a batch, with the reason why it may not be asked for, or with
+None when the target did not answer in time. After None it is called again if the answer comes late.
+"""
+
+
+class Asked(Protocol):
+    """A batch that was handed to a target."""
+
+    def identify(self) -> CheckId | None:
+        """Return the identity of the first row, for asking elsewhere too; the others follow.
+
+        None when the batch has not left yet: then it is withdrawn, and never will.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +269,12 @@ class Late:
     """A lone check waits no longer for the answer alone, which may come all the same."""
 
     when_answered: Callable[[Done], None]
-    """Lets somebody hear the answer: never at once, and exactly once."""
+    """Registers a callback for the answer: never called at once, and at most once."""
+    asked: Asked
+    row: int
+    """Where the check stands in the batch that was asked."""
+    is_given_up: bool = False
+    """Whether no answer is expected any more."""
 
 
 Answered: TypeAlias = Row | AccessDenied | Late | None
@@ -272,5 +305,8 @@ class Target(Protocol):
         After `within` seconds, when given, the wait ends as `Late`.
         """
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
-        """Decide `batch` and call `done`, at once or later, exactly once."""
+    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> Asked | None:
+        """Decide `batch` and call `done`, at once or later.
+
+        None when the batch cannot be asked for twice: it was decided or refused at once, or here.
+        """

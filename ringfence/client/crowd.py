@@ -21,7 +21,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ringfence.client.batch import Answered, Batch, Done, GiveBack, Late, Verdicts
+from ringfence.client.batch import Answered, Asked, Batch, Done, GiveBack, Late, Verdicts
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
 from ringfence.wire import Op
@@ -40,6 +40,7 @@ class Crowd(ABC):
         "_gone",
         "_late",
         "_verdicts",
+        "asked",
         "asked_at",
         "batch",
         "costs",
@@ -52,6 +53,8 @@ class Crowd(ABC):
     def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
         """When the first of them asked."""
+        self.asked: Asked | None = None
+        """The batch as the link has it, once the link has opened this crowd."""
         self.room = room
         """How many may join; whoever lets them join heeds it."""
         self.keys: list[bytes] = []
@@ -79,11 +82,13 @@ class Crowd(ABC):
         """
 
     def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
-        """Tell everybody; called once."""
+        """Wake every task with its answer; after None, pass a late answer on to its rows."""
         self.is_answered = True
         if isinstance(answer, Verdicts):
             self._verdicts = answer
             self._wake(answer.rows())
+        elif answer is None:
+            self._wake(self._lates(is_given_up=True))
         else:
             self._wake([answer] * len(self.keys))
         for at, give_back in self._gone:
@@ -95,7 +100,14 @@ class Crowd(ABC):
         """Tell everybody who waits, unless there is an answer, that it takes too long."""
         self.is_late = True
         if not self.is_answered:
-            self._wake([Late(partial(self._hear, at)) for at in range(len(self.keys))])
+            self._wake(self._lates(is_given_up=False))
+
+    def _lates(self, *, is_given_up: bool) -> Sequence[Answered]:
+        asked = self.asked
+        if asked is None:
+            return [None] * len(self.keys)
+        rows = range(len(self.keys))
+        return [Late(partial(self._hear, at), asked, at, is_given_up) for at in rows]
 
     def _hear(self, at: int, done: Done) -> None:
         self._late.append((at, done))

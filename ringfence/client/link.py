@@ -55,6 +55,10 @@ class LinkListener(Protocol):
         """The member came within reach or was lost."""
 
 
+_HELD_UP_S = 0.05
+"""A timer that is so late shows that this process was stopped or is far behind."""
+
+
 class _State(Enum):
     IDLE = auto()
     CONNECTING = auto()
@@ -89,7 +93,7 @@ class Link:
         self._settings = settings
         self._listener = listener
         self._random = random
-        self._flight = Flight(settings, view)
+        self._flight = Flight(settings, view, hello.session)
         self._impatience = Impatience(transport)
         self._state = _State.IDLE
         self._connection: Connection | None = None
@@ -100,6 +104,7 @@ class Link:
         self._lost = False
         self._is_retired = False
         self._timer: Timer | None = None
+        self._timer_due = 0.0
         self._retry: Timer | None = None
         self._near = near
         self._listen_seq = 0
@@ -120,11 +125,19 @@ class Link:
         return self._learn is not None
 
     @property
+    def silent_s(self) -> float:
+        """Seconds since this side asked something without having heard from the member since."""
+        asked_at = self._flight.asked_since(self._heard_at)
+        return 0.0 if asked_at is None else self._transport.now() - asked_at
+
+    @property
     def is_lost(self) -> bool:
         """Whether the member was found out of reach; asks are given up at once until it is back."""
         return self._lost
 
-    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone) -> None:
+    def ask(
+        self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone
+    ) -> Ask | None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
 
         `done(AccessDenied(...))` when our credential lacks the scope for it.
@@ -134,9 +147,10 @@ class Link:
         flight = self._flight
         if self._lost or self._state is _State.CLOSED or not flight.has_room(len(batch)):
             done(None)
-            return
-        flight.add(Ask(batch, hops, stand_in, done, self._transport.now()))
+            return None
+        ask = flight.add(batch, hops, stand_in, done, self._transport.now())
         self._leave()
+        return ask
 
     def join(self, key: bytes, cost: int, within: float | None) -> Crowd | None:
         """Let a lone check leave with others; None when it cannot: `ask` says why.
@@ -274,8 +288,7 @@ class Link:
                 if self._flight.answer(message, self._learn):
                     self._attempts = 0
                 else:
-                    for refund, hops in self._flight.too_late(message, self._transport.now()):
-                        self.ask(refund, hops=hops, done=_nothing)
+                    self._flight.answer_late(message)
                 self._listener.on_versions(self, message.view, message.rules)
             case Lifted(keys):
                 if self._near is not None:
@@ -411,13 +424,19 @@ class Link:
         """
         if self._timer is None and not self._flight.is_empty:
             soon = self._transport.now() + self._settings.answer_timeout
-            self._timer = self._transport.call_at(
-                min(self._flight.first_due(), soon), self._on_timer
-            )
+            self._call_at(min(self._flight.first_due(), soon))
+
+    def _call_at(self, when: float) -> None:
+        self._timer_due = when
+        self._timer = self._transport.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         now = self._transport.now()
+        if now - self._timer_due > _HELD_UP_S:
+            # This process was stopped, not the member: read first what it has sent meanwhile.
+            self._call_at(now + _HELD_UP_S)
+            return
         if self._state is _State.CONNECTING and self._flight.first_due() <= now:
             self._lose()  # The attempt goes on; nobody else waits for it.
             return
@@ -453,7 +472,3 @@ class Link:
 
     def _error_of(self, code: int, reason: str) -> RingfenceError:
         return error_of(code, reason, self.address, has_credential=bool(self._hello.credential))
-
-
-def _nothing(answer: object) -> None:
-    """Nobody waits for a refund."""

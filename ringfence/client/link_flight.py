@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
-from ringfence.client.batch import Batch, Verdicts, age_ns_of
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
-from ringfence.limiter import Code
 from ringfence.wire import (
     MAX_DEADLINE_MS,
     Answer,
@@ -25,15 +25,14 @@ from ringfence.wire import (
     Lent,
     Members,
     Message,
-    Op,
     Peers,
     Ping,
     Pong,
     Pulled,
     Recalled,
     Rules,
-    Source,
     Stats,
+    TakenOver,
     encode,
 )
 
@@ -42,17 +41,29 @@ __all__ = ["Flight", "Frame", "Learn", "REPLIES", "Reply"]
 logger = logging.getLogger("ringfence.client")
 
 Reply: TypeAlias = (
-    Members | Rules | Stats | Pong | Exchanged | Pulled | Differs | Recalled | Peers | Done | Lent
+    Members
+    | Rules
+    | Stats
+    | Pong
+    | Exchanged
+    | Pulled
+    | Differs
+    | Recalled
+    | Peers
+    | Done
+    | Lent
+    | TakenOver
 )
 """What answers a call."""
-REPLIES = (*(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done, Lent),)
+REPLIES = (
+    *(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done, Lent),
+    TakenOver,
+)
 
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""
 
 _Send: TypeAlias = Callable[[bytes], None]
-_COUNTED = (Source.OWNER, Source.STANDBY)
-"""Whose answers are charges: any other was made up where no owner could be asked."""
 
 
 @dataclass(slots=True)
@@ -78,12 +89,14 @@ class _Call:
 class Flight:
     """Asks and calls to one member. Each is told once: an answer, or that there is none."""
 
-    def __init__(self, settings: LinkSettings, view: Callable[[], int]) -> None:
+    def __init__(self, settings: LinkSettings, view: Callable[[], int], session: int) -> None:
+        """`session` is the sender's, under which the receiver deduplicates its requests."""
         self.frames: dict[int, Frame] = {}
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
         """Frames that were given up and may be answered all the same, the oldest first."""
         self._settings = settings
+        self._session = session
         self._view = view
         self._outbox: deque[Ask] = deque()
         self._calls: deque[_Call] = deque()
@@ -108,10 +121,18 @@ class Flight:
         """Whether so many more keys may wait."""
         return self._waiting_keys + rows <= self._settings.max_waiting
 
-    def add(self, ask: Ask) -> None:
-        """Let an ask wait for its departure."""
-        self._waiting_keys += len(ask.batch)
+    def add(self, batch: Batch, hops: int, stand_in: bool, done: OnDone, now: float) -> Ask:
+        """Let a batch wait for its departure."""
+        ask = Ask(batch, hops, stand_in, done, now, self._withdraw)
+        self._waiting_keys += len(batch)
         self._outbox.append(ask)
+        return ask
+
+    def _withdraw(self, ask: Ask) -> None:
+        """Drop an ask that has not left: its checks are asked for elsewhere."""
+        if ask in self._outbox:
+            self._outbox.remove(ask)
+            self._give_up_asks([ask])
 
     def open_crowd(self, now: float) -> Crowd | None:
         """Let lone checks join each other from now on; None when no more may wait."""
@@ -121,7 +142,8 @@ class Flight:
             return None
         self._waiting_keys += room  # As if all of it were taken, until it closes.
         self.crowd = crowd = new_crowd(now, room)
-        self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, now))
+        crowd.asked = Ask(crowd.batch, 0, False, crowd.resolve, now, self._withdraw)
+        self._outbox.append(crowd.asked)
         return crowd
 
     def _close_crowd(self) -> None:
@@ -191,6 +213,10 @@ class Flight:
             self._give_up_asks(together)
         else:
             due = now + self._settings.answer_timeout
+            row = 0
+            for ask in together:
+                ask.id = self._session, seq, row
+                row += len(ask.batch)
             self._send(seq, Frame(payload, now, due, together), send)
 
     def _send(self, seq: int, frame: Frame, send: _Send) -> None:
@@ -202,6 +228,19 @@ class Flight:
         seq = self._next_seq
         self._next_seq += 1
         return seq
+
+    def asked_since(self, heard_at: float) -> float | None:
+        """Return since when this side waits for any sign of the member; None when it does not.
+
+        `heard_at` is when the member last said something.
+        """
+        first = next(iter(self.frames.values()), None)
+        if first is not None:
+            return max(first.sent_at, heard_at)
+        if self._outbox:
+            return max(self._outbox[0].asked_at, heard_at)
+        unheard = [each.sent_at for each in self._given_up.values() if each.sent_at > heard_at]
+        return min(unheard, default=None)
 
     # -- being answered ------------------------------------------------------------------------
 
@@ -229,33 +268,17 @@ class Flight:
             start = stop
         return True
 
-    def too_late(self, answer: Answer, now: float) -> list[tuple[Batch, int]]:
-        """Find what an answer charged after it was given up: refunds, each with its hops.
-
-        Whoever asked has gone elsewhere since, and the check was counted there.
-        """
+    def answer_late(self, answer: Answer) -> None:
+        """Pass on an answer that came after its frame was given up: its checks may be charged."""
         frame = self._given_up.pop(answer.seq, None)
         if frame is None or sum([len(ask.batch) for ask in frame.asks]) != len(answer.outcomes):
-            return []
-        refunds: list[tuple[Batch, int]] = []
+            return
+        verdicts = Verdicts(answer.outcomes, answer.sources)
         start = 0
         for ask in frame.asks:
-            end = start + len(ask.batch)
-            codes, sources = answer.outcomes.codes[start:end], answer.sources[start:end]
-            charged = [
-                row
-                for row, (code, source) in enumerate(zip(codes, sources, strict=True))
-                if code <= Code.OVER_SOFT and source in _COUNTED
-            ]
-            if charged and ask.batch.op is Op.CHECK:
-                taken = ask.batch.take(charged)
-                refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
-                refund.which = taken.which
-                refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
-                refund.leases = [answer.outcomes.leases[start + row] for row in charged]
-                refunds.append((refund, ask.hops))
-            start = end
-        return refunds
+            stop = start + len(ask.batch)
+            ask.done(verdicts.slice(start, stop))
+            start = stop
 
     def reply(self, reply: Reply) -> bool:
         """Tell who called; whether anybody had.

@@ -8,7 +8,7 @@ live with different owners: what was charged is given back at once when another 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from ringfence.client.batch import (
+    Asked,
     Batch,
     Late,
     Row,
@@ -31,13 +32,12 @@ from ringfence.client.clock import loop_time
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
-from ringfence.wire import MAX_KEYS, Op, Source
+from ringfence.wire import MAX_KEYS, NO_ID, CheckId, Op, Source
 
 __all__ = ["Fallback", "Router", "Routes"]
 
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
-_COUNTED = (Source.OWNER, Source.STANDBY)
 _DENIALS = (Code.DENIED, Code.NEVER)
 
 
@@ -92,7 +92,7 @@ class Router:
         learn of it before their callers do.
 
         An owner that takes longer than `patience` (seconds) over a check is not given up, but its
-        standby is asked as well; what the later one of the two charged is given back.
+        standby is asked as well. Both requests carry one identity, so nodes count the check once.
         """
         self._fallback = fallback
         self._patience = patience
@@ -157,8 +157,10 @@ class Router:
         gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), asked_at, [])
         attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
         if late is not None:
-            waiter = _Waiter(gathering.batch, gathering.missing)
-            gathering.waiters.append(waiter)
+            waiter = gathering.new_waiter(gathering.batch, gathering.missing)
+            waiter.asked, waiter.first_row = late.asked, late.row
+            if late.is_given_up:
+                waiter.resolve(None)
             late.when_answered(waiter.resolve)
         if within is None or asked_at + within > now:
             left = None if within is None else asked_at + within - now
@@ -220,13 +222,6 @@ class Router:
                     part = refund.take(indexes)
                     target.ask(part, hops=0, stand_in=stand_in, done=_nothing)
 
-    def give_back(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
-        """Give back all that a batch was charged, for it was decided elsewhere, too."""
-        if batch.op is Op.CHECK:
-            codes = verdicts.outcomes.codes
-            rows = [row for row, code in enumerate(codes) if code <= _LAST_CHARGED]
-            self.refund(batch, rows, verdicts, asked_at)
-
     async def _gather(
         self, gathering: "_Gathering", attempts: Sequence[bool], hops: int, asked: Routes | None
     ) -> None:
@@ -256,21 +251,23 @@ class Router:
             waiters = []
             for indexes, target, as_standby in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
-                waiter = _Waiter(part, indexes)
+                ids = gathering.ids_of(indexes) if gathering.waiters and not part.ids else []
+                if ids:
+                    part = replace(part, ids=ids)
+                waiter = gathering.new_waiter(part, indexes)
                 waiters.append(waiter)
-                gathering.waiters.append(waiter)
-                target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
+                waiter.asked = target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
             if self._patience is None or stand_in or batch.op is not Op.CHECK:
-                await _wait_all(waiters)
+                await gathering.wait(waiters)
             else:
                 with anyio.move_on_after(self._patience):
-                    await _wait_all(waiters)
-            self._take(gathering)
+                    await gathering.wait(waiters)
+            gathering.take()
             if not gathering.missing or gathering.verdicts.refusal is not None:
                 return
         if self._patience is not None:
-            await _wait_all(gathering.waiters)  # An owner that was slow is better than nobody.
-            self._take(gathering)
+            await gathering.wait(gathering.waiters)  # A slow owner is better than no member.
+            gathering.take()
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
         await anyio.lowlevel.checkpoint()
@@ -279,14 +276,14 @@ class Router:
         """Wait as long for an owner that was asked already as for any; whether it answered."""
         give_up = math.inf if self._patience is None else gathering.asked_at + self._patience
         with anyio.move_on_after(give_up - loop_time()):
-            await _wait_all(gathering.waiters)
-        self._take(gathering)
+            await gathering.wait(gathering.waiters)
+        gathering.take()
         return not gathering.missing or gathering.verdicts.refusal is not None
 
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""
         batch, verdicts = gathering.batch, gathering.verdicts
-        self._take(gathering)
+        gathering.take()
         for index in gathering.missing:
             verdicts.put(index, *self._fallback(batch, index))
         if batch.op is not Op.CHECK:
@@ -294,13 +291,6 @@ class Router:
         if batch.groups and (gathering.is_split or gathering.missing):
             self._settle(gathering, vetoes)
         self._take_back_when_late(gathering)
-
-    def _take(self, gathering: "_Gathering") -> None:
-        """Take what has been answered by now; what was charged twice is given back once."""
-        for waiter, verdicts, rows in gathering.take():
-            if waiter.part.op is Op.CHECK:
-                twice = [row for row in rows if verdicts.outcomes.codes[row] <= _LAST_CHARGED]
-                self.refund(waiter.part, twice, verdicts, gathering.asked_at)
 
     def _settle(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Give back what a group was charged in one place when it was denied in another."""
@@ -316,6 +306,7 @@ class Router:
             ):
                 undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
         self.refund(batch, undone, gathering.verdicts, gathering.asked_at)
+        gathering.refunded.update(undone)
         for index in undone:
             codes[index] = Code.UNCHARGED
             columns.remaining[index] += batch.costs[index]
@@ -326,32 +317,35 @@ class Router:
         batch = gathering.batch
         if batch.op is not Op.CHECK:
             return
-        self._take(gathering)
+        gathering.take()
         verdicts = gathering.verdicts
         charged = [i for i in range(len(batch)) if verdicts.outcomes.codes[i] <= _LAST_CHARGED]
         self.refund(batch, charged, verdicts, gathering.asked_at)
+        gathering.refunded.update(charged)
         gathering.verdicts = empty_verdicts(len(batch))
         self._take_back_when_late(gathering)
 
     def _take_back_when_late(self, gathering: "_Gathering") -> None:
         for waiter in gathering.waiters:
-            if not waiter.is_done:
+            if waiter.verdicts is None and waiter.refusal is None:
                 waiter.on_late = partial(self._take_back, gathering, waiter)
 
     def _take_back(self, gathering: "_Gathering", waiter: "_Waiter", late: Verdicts) -> None:
-        """Give back late charges of checks that did not pass or were charged elsewhere, and leases
-        that nobody holds.
+        """Give back late charges of checks that did not pass, and slots that nobody holds.
 
-        A check that the policy let pass is counted, late as it is.
+        Each row at most once: all answers to a check speak of one charge. A check that the policy
+        let pass stays counted, late as it is.
         """
-        codes, leases = late.outcomes.codes, late.outcomes.leases
-        final, sources = gathering.verdicts.outcomes.codes, gathering.verdicts.sources
+        codes, slots = late.outcomes.codes, late.outcomes.leases
+        final = gathering.verdicts.outcomes
         rows = [
             row
             for row, index in enumerate(waiter.indexes)
             if codes[row] <= _LAST_CHARGED
-            and (final[index] > _LAST_CHARGED or leases[row] or sources[index] in _COUNTED)
+            and index not in gathering.refunded
+            and (final.codes[index] > _LAST_CHARGED or slots[row] != final.leases[index])
         ]
+        gathering.refunded.update([waiter.indexes[row] for row in rows])
         self.refund(waiter.part, rows, late, gathering.asked_at)
 
 
@@ -359,7 +353,9 @@ class _Waiter:
     """One outstanding ask."""
 
     __slots__ = (
-        "_answered",
+        "_on_done",
+        "asked",
+        "first_row",
         "indexes",
         "is_done",
         "is_taken",
@@ -369,7 +365,7 @@ class _Waiter:
         "verdicts",
     )
 
-    def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
+    def __init__(self, part: Batch, indexes: Sequence[int], on_done: Callable[[], None]) -> None:
         self.part = part
         self.indexes = indexes
         """Where the rows of `part` stand in the whole batch."""
@@ -378,22 +374,22 @@ class _Waiter:
         self.is_done = False
         self.is_taken = False
         self.on_late: Callable[[Verdicts], None] | None = None
-        """Told of verdicts that nobody waits for any more."""
-        self._answered = Signal()
+        """Called with verdicts that come when the caller has its decision."""
+        self.asked: Asked | None = None
+        self.first_row = 0
+        """Where the rows of `part` begin in what was `asked`."""
+        self._on_done = on_done
 
     def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+        """Take the answer, or None for none in time; after None it may still come."""
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
-        else:
+        elif answer is not None:
             self.verdicts = answer
-        self._answered.set()
+        self._on_done()
         if self.on_late is not None and self.verdicts is not None:
             self.on_late(self.verdicts)
-
-    async def wait(self) -> Verdicts | None:
-        await self._answered.wait()
-        return self.verdicts
 
 
 class _Gathering:
@@ -407,6 +403,9 @@ class _Gathering:
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
+        self.refunded: set[int] = set()
+        """Rows whose charge was given back."""
+        self._signal = Signal()
         self._verdicts: Verdicts | None = None
 
     @property
@@ -420,21 +419,56 @@ class _Gathering:
     def verdicts(self, verdicts: Verdicts) -> None:
         self._verdicts = verdicts
 
-    def take(self) -> "list[tuple[_Waiter, Verdicts, list[int]]]":
-        """Fill in what has been answered by now.
+    def new_waiter(self, part: Batch, indexes: Sequence[int]) -> _Waiter:
+        """Add a question to a member about the rows at `indexes`."""
+        waiter = _Waiter(part, indexes, self._wake)
+        self.waiters.append(waiter)
+        return waiter
 
-        Returns the rows of each answer that another one had filled in before.
-        """
+    def ids_of(self, indexes: Sequence[int]) -> list[CheckId]:
+        """Identities under which these rows were asked first; empty when none has left."""
+        found: dict[int, CheckId] = {}
+        for waiter in self.waiters:
+            first = None if waiter.asked is None else waiter.asked.identify()
+            if first is not None:
+                session, seq, row = first[0], first[1], first[2] + waiter.first_row
+                for at, index in enumerate(waiter.indexes):
+                    found.setdefault(index, (session, seq, row + at))
+        return [found.get(index, NO_ID) for index in indexes] if found else []
+
+    async def wait(self, waiters: Sequence[_Waiter]) -> None:
+        """Wait until all of `waiters` are done, or all rows have an answer from any waiter."""
+        while not self._is_over(waiters):
+            self._signal = Signal()
+            await self._signal.wait()
+
+    def _is_over(self, waiters: Sequence[_Waiter]) -> bool:
+        if all([waiter.is_done for waiter in waiters]):
+            return True
+        if len(waiters) == len(self.waiters):
+            return False
+        answered = {
+            index
+            for waiter in self.waiters
+            if waiter.verdicts is not None
+            for index in waiter.indexes
+        }
+        return answered.issuperset(self.missing)
+
+    def _wake(self) -> None:
+        self._signal.set()
+
+    def take(self) -> None:
+        """Fill in what has been answered by now; the first answer to a row holds."""
         if len(self.waiters) == 1 and len(self.waiters[0].indexes) == len(self.batch.keys):
             only = self.waiters[0]
             if only.verdicts is not None and not only.is_taken:
                 # By far the most frequent case: one member decided all.
                 only.is_taken = True
                 self.verdicts, self.missing = only.verdicts, ()
-                return []
+                return
         elif self._take_whole():
-            return []
-        surplus = []
+            return
         for waiter in self.waiters:
             if waiter.refusal is not None:
                 self.verdicts.refusal = waiter.refusal
@@ -447,14 +481,10 @@ class _Gathering:
             if len(rows) == len(waiter.indexes):
                 self.verdicts.spread(waiter.indexes, verdicts)
             else:
-                every = range(len(waiter.indexes))
-                surplus.append((waiter, verdicts, [row for row in every if row not in rows]))
                 for row in rows:
-                    outcome, source = verdicts.outcomes.row(row), Source(verdicts.sources[row])
-                    self.verdicts.put(waiter.indexes[row], outcome, source)
+                    self.verdicts.put_row(waiter.indexes[row], verdicts.row(row))
             missing.difference_update(waiter.indexes)
             self.missing = [index for index in self.missing if index in missing]
-        return surplus
 
     def _take_whole(self) -> bool:
         """Put the answers of several members together, when all are there and none was taken."""
@@ -472,11 +502,6 @@ class _Gathering:
             waiter.is_taken = True
         self.verdicts, self.missing = joined, ()
         return True
-
-
-async def _wait_all(waiters: Sequence[_Waiter]) -> None:
-    for waiter in waiters:
-        await waiter.wait()
 
 
 def _moved(old: Routes, new: Routes, batch: Batch, indexes: Sequence[int]) -> list[int]:

@@ -14,6 +14,7 @@ from ringfence.wire.bounds import (
     MAX_U64,
     MIN_KEY,
 )
+from ringfence.wire.check_ids import NO_ID, CheckId, DecidedCheck, OutcomeRow
 from ringfence.wire.codec import VERSION, PackedRules, decode, encode
 from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
@@ -25,6 +26,7 @@ from ringfence.wire.messages import (
     AskPeers,
     AskRules,
     AskStats,
+    AskTakenOver,
     Borrow,
     CallIn,
     Cells,
@@ -62,6 +64,7 @@ from ringfence.wire.messages import (
     Shards,
     Source,
     Stats,
+    TakenOver,
     Welcome,
 )
 
@@ -95,6 +98,7 @@ __all__ = [
     "Goodbye",
     "AskLeave",
     "AskPeers",
+    "AskTakenOver",
     "Borrow",
     "CallIn",
     "Cells",
@@ -117,6 +121,11 @@ __all__ = [
     "Recall",
     "Recalled",
     "Shards",
+    "TakenOver",
+    "CheckId",
+    "DecidedCheck",
+    "NO_ID",
+    "OutcomeRow",
     "BadMessage",
     "Cause",
     "WrongVersion",

@@ -4,16 +4,18 @@ Instants never stand in a message: deadlines and ages are durations, since no tw
 clocks compare.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
+from ringfence.wire.check_ids import CheckId
 from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
+    AskTakenOver,
     Cells,
     Copy,
     Counts,
@@ -31,6 +33,7 @@ from ringfence.wire.peer_messages import (
     Recall,
     Recalled,
     Shards,
+    TakenOver,
 )
 from ringfence.wire.plain import Plain
 
@@ -41,6 +44,7 @@ __all__ = [
     "AskPeers",
     "AskRules",
     "AskStats",
+    "AskTakenOver",
     "Borrow",
     "CallIn",
     "Cells",
@@ -78,6 +82,7 @@ __all__ = [
     "Shards",
     "Source",
     "Stats",
+    "TakenOver",
     "Welcome",
 ]
 
@@ -191,6 +196,9 @@ class Request:
     """`REFUND` only: per key, at most how long ago the cost was charged; empty otherwise."""
     leases: list[int]
     """`REFUND` only: per key, the concurrency lease to release, 0 for none; empty otherwise."""
+    ids: list[CheckId] = field(default_factory=list)
+    """Per key, the identity of the check that this request repeats on another path; empty when
+    the checks are asked for the first time."""
 
 
 @dataclass(slots=True)
@@ -328,4 +336,6 @@ Message: TypeAlias = (
     | Lent
     | CallIn
     | Goodbye
+    | AskTakenOver
+    | TakenOver
 )

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from hashring import SHARDS
+from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
+    MAX_COST,
     MAX_KEY,
+    MAX_KEYS,
     MAX_MOVED,
     MAX_NUMBERS,
     MAX_PACKED,
@@ -18,11 +21,13 @@ from ringfence.wire.bounds import (
     MAX_WRITERS,
     MIN_KEY,
 )
+from ringfence.wire.check_ids import DecidedCheck
 from ringfence.wire.fields import bad_field, binary, flag, integer, items, plain, text
 from ringfence.wire.limits import read_limit, write_limit
 from ringfence.wire.messages import (
     AskLeave,
     AskPeers,
+    AskTakenOver,
     Cells,
     Copy,
     Counts,
@@ -40,6 +45,8 @@ from ringfence.wire.messages import (
     Recall,
     Recalled,
     Shards,
+    Source,
+    TakenOver,
 )
 
 __all__ = ["Move", "READERS", "VALIDATED_AS_LAID_OUT", "lay_out"]
@@ -61,6 +68,8 @@ Move: TypeAlias = (
     | Peers
     | AskLeave
     | Done
+    | AskTakenOver
+    | TakenOver
 )
 """The messages of this module."""
 
@@ -80,9 +89,14 @@ _DONE = 27
 _KEPT = 28
 _RECALL = 29
 _RECALLED = 30
+_ASK_TAKEN_OVER = 36
+_TAKEN_OVER = 37
 
 _COUNT_FIELDS = 5
 _GROUP_FIELDS = 8
+_DECIDED_FIELDS = 7
+_OUTCOME_NUMBERS = 8
+_LAST_SOURCE = len(Source) - 1
 
 VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS, _RECALLED)
 """Messages with thousands of keys: their fields are read before they are packed, for unpacking them
@@ -106,7 +120,7 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             return [_EXCHANGED, seq, packed]
         case Pull(seq, shards, part):
             return [_PULL, seq, shards, part]
-        case Pulled(seq, groups, counts, tallies):
+        case Pulled(seq, groups, counts, tallies, decided):
             written = [
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
@@ -114,7 +128,11 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
                 ]
                 for group in groups
             ]
-            return [_PULLED, seq, written, _write_counts(counts), tallies]
+            checks = [
+                [*check.id, check.key, check.cost, check.age_ns, [*map(int, check.row)]]
+                for check in decided
+            ]
+            return [_PULLED, seq, written, _write_counts(counts), tallies, checks]
         case Copy(seq, counts):
             return [_COPY, seq, _write_counts(counts)]
         case Offer(seq, shards):
@@ -139,6 +157,10 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             return [_ASK_LEAVE, seq]
         case Done(seq):
             return [_DONE, seq]
+        case AskTakenOver(seq):
+            return [_ASK_TAKEN_OVER, seq]
+        case TakenOver(seq, shards):
+            return [_TAKEN_OVER, seq, shards]
 
 
 def _write_counts(counts: Counts) -> list[object]:
@@ -234,7 +256,7 @@ def _read_pull(fields: list[object]) -> Pull:
 
 
 def _read_pulled(fields: list[object]) -> Pulled:
-    _, seq, wire, counts, tallies = fields
+    _, seq, wire, counts, tallies, decided = fields
     groups = [_read_group(group) for group in items(wire, "Pulled.groups", SHARDS)]
     read = _read_counts(counts, "Pulled.counts")
     if sum([sum(group.sizes) for group in groups]) != len(read.keys):
@@ -248,6 +270,32 @@ def _read_pulled(fields: list[object]) -> Pulled:
         groups,
         read,
         _read_pairs(tallies, tally_count, "Pulled.tallies"),
+        [_read_decided(check) for check in items(decided, "Pulled.decided", MAX_MOVED)],
+    )
+
+
+def _read_decided(wire: object) -> DecidedCheck:
+    fields = items(wire, "Pulled.decided", _DECIDED_FIELDS)
+    if len(fields) != _DECIDED_FIELDS:
+        raise bad_field("Pulled.decided", f"arrays of {_DECIDED_FIELDS} fields")
+    session, seq, row, key, cost, age_ns, outcome = fields
+    [checked] = _read_keys([key], "Pulled.decided")
+    numbers = _checked(
+        items(outcome, "Pulled.decided", _OUTCOME_NUMBERS), "Pulled.decided", MAX_U64
+    )
+    if len(numbers) != _OUTCOME_NUMBERS or numbers[0] >= len(Code) or numbers[-1] > _LAST_SOURCE:
+        raise bad_field("Pulled.decided", "outcomes of 8 numbers, from a code to a source")
+    code, limit, remaining, retry, reset, delay, lease, source = numbers
+    return DecidedCheck(
+        (
+            integer(session, "Pulled.decided"),
+            integer(seq, "Pulled.decided"),
+            integer(row, "Pulled.decided", 0, MAX_KEYS - 1),
+        ),
+        checked,
+        integer(cost, "Pulled.decided", 0, MAX_COST),
+        integer(age_ns, "Pulled.decided"),
+        (code, limit, remaining, retry, reset, delay, lease, source),
     )
 
 
@@ -279,6 +327,12 @@ def _read_offer(fields: list[object]) -> Offer:
 
 def _read_kept(fields: list[object]) -> Kept:
     return Kept(integer(fields[1], "Kept.seq", 1), _read_shards(fields[2], "Kept.shards"))
+
+
+def _read_taken_over(fields: list[object]) -> TakenOver:
+    return TakenOver(
+        integer(fields[1], "TakenOver.seq", 1), _read_shards(fields[2], "TakenOver.shards", 0)
+    )
 
 
 def _read_cells(fields: list[object]) -> Cells:
@@ -342,7 +396,7 @@ READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
     _EXCHANGE: (Exchange, 3, _read_exchange),
     _EXCHANGED: (Exchanged, 3, _read_exchanged),
     _PULL: (Pull, 4, _read_pull),
-    _PULLED: (Pulled, 5, _read_pulled),
+    _PULLED: (Pulled, 6, _read_pulled),
     _COPY: (Copy, 3, _read_copy),
     _OFFER: (Offer, 3, _read_offer),
     _KEPT: (Kept, 3, _read_kept),
@@ -355,5 +409,11 @@ READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
     _PEERS: (Peers, 3, _read_peers),
     _ASK_LEAVE: (AskLeave, 2, lambda fields: AskLeave(integer(fields[1], "AskLeave.seq", 1))),
     _DONE: (Done, 2, lambda fields: Done(integer(fields[1], "Done.seq", 1))),
+    _ASK_TAKEN_OVER: (
+        AskTakenOver,
+        2,
+        lambda fields: AskTakenOver(integer(fields[1], "AskTakenOver.seq", 1)),
+    ),
+    _TAKEN_OVER: (TakenOver, 3, _read_taken_over),
 }
 """By type number: what it is, how many fields its array has, and how they are read."""

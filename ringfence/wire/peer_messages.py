@@ -3,15 +3,17 @@
 Values only, as in `messages`, which names them all; `moves` turns these into bytes and back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ringfence.limiter.limit import Limit
+from ringfence.wire.check_ids import DecidedCheck
 from ringfence.wire.plain import Plain
 
 __all__ = [
     "AskLeave",
     "AskPeers",
+    "AskTakenOver",
     "Cells",
     "Copy",
     "Counts",
@@ -29,6 +31,7 @@ __all__ = [
     "Recall",
     "Recalled",
     "Shards",
+    "TakenOver",
 ]
 
 
@@ -118,6 +121,8 @@ class Pulled:
     tallies: list[list[int]]
     """Per key, what was admitted since its shard was taken over: age in ns and units in turns.
     Empty when no shard was."""
+    decided: list[DecidedCheck] = field(default_factory=list)
+    """Checks of these shards that were decided lately and may be asked again by another path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,21 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The sender has counters of shards that the receiver owns in its view: pull them."""
+
+    seq: int
+    shards: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskTakenOver:
+    """Ask which shards of the sender the receiver has taken over."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Shards that the sender counts in the place of the member that asked."""
 
     seq: int
     shards: list[int]

@@ -7,6 +7,7 @@ Decides their layout and what makes their columns fit each other. Both direction
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
 from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
+from ringfence.wire.check_ids import CheckId
 from ringfence.wire.columns import read_integers, read_runs, write_integers, write_runs
 from ringfence.wire.fields import bad_field, flag, integer, items
 from ringfence.wire.limits import read_limit, write_limit
@@ -25,9 +26,10 @@ __all__ = [
 
 REQUEST = 4
 ANSWER = 5
-REQUEST_FIELDS = 14
+REQUEST_FIELDS = 15
 ANSWER_FIELDS = 13
 
+_ID_COLUMNS = 3
 _ONLY_BYTES = {bytes}
 _OPS = tuple(Op)
 _LAST_OP = len(Op) - 1
@@ -54,15 +56,17 @@ def write_request(message: Request) -> list[object]:
         write_runs(groups, count, "Request.groups") if groups else None,
     ]
     if message.limits or message.which or message.ages_ns or message.leases:
-        return [*fields, *_write_extras(message, count)]
-    return [*fields, None, None, None, None]
+        fields += _write_extras(message, count)
+    else:
+        fields += (None, None, None, None)
+    fields.append(_write_ids(message.ids, count) if message.ids else None)
+    return fields
 
 
 def read_request(fields: list[object]) -> Request:
     """Take a request out of its `REQUEST_FIELDS` fields."""
-    _, seq, op, view, deadline, hops, stand_in, keys, costs, groups, limits, which, ages, leases = (
-        fields
-    )
+    _, seq, op, view, deadline, hops, stand_in, keys, costs, groups, *extras = fields
+    limits, which, ages, leases, ids = extras
     checked = _read_keys(keys)
     count = len(checked)
     message = Request(
@@ -79,6 +83,7 @@ def read_request(fields: list[object]) -> Request:
         [] if which is None else read_integers(which, count, "Request.which"),
         [] if ages is None else read_integers(ages, count, "Request.ages_ns"),
         [] if leases is None else read_integers(leases, count, "Request.leases"),
+        [] if ids is None else _read_ids(ids, count),
     )
     if not (limits is None and which is None and ages is None and leases is None):
         _check_extras(message)
@@ -163,6 +168,19 @@ def _write_extras(message: Request, count: int) -> list[object]:
         write_integers(ages, count, "Request.ages_ns") if ages else None,
         write_integers(leases, count, "Request.leases") if leases else None,
     ]
+
+
+def _write_ids(ids: list[CheckId], count: int) -> list[object]:
+    columns = [list(column) for column in zip(*ids, strict=True)]
+    return [write_integers(column, count, "Request.ids") for column in columns]
+
+
+def _read_ids(wire: object, count: int) -> list[CheckId]:
+    columns = items(wire, "Request.ids", _ID_COLUMNS)
+    if len(columns) != _ID_COLUMNS:
+        raise bad_field("Request.ids", f"{_ID_COLUMNS} columns")
+    sessions, seqs, rows = [read_integers(each, count, "Request.ids") for each in columns]
+    return list(zip(sessions, seqs, rows, strict=True))
 
 
 def _check_extras(message: Request) -> None:

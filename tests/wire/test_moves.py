@@ -6,8 +6,11 @@ from msgpack import packb
 from hashring import SHARDS
 from ringfence.errors import LocalProtocolError
 from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code
 from ringfence.wire.bounds import (
+    MAX_COST,
     MAX_KEY,
+    MAX_KEYS,
     MAX_MOVED,
     MAX_NUMBERS,
     MAX_PACKED,
@@ -17,12 +20,14 @@ from ringfence.wire.bounds import (
     MAX_WRITERS,
     MIN_KEY,
 )
+from ringfence.wire.check_ids import DecidedCheck
 from ringfence.wire.codec import decode, encode
 from ringfence.wire.errors import BadMessage, Cause
 from ringfence.wire.framing import MAX_MESSAGE
 from ringfence.wire.messages import (
     AskLeave,
     AskPeers,
+    AskTakenOver,
     Cells,
     Copy,
     Counts,
@@ -40,6 +45,8 @@ from ringfence.wire.messages import (
     Recall,
     Recalled,
     Shards,
+    Source,
+    TakenOver,
 )
 
 KEY = b"8 bytes."
@@ -76,6 +83,19 @@ def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
     )
 
 
+decided_checks = st.lists(
+    st.builds(
+        DecidedCheck,
+        st.tuples(u64, u64, st.integers(0, MAX_KEYS - 1)),
+        keys,
+        st.integers(0, MAX_COST),
+        u64,
+        st.tuples(st.integers(0, len(Code) - 1), *[u64] * 6, st.integers(0, len(Source) - 1)),
+    ),
+    max_size=3,
+)
+
+
 @st.composite
 def pulled(draw: st.DrawFn) -> Pulled:
     groups = []
@@ -97,7 +117,7 @@ def pulled(draw: st.DrawFn) -> Pulled:
         )
     count = sum(sum(group.sizes) for group in groups)
     tallies = draw(st.just([]) | as_long(pairs, count))
-    return Pulled(draw(seqs), groups, draw(counts(count)), tallies)
+    return Pulled(draw(seqs), groups, draw(counts(count)), tallies, draw(decided_checks))
 
 
 @st.composite
@@ -136,6 +156,8 @@ messages = st.one_of(
     st.builds(Peers, seqs, plain),
     st.builds(AskLeave, seqs),
     st.builds(Done, seqs),
+    st.builds(AskTakenOver, seqs),
+    st.builds(TakenOver, seqs, shard_sets | st.just([])),
 )
 
 
@@ -275,7 +297,7 @@ def test_a_wrong_field_is_refused_by_its_name(fields, field):
 )
 def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
     assert_refused([19, 1, wrong], f"Copy.counts{field}")
-    assert_refused([18, 1, [GROUP], wrong, []], f"Pulled.counts{field}")
+    assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
 
 
 @pytest.mark.parametrize(
@@ -300,12 +322,12 @@ def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
     ],
 )
 def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
-    assert_refused([18, 1, groups, COUNTS, []], field)
+    assert_refused([18, 1, groups, COUNTS, [], []], field)
 
 
 @pytest.mark.parametrize("tallies", [None, [[]] * 2, [[1]], [[1, -1]], [[1, True]], [b"\x01\x02"]])
 def test_tallies_are_pairs_for_every_key_or_missing(tallies):
-    assert_refused([18, 1, [GROUP], COUNTS, tallies], "Pulled.tallies")
+    assert_refused([18, 1, [GROUP], COUNTS, tallies, []], "Pulled.tallies")
 
 
 @pytest.mark.parametrize(
@@ -387,3 +409,20 @@ def assert_refused(fields: list[object], field: str) -> None:
         decode(packb(fields))
     assert caught.value.cause is Cause.BAD_FIELD
     assert caught.value.reason.startswith(f"{field} must be")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        None,
+        [1, 2, 0, KEY, 1, 0],
+        [1, 2, MAX_KEYS, KEY, 1, 0, [0] * 8],
+        [1, 2, 0, b"short", 1, 0, [0] * 8],
+        [1, 2, 0, KEY, MAX_COST + 1, 0, [0] * 8],
+        [1, 2, 0, KEY, 1, 0, [0] * 7],
+        [1, 2, 0, KEY, 1, 0, [len(Code), *[0] * 7]],
+        [1, 2, 0, KEY, 1, 0, [*[0] * 7, len(Source)]],
+    ],
+)
+def test_decided_checks_that_cannot_be_are_refused(check):
+    assert_refused([18, 1, [GROUP], COUNTS, [], [check]], "Pulled.decided")

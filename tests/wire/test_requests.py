@@ -70,6 +70,7 @@ def requests(draw: st.DrawFn) -> Request:
         which=draw(column(count, st.integers(0, len(limits)))) if limits else [],
         ages_ns=draw(st.just([]) | column(count, u64)) if refunded else [],
         leases=draw(st.just([]) | column(count, u64)) if refunded else [],
+        ids=draw(st.just([]) | column(count, st.tuples(u64, u64, u64))),
     )
 
 
@@ -160,6 +161,10 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
         (11, 0, "Request.which"),
         (12, 5, "Request.ages_ns"),
         (13, 5, "Request.leases"),
+        (14, 5, "Request.ids"),
+        (14, [1, 2], "Request.ids"),
+        (14, [1, 2, b"\1"], "Request.ids"),
+        (14, [1, 2, -1], "Request.ids"),
     ],
 )
 def test_a_request_with_one_wrong_field_is_refused_by_its_name(index, value, field):

@@ -1,0 +1,108 @@
+"""What a node does when it was stopped for a while: it asks what was decided in its place.
+
+A process that is stopped (garbage collection, a throttled container, SIGSTOP) finds the checks of
+that time in its socket when it goes on. Their callers have asked the standby meanwhile, which took
+over the shards once this node had been silent for long enough. So before the node decides any
+check that waited about that long, it asks the other members which of its shards they have taken
+over, and fetches those with the outcomes of the checks: it then repeats these outcomes instead of
+counting again.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from hashring import NodeId
+from ringfence.wire import AskTakenOver, Message, TakenOver
+
+__all__ = ["STALLED_NS", "StallRecovery"]
+
+STALLED_NS = 80_000_000
+"""A datagram that waited so long shows that this node was stopped. Less than the silence after
+which a standby takes over, so no standby has when all datagrams are younger."""
+_WITHIN_S = 0.5
+"""Longest time that checks wait for the other members' answers, within their own deadlines."""
+_ASK_AGAIN_S = 0.02
+"""Pause before a member whose connection ended is asked again."""
+
+
+class _Link(Protocol):
+    @property
+    def is_lost(self) -> bool: ...
+
+    def call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[object], None],
+        timeout: float | None = None,
+    ) -> None: ...
+
+
+class StallRecovery:
+    """Suspends decisions after a stall until the other members have answered."""
+
+    def __init__(
+        self,
+        links: Callable[[], Iterable[tuple[NodeId, _Link]]],
+        reclaim: Callable[[NodeId, list[int], Callable[[], None]], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+        suspend: Callable[[], None],
+        resume: Callable[[], None],
+    ) -> None:
+        """`links` lists the members that can be asked; `reclaim` fetches shards from one of them
+        and calls back when that is over."""
+        self._links = links
+        self._reclaim = reclaim
+        self._call_later = call_later
+        self._suspend = suspend
+        self._resume = resume
+        self._began_ns = -1
+        self._open = 0
+        """Answers and transfers that are waited for."""
+        self._round = 0
+        """Number of the present recovery: what belongs to an earlier one is ignored."""
+        self._is_running = False
+
+    def notice(self, held_up_ns: int, now: int) -> bool:
+        """Begin a recovery if a datagram that is read at `now` waited since before the last one.
+
+        Returns whether a recovery began.
+        """
+        if held_up_ns < STALLED_NS or now - held_up_ns <= self._began_ns:
+            return False
+        self._began_ns = now
+        links = [(name, link) for name, link in self._links() if not link.is_lost]
+        if not links:
+            return False
+        self._round += 1
+        self._open = len(links)
+        if not self._is_running:
+            self._is_running = True
+            self._suspend()
+        self._call_later(_WITHIN_S, self._ender(self._round))
+        for name, link in links:
+            self._ask(name, link, self._round)
+        return True
+
+    def _ask(self, name: NodeId, link: _Link, number: int) -> None:
+        def take(reply: object) -> None:
+            if isinstance(reply, TakenOver):
+                self._reclaim(name, reply.shards, lambda: self._one_is_over(number))
+            else:
+                self._call_later(_ASK_AGAIN_S, lambda: self._ask(name, link, number))
+
+        if number == self._round and self._is_running:
+            link.call(AskTakenOver, take)
+
+    def _ender(self, number: int) -> Callable[[], None]:
+        return lambda: self._end(number)
+
+    def _one_is_over(self, number: int) -> None:
+        if number == self._round:
+            self._open -= 1
+            if not self._open:
+                self._end(number)
+
+    def _end(self, number: int) -> None:
+        if number == self._round and self._is_running:
+            self._is_running = False
+            self._resume()
