@@ -8,7 +8,9 @@ that was repeated longest ago is forgotten first.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from hashring import shard_of
 from ringfence.client.batch import CODE, Row, Verdicts
 from ringfence.limiter import Code
 from ringfence.wire import Answer, CheckId, DecidedCheck, Source, decode
@@ -18,8 +20,8 @@ __all__ = ["DecidedChecks"]
 _DECIDED = (Source.OWNER, Source.STANDBY)
 _LAST_CHARGED = Code.OVER_SOFT
 _MOST_ROWS = 65_536
-_REPEATED_WITHIN_NS = 60_000_000_000
-"""Longest time that a check may be on its way: the largest deadline of the wire."""
+_REPEATED_WITHIN_NS = 120_000_000_000
+"""Longest time for which a check is repeated: twice the largest deadline of the wire."""
 _MOST_MOVED = 2000
 """Rows of one shard that move with it; the newest."""
 
@@ -27,8 +29,9 @@ _MOST_MOVED = 2000
 class DecidedChecks:
     """Outcomes by the identity of the check."""
 
-    def __init__(self, answer_to: Callable[[int, int], bytes | None]) -> None:
-        """`answer_to` returns the answer that was sent to a request, by session and number."""
+    def __init__(self, answer_to: Callable[[int, int], tuple[bytes, int] | None]) -> None:
+        """`answer_to` returns the answer to a request and when it was sent, by the request's
+        session and number."""
         self._answer_to = answer_to
         self._requests: OrderedDict[tuple[int, int], dict[int, tuple[DecidedCheck, int]]] = (
             OrderedDict()
@@ -43,25 +46,25 @@ class DecidedChecks:
         """Return whether a row of this request was decided on another path."""
         return (session, seq) in self._requests
 
-    def find(self, ids: Sequence[CheckId]) -> dict[int, Row]:
-        """Return the outcomes that are known, by index into `ids`."""
-        found: dict[int, Row] = {}
-        answers: dict[tuple[int, int], Verdicts | None] = {}
+    def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[Row, int]]:
+        """Return the outcomes that are known and when they were decided, by index into `ids`."""
+        found: dict[int, tuple[Row, int]] = {}
+        answers: dict[tuple[int, int], tuple[Verdicts, int] | None] = {}
         for index, (session, seq, row) in enumerate(ids):
             if not seq:
                 continue
             request = session, seq
             known = self._requests.get(request, {}).get(row)
             if known is not None:
-                found[index] = known[0].row
+                found[index] = known[0].row, known[1]
                 continue
             if request not in answers:
                 answers[request] = self._answered(request)
-            verdicts = answers[request]
-            if verdicts is None or row >= len(verdicts.sources):
+            answered = answers[request]
+            if answered is None or row >= len(answered[0].sources):
                 continue
-            if verdicts.sources[row] in _DECIDED:  # A policy's answer is no decision.
-                found[index] = verdicts.row(row)
+            if answered[0].sources[row] in _DECIDED:  # A policy's answer is no decision.
+                found[index] = answered[0].row(row), answered[1]
         return found
 
     def remember(self, id: CheckId, key: bytes, cost: int, row: Row, now: int) -> None:  # noqa: A002
@@ -76,34 +79,43 @@ class DecidedChecks:
             _, oldest = self._requests.popitem(last=False)
             self._size -= len(oldest)
 
-    def of_shard(self, is_of_shard: Callable[[bytes], bool], now: int) -> list[DecidedCheck]:
-        """List the checks whose repeats may still come, of the keys that `is_of_shard` selects."""
+    def of_shard(self, shard: int, now: int) -> list[DecidedCheck]:
+        """List the checks of a shard's keys whose repeats may still come."""
         found = [
             (check, at)
             for rows in self._requests.values()
             for check, at in rows.values()
-            if now - at < _REPEATED_WITHIN_NS and is_of_shard(check.key)
+            if now - at < _REPEATED_WITHIN_NS and shard_of(check.key) == shard
         ]
-        return [
-            DecidedCheck(check.id, check.key, check.cost, max(0, now - at), check.row)
-            for check, at in found[-_MOST_MOVED:]
-        ]
+        return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MOST_MOVED:]]
 
-    def merge(self, checks: Iterable[DecidedCheck], now: int) -> list[DecidedCheck]:
-        """Take over what another node decided; return the checks that both nodes admitted."""
-        doubles: list[DecidedCheck] = []
+    def merge(
+        self, checks: Iterable[DecidedCheck], now: int
+    ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
+        """Take over what another node decided.
+
+        Returns the checks that both nodes admitted, of which one charge must go: those that this
+        node admitted first, and those that the other one did, with the age of the charge here.
+        """
+        ours_first: list[DecidedCheck] = []
+        theirs_first: list[DecidedCheck] = []
         for check in checks:
             known = self.find([check.id]).get(0)
-            if known is not None:
-                if max(known[CODE], check.row[CODE]) <= _LAST_CHARGED:
-                    doubles.append(check)
-            else:
+            if known is None:
                 self.remember(check.id, check.key, check.cost, check.row, now - check.age_ns)
-        return doubles
+            elif max(known[0][CODE], check.row[CODE]) <= _LAST_CHARGED:
+                age_ns = max(0, now - known[1])
+                if age_ns >= check.age_ns:
+                    ours_first.append(check)
+                else:
+                    theirs_first.append(replace(check, age_ns=age_ns))
+        return ours_first, theirs_first
 
-    def _answered(self, request: tuple[int, int]) -> Verdicts | None:
-        payload = self._answer_to(*request)
-        if payload is None:
+    def _answered(self, request: tuple[int, int]) -> tuple[Verdicts, int] | None:
+        found = self._answer_to(*request)
+        if found is None:
             return None
-        answer = decode(payload)
-        return Verdicts(answer.outcomes, answer.sources) if isinstance(answer, Answer) else None
+        answer = decode(found[0])
+        if not isinstance(answer, Answer):
+            return None
+        return Verdicts(answer.outcomes, answer.sources), found[1]

@@ -239,7 +239,7 @@ class Deciding:
         if known:
             self._counters.add("repeated_checks", len(known))
             verdicts = empty_verdicts(len(batch))
-            for index, row in known.items():
+            for index, (row, _) in known.items():
                 verdicts.put_row(index, row)
             rest = [index for index in range(len(batch)) if index not in known]
             if rest:
@@ -323,7 +323,7 @@ class Deciding:
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Verdicts | None:
         """Ask for a caller who could not reach the owners; None when one does not answer."""
-        owners = {self.holder_of(shard) for shard in shards}
+        owners = dict.fromkeys([self.holder_of(shard) for shard in shards])
         if len(owners) > 1:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)
         owner = next(iter(owners))
@@ -345,7 +345,7 @@ class Deciding:
         A caller's impatience proves nothing, or one caller could move shards away from a healthy
         owner: only membership does, or silence towards this node.
         """
-        owners = {self.holder_of(shard) for shard in shards} - {None}
+        owners = dict.fromkeys([self.holder_of(shard) for shard in shards])
         return all([await self._is_unreachable(owner) for owner in owners if owner is not None])
 
     async def _is_unreachable(self, owner: NodeId) -> bool:

@@ -20,7 +20,7 @@ from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
 from node.lending import Lender
 from node.session import Session
 from node.tally import Tally
-from ringfence.client.batch import Batch
+from ringfence.client.batch import LEASE, Batch
 from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
 from ringfence.wire import DecidedCheck, Op, Pull, Pulled, Shards
 
@@ -399,7 +399,7 @@ class Holdings:
         ask = ""
         if taken is not None and not taken.has_base:
             ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
-        parts[0].decided += self._decided_checks.of_shard(lambda key: shard_of(key) == shard, now)
+        parts[0].decided += self._decided_checks.of_shard(shard, now)
         self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
@@ -433,9 +433,7 @@ class Holdings:
             return
         self._adopted[shard] = gift
         self._counters.add("shards_pulled")
-        doubles = self._decided_checks.merge(decided, now)
-        if doubles and self.held[shard]:
-            tallies = _without(counts.keys, tallies, doubles)
+        tallies = self._without_doubles(shard, counts.keys, tallies, decided, now)
         here = self._taken.get(shard)
         is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
         lacked = list(self.copies.of(shard)) if about.moved_to == self._me else []
@@ -498,6 +496,33 @@ class Holdings:
             is_from_before=about.is_from_before,
             unasked=self._others(about.taken_from, about.moved_to),
         )
+
+    def _without_doubles(
+        self,
+        shard: int,
+        keys: Sequence[bytes],
+        tallies: Sequence[Sequence[int]],
+        decided: Sequence[DecidedCheck],
+        now: int,
+    ) -> Sequence[Sequence[int]]:
+        """Drop one of the two charges of each check that was admitted here and by the sender.
+
+        The first charge stays: a repeat may have come in a later window.
+        """
+        ours_first, theirs_first = self._decided_checks.merge(decided, now)
+        if not self.held[shard]:
+            return tallies
+        if theirs_first:
+            self._engine.refund(
+                [check.key for check in theirs_first],
+                [check.cost for check in theirs_first],
+                [check.age_ns for check in theirs_first],
+                [check.row[LEASE] for check in theirs_first],
+                (),
+                (),
+                now,
+            )
+        return _without(keys, tallies, ours_first) if ours_first else tallies
 
     def adopt_empty(self, shards: Iterable[int], about: Shards, sender: NodeId) -> list[int]:
         """Count shards from now on that `sender` has given away without any counter.

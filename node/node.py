@@ -166,8 +166,8 @@ class Node:
             secret=random.randbytes(16),
             keeps_keys=True,
         )
-        self._senders: Senders[Session] = Senders()
-        self._decided_checks = DecidedChecks(self._senders.answer_to)
+        self._senders: Senders[Session] = Senders(clock=self._clock.now)
+        self._decided_checks = DecidedChecks(self._senders.find)
         self._holdings = Holdings(
             self.name,
             self._engine,

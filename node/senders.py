@@ -4,6 +4,7 @@ Bounded in senders and in bytes: a sender is forgotten when many others have ask
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 __all__ = ["Sender", "Senders"]
@@ -28,7 +29,8 @@ class Sender(Generic[SessionT]):
         self.size = 0
         """Bytes of the answers that are kept."""
         self._senders = senders
-        self._answers: OrderedDict[int, bytes | None] = OrderedDict()
+        self._answers: OrderedDict[int, tuple[bytes | None, int]] = OrderedDict()
+        """By number of the request: its answer, if any yet, and when that was given."""
 
     def has_asked(self, seq: int) -> bool:
         """Whether this request came before; then it must not count again."""
@@ -36,15 +38,22 @@ class Sender(Generic[SessionT]):
 
     def answer_to(self, seq: int) -> bytes | None:
         """The answer that was given; None while it is being decided."""
-        return self._answers[seq]
+        return self._answers[seq][0]
+
+    def find(self, seq: int) -> tuple[bytes, int] | None:
+        """Return a remembered answer and when it was given."""
+        answer, at = self._answers.get(seq, (None, 0))
+        return None if answer is None else (answer, at)
 
     def remember(self, seq: int, answer: bytes | None) -> None:
         """Note a request, and later its answer; the oldest are forgotten."""
         before = self.size
-        self.size += len(answer or b"") - len(self._answers.get(seq) or b"")
-        self._answers[seq] = answer
+        if seq in self._answers:
+            self.size -= len(self._answers[seq][0] or b"")
+        self.size += len(answer or b"")
+        self._answers[seq] = answer, self._senders.clock()
         while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
-            _, forgotten = self._answers.popitem(last=False)
+            _, (forgotten, _) = self._answers.popitem(last=False)
             self.size -= len(forgotten or b"")
         self._senders.grew(self, self.size - before)
 
@@ -57,11 +66,18 @@ class Sender(Generic[SessionT]):
 class Senders(Generic[SessionT]):
     """All senders, the one that has been silent longest first."""
 
-    def __init__(self, most: int = _MOST_SENDERS, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(
+        self,
+        most: int = _MOST_SENDERS,
+        most_bytes: int = _MOST_BYTES,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.size = 0
         """Bytes of all answers that are kept."""
         self._most = most
         self._most_bytes = most_bytes
+        self.clock = clock
+        """Tells when an answer was given, in ns."""
         self._senders: OrderedDict[tuple[str, int], Sender[SessionT]] = OrderedDict()
         self._by_session: dict[int, Sender[SessionT]] = {}
 
@@ -77,10 +93,10 @@ class Senders(Generic[SessionT]):
         self.grew(sender, 0)
         return sender
 
-    def answer_to(self, session: int, seq: int) -> bytes | None:
-        """Return the answer to a request by its session and number; None when not remembered."""
+    def find(self, session: int, seq: int) -> tuple[bytes, int] | None:
+        """Return a remembered answer and when it was given, by the request's session and number."""
         sender = self._by_session.get(session)
-        return sender.answer_to(seq) if sender is not None and sender.has_asked(seq) else None
+        return None if sender is None else sender.find(seq)
 
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
         """Take note that `sender` has spoken; make room by forgetting those that were silent."""

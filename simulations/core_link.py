@@ -113,10 +113,9 @@ class CoreLink:
     def silent_s(self) -> float:
         """Seconds since this side asked something without having heard from the member since."""
         now = self._home.seconds
-        for frame in self._frames.values():
-            return now - max(frame.sent_at, self._heard_at)
-        late = [ask.asked_at for ask in self._given_up.values() if ask.asked_at > self._heard_at]
-        return now - min(late, default=now)
+        since = [ask.asked_at for ask in self._given_up.values() if ask.asked_at > self._heard_at]
+        since += [frame.sent_at for frame in self._frames.values()]
+        return now - max(min(since), self._heard_at) if since else 0.0
 
     def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> Ask | None:
         """Have the member decide `batch`; `done(None)` when it could not in time."""

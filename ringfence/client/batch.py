@@ -15,6 +15,7 @@ from ringfence.wire import CheckId, Op, OutcomeRow, Source
 
 __all__ = [
     "CODE",
+    "LEASE",
     "SOURCE",
     "Answered",
     "Asked",
@@ -35,8 +36,8 @@ _LATER_NS = 50_000_000
 """By so much longer than the check, at most, a refund is taken to be on its way."""
 Row: TypeAlias = OutcomeRow
 """One row of `Verdicts`."""
-CODE, SOURCE = 0, 7
-"""Where a row has its code and its source."""
+CODE, LEASE, SOURCE = 0, 6, 7
+"""Where a row has its code, its lease and its source."""
 
 
 @dataclass(slots=True)
@@ -270,7 +271,7 @@ class Late:
 
     when_answered: Callable[[Done], None]
     """Registers a callback for the answer: never called at once, and at most once."""
-    asked: Asked
+    asked: Asked | None
     row: int
     """Where the check stands in the batch that was asked."""
     is_given_up: bool = False

@@ -87,7 +87,7 @@ class Crowd(ABC):
         if isinstance(answer, Verdicts):
             self._verdicts = answer
             self._wake(answer.rows())
-        elif answer is None:
+        elif answer is None and self.asked is not None and self.asked.identify() is not None:
             self._wake(self._lates(is_given_up=True))
         else:
             self._wake([answer] * len(self.keys))
@@ -104,10 +104,9 @@ class Crowd(ABC):
 
     def _lates(self, *, is_given_up: bool) -> Sequence[Answered]:
         asked = self.asked
-        if asked is None:
-            return [None] * len(self.keys)
-        rows = range(len(self.keys))
-        return [Late(partial(self._hear, at), asked, at, is_given_up) for at in rows]
+        return [
+            Late(partial(self._hear, at), asked, at, is_given_up) for at in range(len(self.keys))
+        ]
 
     def _hear(self, at: int, done: Done) -> None:
         self._late.append((at, done))

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
@@ -234,13 +235,10 @@ class Flight:
 
         `heard_at` is when the member last said something.
         """
-        first = next(iter(self.frames.values()), None)
-        if first is not None:
-            return max(first.sent_at, heard_at)
-        if self._outbox:
-            return max(self._outbox[0].asked_at, heard_at)
-        unheard = [each.sent_at for each in self._given_up.values() if each.sent_at > heard_at]
-        return min(unheard, default=None)
+        since = [each.sent_at for each in self._given_up.values() if each.sent_at > heard_at]
+        since += [each.sent_at for each in islice(self.frames.values(), 1)]
+        since += [each.asked_at for each in islice(self._outbox, 1)]
+        return max(min(since), heard_at) if since else None
 
     # -- being answered ------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ live with different owners: what was charged is given back at once when another 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -38,6 +38,7 @@ __all__ = ["Fallback", "Router", "Routes"]
 
 _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
+_COUNTED = (Source.OWNER, Source.STANDBY)
 _DENIALS = (Code.DENIED, Code.NEVER)
 
 
@@ -248,12 +249,11 @@ class Router:
                 for indexes, target in _split(routes, batch, rows, stand_in=as_standby)
             ]
             gathering.is_split = gathering.is_split or len(parts) > 1
-            waiters = []
+            earlier, waiters = [*gathering.waiters], []
             for indexes, target, as_standby in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
-                ids = gathering.ids_of(indexes) if gathering.waiters and not part.ids else []
-                if ids:
-                    part = replace(part, ids=ids)
+                if earlier and not part.ids:
+                    part = replace(part, ids=_ids_of(earlier, indexes))
                 waiter = gathering.new_waiter(part, indexes)
                 waiters.append(waiter)
                 waiter.asked = target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
@@ -306,7 +306,7 @@ class Router:
             ):
                 undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
         self.refund(batch, undone, gathering.verdicts, gathering.asked_at)
-        gathering.refunded.update(undone)
+        gathering.note_refunded(undone)
         for index in undone:
             codes[index] = Code.UNCHARGED
             columns.remaining[index] += batch.costs[index]
@@ -321,7 +321,7 @@ class Router:
         verdicts = gathering.verdicts
         charged = [i for i in range(len(batch)) if verdicts.outcomes.codes[i] <= _LAST_CHARGED]
         self.refund(batch, charged, verdicts, gathering.asked_at)
-        gathering.refunded.update(charged)
+        gathering.note_refunded(charged)
         gathering.verdicts = empty_verdicts(len(batch))
         self._take_back_when_late(gathering)
 
@@ -425,16 +425,10 @@ class _Gathering:
         self.waiters.append(waiter)
         return waiter
 
-    def ids_of(self, indexes: Sequence[int]) -> list[CheckId]:
-        """Identities under which these rows were asked first; empty when none has left."""
-        found: dict[int, CheckId] = {}
-        for waiter in self.waiters:
-            first = None if waiter.asked is None else waiter.asked.identify()
-            if first is not None:
-                session, seq, row = first[0], first[1], first[2] + waiter.first_row
-                for at, index in enumerate(waiter.indexes):
-                    found.setdefault(index, (session, seq, row + at))
-        return [found.get(index, NO_ID) for index in indexes] if found else []
+    def note_refunded(self, rows: Iterable[int]) -> None:
+        """Note rows that were given back where a member had charged them."""
+        sources = self.verdicts.sources
+        self.refunded.update([row for row in rows if sources[row] in _COUNTED])
 
     async def wait(self, waiters: Sequence[_Waiter]) -> None:
         """Wait until all of `waiters` are done, or all rows have an answer from any waiter."""
@@ -502,6 +496,21 @@ class _Gathering:
             waiter.is_taken = True
         self.verdicts, self.missing = joined, ()
         return True
+
+
+def _ids_of(waiters: Sequence[_Waiter], indexes: Sequence[int]) -> list[CheckId]:
+    """Identities under which `waiters` asked for these rows; empty when none has left."""
+    wanted = set(indexes)
+    found: dict[int, CheckId] = {}
+    for waiter in waiters:
+        if waiter.asked is None or wanted.isdisjoint(waiter.indexes):
+            continue
+        first = waiter.asked.identify()
+        if first is not None:
+            session, seq, row = first[0], first[1], first[2] + waiter.first_row
+            for at, index in enumerate(waiter.indexes):
+                found.setdefault(index, (session, seq, row + at))
+    return [found.get(index, NO_ID) for index in indexes] if found else []
 
 
 def _moved(old: Routes, new: Routes, batch: Batch, indexes: Sequence[int]) -> list[int]:

@@ -185,11 +185,21 @@ class Asked:
 
     @property
     def is_answered(self):
-        """Whether it was told once, and the answer is its own; None when it was given up."""
-        (verdicts,) = self.told
+        """Whether it was told once, and the answer is its own; None when it was given up.
+
+        After that it may be told an answer that came late.
+        """
+        verdicts, *late = self.told
         if verdicts is None:
+            assert all(each.outcomes.remaining == self._marks for each in late)
+            assert len(late) < 2
             return None
-        return verdicts.outcomes.remaining == [mark(key) for key in self.batch.keys]
+        assert not late
+        return verdicts.outcomes.remaining == self._marks
+
+    @property
+    def _marks(self):
+        return [mark(key) for key in self.batch.keys]
 
 
 def raise_(error):

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.asks import Ask
 from ringfence.client.batch import Batch
 from ringfence.client.link_flight import Flight
 from ringfence.client.link_settings import LinkSettings
@@ -19,26 +18,24 @@ from ringfence.wire import (
     Op,
     Ping,
     Request,
-    Source,
     decode,
 )
 
 PATIENCE = 0.5
 VIEW = 11
+SESSION = 77
 
 
 class Sky:
     """A flight, and the bytes that it sent."""
 
     def __init__(self, **limits):
-        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW)
+        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW, SESSION)
         self.sent = []
 
     def ask(self, *names, now=0.0):
         told = []
-        keys = [name.encode().rjust(8) for name in names]
-        batch = Batch(Op.CHECK, keys, [1] * len(keys))
-        self.flight.add(Ask(batch, 0, False, told.append, now))
+        self.flight.add(batch_of(*names), 0, False, told.append, now)
         return told
 
     def call(self, make=AskMembers, now=0.0, patience=PATIENCE):
@@ -51,6 +48,11 @@ class Sky:
         before = len(self.sent)
         self.flight.depart(now, self.sent.append)
         return [decode(payload) for payload in self.sent[before:]]
+
+
+def batch_of(*names):
+    keys = [name.encode().rjust(8) for name in names]
+    return Batch(Op.CHECK, keys, [1] * len(keys))
 
 
 def answer_to(seq, rows):
@@ -149,7 +151,7 @@ def test_what_cannot_be_sent_is_given_up_and_nothing_else():
     bad, good = sky.call(lambda seq: Offer(seq, [])), sky.call(lambda seq: Offer(seq, [1]))
     short = []
     batch = Batch(Op.CHECK, [b"short"], [1])
-    sky.flight.add(Ask(batch, 0, False, short.append, 0.0))
+    sky.flight.add(batch, 0, False, short.append, 0.0)
     fine = sky.ask("a")
 
     sent = sky.depart()
@@ -233,44 +235,67 @@ def test_whatever_happens_everybody_is_told_once(seed):
     assert sky.flight.has_room(LinkSettings().max_waiting)
 
 
-def test_what_was_charged_after_it_was_given_up_is_given_back_once():
+def test_a_late_answer_is_passed_on_to_those_who_were_given_up():
     sky = Sky()
-    sky.ask("a", now=0.0)
-    sky.ask("b", "c", now=0.25)
+    first = sky.ask("a", now=0.0)
+    second = sky.ask("b", "c", now=0.25)
     sky.depart(0.25)
     sky.flight.give_up_late(2.0, -1.0)
     late = answer_to(1, 3)
     late.outcomes.codes[1] = Code.DENIED
 
-    first, second = sky.flight.too_late(late, 2.25)
+    sky.flight.answer_late(late)
+    sky.flight.answer_late(late)
 
-    assert [batch.op for batch, _ in (first, second)] == [Op.REFUND] * 2
-    assert (first[0].keys, first[0].ages_ns) == ([b"       a"], [2_300_000_000])
-    assert (second[0].keys, second[0].ages_ns) == ([b"       c"], [2_050_000_000])
-    assert sky.flight.too_late(late, 2.25) == []
-
-
-def test_what_no_owner_counted_is_not_given_back_when_its_answer_comes_late():
-    sky = Sky()
-    sky.ask("a", "b")
-    sky.depart()
-    sky.flight.give_up_late(2.0, -1.0)
-    late = answer_to(1, 2)
-    late.sources[:] = [Source.POLICY, Source.STANDBY]
-
-    ((refund, _),) = sky.flight.too_late(late, 2.25)
-
-    assert refund.keys == [b"       b"]
+    assert [len(first), len(second)] == [2, 2]
+    assert first[1].outcomes.codes == [Code.ALLOWED]
+    assert second[1].outcomes.codes == [Code.DENIED, Code.ALLOWED]
 
 
-def test_a_late_answer_that_fits_no_question_gives_nothing_back():
+def test_a_late_answer_that_fits_no_question_is_ignored():
     sky = Sky(max_frames=1)
-    sky.ask("a")
+    told = sky.ask("a")
     sky.depart()
     sky.flight.give_up_late(2.0, -1.0)
 
-    assert sky.flight.too_late(answer_to(2, 1), 2.0) == []
-    assert sky.flight.too_late(answer_to(1, 2), 2.0) == []
+    sky.flight.answer_late(answer_to(2, 1))
+    sky.flight.answer_late(answer_to(1, 2))
+
+    assert told == [None]
+
+
+def test_a_check_has_the_identity_of_the_frame_and_row_that_it_left_in():
+    sky = Sky()
+    asks = [sky.flight.add(batch_of(*names), 0, False, print, 0.0) for names in ("ab", "c")]
+    sky.depart()
+
+    assert [ask.identify() for ask in asks] == [(SESSION, 1, 0), (SESSION, 1, 2)]
+
+
+def test_a_check_that_has_not_left_is_withdrawn_when_it_is_asked_elsewhere():
+    sky = Sky()
+    told = []
+    ask = sky.flight.add(batch_of("a"), 0, False, told.append, 0.0)
+
+    assert ask.identify() is None
+    assert (told, sky.depart(), sky.flight.is_empty) == ([None], [], True)
+    assert ask.identify() is None
+
+
+def test_silence_begins_with_the_first_frame_that_was_not_answered():
+    sky = Sky()
+    assert sky.flight.asked_since(float("-inf")) is None
+    sky.ask("a", now=0.0)
+    assert sky.flight.asked_since(float("-inf")) == 0.0, "it waits for a connection"
+    sky.depart(1.0)
+    sky.ask("b", now=2.0)
+    sky.depart(2.0)
+
+    assert sky.flight.asked_since(float("-inf")) == 1.0
+    assert sky.flight.asked_since(1.5) == 1.5
+    sky.flight.give_up_late(9.0, -1.0)
+    assert sky.flight.asked_since(0.5) == 1.0, "what was given up is silence, too"
+    assert sky.flight.asked_since(3.0) is None
 
 
 def test_a_member_that_answers_others_is_waited_for_longer_but_not_for_ever():
