@@ -79,13 +79,14 @@ class DecidedChecks:
             _, oldest = self._requests.popitem(last=False)
             self._size -= len(oldest)
 
-    def of_shard(self, shard: int, now: int) -> list[DecidedCheck]:
-        """List the checks of a shard's keys whose repeats may still come."""
+    def of_shard(self, shard: int, since: int, now: int) -> list[DecidedCheck]:
+        """List the checks of a shard's keys that were decided from `since` on, and whose repeats
+        may still come."""
         found = [
             (check, at)
             for rows in self._requests.values()
             for check, at in rows.values()
-            if now - at < _REPEATED_WITHIN_NS and shard_of(check.key) == shard
+            if at >= max(since, now - _REPEATED_WITHIN_NS) and shard_of(check.key) == shard
         ]
         return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MOST_MOVED:]]
 

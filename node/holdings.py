@@ -57,6 +57,8 @@ class _Taken:
     """Whether there were any counters to go on from."""
     is_from_before: bool = False
     """Whether the owner was started again since."""
+    since: int = 0
+    """Instant in ns from which on the tally holds what was admitted."""
     unasked: tuple[NodeId, ...] = ()
     """Who may have the counters to go on from, and has not said so: never the owner."""
 
@@ -399,7 +401,8 @@ class Holdings:
         ask = ""
         if taken is not None and not taken.has_base:
             ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
-        parts[0].decided += self._decided_checks.of_shard(shard, now)
+        since = 0 if taken is None else taken.since
+        parts[0].decided += self._decided_checks.of_shard(shard, since, now)
         self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))
@@ -443,7 +446,7 @@ class Holdings:
             if about.taken_from:
                 # Whoever has the shard itself counts on from there: to him only the tally is news.
                 # That may be another one also when it was ours: we gave it away in an earlier life.
-                taken = self._taken[shard] = self._taken_with(about, Tally(), now)
+                taken = self._taken[shard] = self._taken_with(about, Tally(), now, decided)
                 self._add_tallies(taken.tally, counts, tallies, now)
             for at, copy in lacked:
                 self._go_on_with(shard, copy, min(at, now), now)
@@ -455,7 +458,7 @@ class Holdings:
             self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
             if about.taken_from not in ("", self._me) or about.moved_to:
                 # It stood in itself: to whom it did so, what both of us admitted is news.
-                self._taken[shard] = self._taken_with(about, here.tally, now)
+                self._taken[shard] = self._taken_with(about, here.tally, now, decided)
                 self._add_tallies(here.tally, counts, tallies, now)
             self._counters.add("splits_healed")
         elif about.taken_from and not (
@@ -487,11 +490,14 @@ class Holdings:
             return False  # It stood in for us, and had not the copy that we have gone on from.
         return here.owner == sender or not about.taken_from
 
-    def _taken_with(self, about: Shards, tally: Tally, now: int) -> _Taken:
+    def _taken_with(
+        self, about: Shards, tally: Tally, now: int, decided: Sequence[DecidedCheck]
+    ) -> _Taken:
         return _Taken(
             NodeId(about.taken_from),
             tally,
             came_at=now,
+            since=now - max([check.age_ns for check in decided], default=0),
             has_base=not about.moved_to,
             is_from_before=about.is_from_before,
             unasked=self._others(about.taken_from, about.moved_to),
@@ -617,7 +623,7 @@ class Holdings:
         self._hold(shard)
         if is_empty or is_bare:
             taken = replace(taken, has_base=False, unasked=self._others(taken.owner, *silent))
-        self._taken[shard] = taken
+        self._taken[shard] = replace(taken, since=given.at if given and given.parts else now)
         if is_empty:
             self._begun([shard])
         self._counters.add("shards_taken")
