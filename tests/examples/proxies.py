@@ -142,14 +142,19 @@ _START: dict[str, Callable[[Proxies], str]] = {
 
 @contextmanager
 def serving_proxies(directory: Path) -> Iterator[Proxies]:
-    """One node that admits three requests per client, and two gateways to it."""
+    """One node that admits three requests per client, and two gateways that exempt /static."""
     rules = directory / "rules"
     shutil.copytree(EXAMPLES / "envoy" / "rules", rules)
     (rules / "api.yaml").write_text(rules_of(3), "utf-8")
+    config = directory / "gateway.toml"
+    config.write_text('exempt_paths = ["/static"]\n', "utf-8")
     flags = {"a": ["--name", "a", "--rules", str(rules)]}
     with started(directory, flags) as running, ExitStack() as stack:
         gateways = [
-            stack.enter_context(gateway(directory, running["a"].url, ready=False)) for _ in range(2)
+            stack.enter_context(
+                gateway(directory, running["a"].url, "--config", str(config), ready=False)
+            )
+            for _ in range(2)
         ]
         for each in gateways:
             each.wait_ready()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.examples.proxies import Proxies, serving_proxies
+from tests.security.test_gateway_requests import SPELLINGS
 
 PROXIES = ("nginx", "caddy", "haproxy", "envoy")
 
@@ -111,6 +112,14 @@ def test_no_spelling_of_the_path_passes(proxies: Proxies, proxy: str) -> None:
     requests = {f"{each[:30]!r} of {len(each)} bytes": request(each) for each in PATHS}
 
     assert passed(proxies, proxy, requests) == []
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "caddy", "haproxy"])
+def test_no_spelling_of_the_path_makes_it_exempt(proxies: Proxies, proxy: str) -> None:
+    requests = {each: request(each.encode("ascii")) for each in SPELLINGS}
+
+    assert passed(proxies, proxy, requests) == []
+    assert proxies.raw_status(proxy, request(b"/static/site.css")) == 200
 
 
 def test_no_spelling_of_the_path_leaves_a_route_of_envoy_for_one_with_another_rule(
