@@ -121,7 +121,7 @@ class OperatorPort:
             logger.exception("a bug in Ringfence: a connection to the operator's port broke")
             self._refused("http_bug")
         finally:
-            del self._connections[connection]
+            self._connections.pop(connection, None)
 
     def _make_room(self, newcomer: Connection) -> None:
         """End the connection that can be spared most when there are too many.
@@ -137,7 +137,9 @@ class OperatorPort:
             [(group, _)] = counts.most_common(1)
         same = [each for each in self._connections if each.group == group]
         idle = (each for each in same if not each.is_busy)
-        next(chain(idle, same)).end()
+        victim = next(chain(idle, same))
+        del self._connections[victim]  # At once: its end takes a while, and counts one only.
+        victim.end()
         self._refused("http_connections")
 
 

@@ -3,7 +3,10 @@
 A real node with keys, its port on loopback.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 
 import pytest
 import trio
@@ -14,14 +17,21 @@ from tests.gateway.processes import fetch, free_tcp_ports, is_up
 from tests.node.test_serve import rules_of, started, until
 
 PROBES = 8
-PROBE_TIMEOUT = 2.0
-"""Seconds; Kubernetes allows 3 in the example."""
+PROBE_TIMEOUT = 3.0
+"""Seconds, as the probes in docs/operators-port.md have."""
 AT_ONCE = 100
+MOST_PER_ADDRESS = 32
 ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
+@dataclass(frozen=True)
+class Port:
+    number: int
+    token: str
+
+
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
     """The operator's port of a node; asks for tokens."""
     directory = tmp_path_factory.mktemp("node")
     keys = KeyDir(directory / "keys")
@@ -32,13 +42,17 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     flags = ["--name", "a", "--rules", str(rules), "--keys", str(keys.path)]
     with started(directory, {"a": [*flags, "--http", f"127.0.0.1:{port}"]}):
         until(lambda: is_up(f"http://127.0.0.1:{port}/readyz"))
-        yield port
-        assert fetch(f"http://127.0.0.1:{port}/metrics").status == 401
         token = (keys.path / "operator.token").read_text("ascii").strip()
-        told = fetch(
-            f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {token}"}
-        )
+        yield Port(port, token)
+        assert fetch(f"http://127.0.0.1:{port}/metrics").status == 401
+        bearer = {"Authorization": f"Bearer {token}"}
+        told = fetch(f"http://127.0.0.1:{port}/metrics", headers=bearer)
         assert b'cause="http_bug"' not in told.body
+
+
+@pytest.fixture
+def port(opened: Port) -> int:
+    return opened.number
 
 
 async def new_connections(port: int) -> None:
@@ -116,3 +130,46 @@ async def test_probes_are_answered_amid_a_flood(
         nursery.cancel_scope.cancel()
 
     assert answered == [True] * PROBES
+
+
+async def test_connections_of_one_address_do_not_end_those_of_another(opened: Port) -> None:
+    closed: list[trio.SocketStream] = []
+    enough = trio.Event()
+
+    async def watch(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()  # Nothing is sent on it: it is closed.
+        closed.append(stream)
+        if len(closed) == AT_ONCE - MOST_PER_ADDRESS:
+            enough.set()
+
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        operator = await trio.open_tcp_stream("127.0.0.1", opened.number)
+        await stack.enter_async_context(operator)
+        assert await is_answered(operator, opened.token)
+        for _ in range(AT_ONCE):
+            stream = await trio.open_tcp_stream(
+                "127.0.0.1", opened.number, local_address="127.0.0.2"
+            )
+            await stack.enter_async_context(stream)
+            nursery.start_soon(watch, stream)
+        with trio.fail_after(4):  # A second before the silent ones have had their time.
+            await enough.wait()
+        assert await is_answered(operator, opened.token)
+        nursery.cancel_scope.cancel()
+
+
+async def is_answered(stream: trio.SocketStream, token: str) -> bool:
+    asked = f"GET /v1/ring HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    await stream.send_all(asked.encode("ascii"))
+    heard = b""
+    while b"\r\n\r\n" not in heard:
+        some = await stream.receive_some()
+        if not some:
+            return False
+        heard += some
+    head, _, body = heard.partition(b"\r\n\r\n")
+    [length] = re.findall(rb"content-length: (\d+)", head)
+    while len(body) < int(length):
+        body += await stream.receive_some()
+    return head.startswith(b"HTTP/1.1 200")
