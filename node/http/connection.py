@@ -74,6 +74,8 @@ class Connection:
     ) -> None:
         self.is_busy = False
         """Whether a request is being answered."""
+        self.is_ending = False
+        """Whether the last answer has been sent."""
         self.group = group_address(raw.socket.getpeername()[0])
         """Address of the client, IPv6 by network."""
         self._app = app
@@ -88,7 +90,6 @@ class Connection:
         self._stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = raw
         self._protocol: _Http1 | None = None
         self._has_begun = True
-        self._is_ending = False
         self._sending = trio.Lock()
 
     def end(self) -> None:
@@ -141,7 +142,7 @@ class Connection:
 
     async def _read(self, protocol: "_Http1") -> None:
         """Feed the protocol; while a request is answered it takes no more and we wait in it."""
-        while not self._is_ending:
+        while not self.is_ending:
             await self._pace.turn()
             try:
                 data = bytes(await self._stream.receive_some(_CHUNK))
@@ -171,7 +172,7 @@ class Connection:
                 self._has_begun = False
                 self._give(self._limits.idle if idle else self._limits.answer)
             case Closed():
-                self._is_ending = True
+                self.is_ending = True
                 await self._finish()
 
     async def _send(self, data: bytes) -> None:

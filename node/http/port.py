@@ -32,6 +32,8 @@ _ACCEPTS_PER_SECOND = 200.0
 _HANDSHAKES_PER_SECOND = 100.0
 """A handshake takes a millisecond, and an attacker begins one after the other."""
 _BURST = 50
+_ACCEPTS_AT_ONCE = 16
+"""Fewer than one address may have, so that a newcomer is read before others end it."""
 _BACKLOG = 128
 """Connections that wait to be accepted: for about a second at most, which a health probe waits."""
 
@@ -64,7 +66,8 @@ class OperatorPort:
         self._tls = tls
         self._limits = limits or Limits()
         self._reads = Pace(self._limits.reads_per_second, _BURST)
-        self._doors = Pace(_HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND, _BURST)
+        accepts = _HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND
+        self._doors = Pace(accepts, _ACCEPTS_AT_ONCE)
         self._app = make_app(Pace(self._limits.requests_per_second, _BURST))
         self._config = Config()
         self._config.h11_max_incomplete_size = self._limits.header_bytes
@@ -136,8 +139,10 @@ class OperatorPort:
                 return
             [(group, _)] = counts.most_common(1)
         same = [each for each in self._connections if each.group == group]
+        # First those that have their answer: the newest, such as a probe, have not yet.
+        ending = (each for each in same if each.is_ending)
         idle = (each for each in same if not each.is_busy)
-        victim = next(chain(idle, same))
+        victim = next(chain(ending, idle, same))
         del self._connections[victim]  # At once: its end takes a while, and counts one only.
         victim.end()
         self._refused("http_connections")
