@@ -64,6 +64,8 @@ class Handoff:
         """1 at the index of each shard that is ours by the ring, else 0."""
         self._sources: dict[int, tuple[NodeId, ...]] = {}
         """Who may have a shard that is ours by the ring, the likeliest first."""
+        self._stood_by: set[int] = set()
+        """Shards that became ours by the ring while this node was their standby."""
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not give what they were asked for, and when they are asked again."""
         self._pulling: set[int] = set()
@@ -89,6 +91,7 @@ class Handoff:
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
+            self._stood_by.discard(shard)
         self._wake.set()
         if not self._is_lacking:
             return
@@ -99,6 +102,8 @@ class Handoff:
         seen: dict[object, tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
             known = self._sources.get(shard, ())
+            if copied[shard] == self._me and shard not in self._sources:
+                self._stood_by.add(shard)
             sources = before[shard], copied[shard], standing_by[shard], known
             if sources not in seen:  # Thousands of shards have the same few sources.
                 names = (*sources[:3], *known, *leaving)
@@ -430,16 +435,15 @@ class _Search:
 
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
         reply = await self._handoff.pull(name, shards)
-        answered = (
-            [] if reply is None else [shard for each in reply.groups for shard in each.shards]
-        )
-        if reply is None or not any([shard in self._left for shard in answered]):
+        groups = [] if reply is None else reply.groups
+        asked = set(shards).intersection(shard for each in groups for shard in each.shards)
+        if reply is None or not asked:
             for shard in shards:
                 self._silent.setdefault(shard, []).append(name)
                 self._left[shard].remove(name)
             return
         self._adopt_empty(name, reply)
-        asked = {shard for shard in shards if shard in self._left}
+        asked.intersection_update(self._left)
         for shard in await self._handoff.receive(name, reply, asked, self._take):
             self._begin_again(shard, name)
 
@@ -501,7 +505,8 @@ class _Search:
                 continue
             silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
-            if shard in self._copies:
+            if shard in self._copies and not (copies and shard in handoff._stood_by):
+                # Who was the standby has the newest copy; a former standby may have kept its own.
                 copies.append((now, self._copies[shard]))
             if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)
