@@ -101,7 +101,10 @@ _DAY_NS = 86_400_000_000_000
 
 
 class Node:
-    """One member of the cluster. Build it, then `run` it on a transport that calls `accept`."""
+    """One member of the cluster. Build it, then `run` it on a transport that calls `accept`.
+
+    A shard with any counter moves in at least `least_parts` parts: simulations raise that.
+    """
 
     _seal: Seal | None = None
 
@@ -114,6 +117,7 @@ class Node:
         clock: Clock,
         random: Random,
         gossip: GossipSettings | None = None,
+        least_parts: int = 1,
     ) -> None:
         self.counters = Counters()
         self.name = NodeId(settings.name)
@@ -169,6 +173,7 @@ class Node:
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             first_gift=max(1, now),
+            least_parts=least_parts,
         )
         self._handoff = Handoff(
             self.name,
@@ -560,8 +565,8 @@ class Node:
             case Offer(seq, shards):
                 self._handoff.offered(NodeId(name), shards)
                 session.send(Done(seq))
-            case Kept(seq, shards):
-                self._handoff.kept(NodeId(name), shards)
+            case Kept(seq, shards, gift):
+                self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case Cells():
                 datacenter = record.datacenter if record else ""

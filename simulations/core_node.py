@@ -110,6 +110,7 @@ class CoreNode:
             lambda shards: self.worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
+            least_parts=world.scenario.least_parts,
         )
         self._peers = CorePeers(self, lambda: self.membership.records, self._view_hash)
         self.gossiping = CoreGossiping(

@@ -65,8 +65,8 @@ class CoreSession:
             case Offer(seq, shards):
                 self._node.handoff.offered(NodeId(sender), shards)
                 answer(Done(seq))
-            case Kept(seq, shards):
-                self._node.handoff.kept(NodeId(sender), shards)
+            case Kept(seq, shards, gift):
+                self._node.handoff.kept(NodeId(sender), shards, gift)
                 answer(Done(seq))
             case Cells():
                 answer(self._node.worldwide.take_cells(self._datacenter_of(sender), message))
