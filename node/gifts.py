@@ -1,18 +1,40 @@
 """What this node has given away of its shards, kept until the takers say that they count it.
 
-Decides how long a gift and its taker are remembered, and how an answer to a pull is laid out. When
-something is given is `holdings`' affair.
+Decides how long a gift and its taker are remembered, how counters are cut into parts that fit into
+messages, and how an answer to a pull is laid out. When something is given is `holdings`' affair.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hashring import NodeId
 from ringfence.limiter import Snapshot
 from ringfence.wire import Counts, DecidedCheck, Hold, Pulled, Shards
 
-__all__ = ["NOTHING", "Gifts", "Given", "Part", "Reply", "append_row"]
+__all__ = [
+    "BYTES_PER_PART",
+    "NOTHING",
+    "Gifts",
+    "Given",
+    "Part",
+    "Reply",
+    "SentCopies",
+    "SentCopy",
+    "append_row",
+    "cut",
+    "size_of",
+]
+
+_KEYS_PER_PART = 2000
+"""Most keys in one part of a transfer: a node lays so many out within a few milliseconds."""
+BYTES_PER_PART = 400_000
+"""Most bytes in one part of more than one key: two such parts fit into one message."""
+_ROW_BYTES = 64
+"""Room for the limit and the index of one key."""
+_NUMBER_BYTES = 9
+"""Most bytes that one number takes in a message."""
 
 _GIFT_KEPT_NS = 90_000_000_000
 """How long a shard that was given away is kept, unless the taker says that it has it: longer than
@@ -21,6 +43,10 @@ _TAKER_KNOWN_NS = 15_000_000_000
 """How long is remembered who has a shard that was given away."""
 _MOVED_KEPT_NS = 3_000_000_000
 """How long a shard that was given away is sought at the taker, although the own ring says no."""
+_COPY_KEPT_NS = 5_000_000_000
+"""How long a copy in several parts is kept after its receiver has asked for one of them."""
+_MOST_COPIES = 64
+"""Copies in several parts that are kept at once; beyond that the oldest is dropped."""
 
 
 class _About(NamedTuple):
@@ -62,10 +88,28 @@ class Given:
     is_from_before: bool = False
     ask: str = ""
     """Who may have a copy of what was taken over without any; empty when there was one."""
+    asked_at: int = 0
+    """When the receiver asked last for any part, unless that was `at`."""
+
+    @property
+    def last_asked_at(self) -> int:
+        """When the receiver asked last for any part."""
+        return max(self.at, self.asked_at)
 
     @property
     def _forgotten_at(self) -> int:
-        return self.at + (_GIFT_KEPT_NS if self.parts else _TAKER_KNOWN_NS)
+        return self.last_asked_at + _GIFT_KEPT_NS if self.parts else self.at + _TAKER_KNOWN_NS
+
+
+@dataclass(frozen=True, slots=True)
+class SentCopy:
+    """A copy that one member fetches part by part."""
+
+    number: int
+    parts: list[Part]
+    moved_to: str
+    whose: str
+    asked_at: int
 
 
 class Gifts:
@@ -87,15 +131,23 @@ class Gifts:
             for shard in shards:
                 self._unconfirmed.pop(shard, None)
 
-    def confirm(self, shards: Iterable[int], taker: NodeId) -> None:
-        """The taker counts them: they need not be kept any more."""
-        by_gift: dict[tuple[int, int], list[int]] = {}
+    def confirm(self, shards: Iterable[int], taker: NodeId, number: int) -> None:
+        """Drop the parts of shards whose receiver has acknowledged this very transfer."""
+        by_time: dict[int, list[int]] = {}
         for shard in shards:
             given = self._given.get(shard)
-            if given is not None and given.to == taker:
-                by_gift.setdefault((given.at, given.number), []).append(shard)
-        for (at, number), confirmed in by_gift.items():
+            if given is not None and given.to == taker and given.number == number:
+                by_time.setdefault(given.at, []).append(shard)
+        for at, confirmed in by_time.items():
             self.add(confirmed, Given(taker, at, number, [], ""))
+
+    def asked(self, shard: int, given: Given, asker: NodeId, now: int) -> Given:
+        """Note who fetches a transfer that nobody has acknowledged; return it as it stands now.
+
+        A second receiver takes the place of the first one, which gets no further part.
+        """
+        self._given[shard] = given = replace(given, to=asker, asked_at=now)
+        return given
 
     def get(self, shard: int) -> Given | None:
         """What was given last of a shard, as long as that is remembered."""
@@ -136,7 +188,8 @@ class Reply:
 
     def __init__(self) -> None:
         self.keys = 0
-        self.numbers = 0
+        self.size = 0
+        """About how many bytes the answer takes."""
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
     def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
@@ -151,11 +204,10 @@ class Reply:
         )
         self._add(about, shards, given.parts[part])
 
-    def add_copy(self, shard: int, moved_to: str, counts: Snapshot, whose: str) -> None:
-        """Give a copy of a shard that is not held here, but by whoever sent the copy."""
-        tallies: list[list[int]] = [[] for _ in counts.keys]
-        about = _About(Hold.COPY, moved_to=moved_to, taken_from=whose)
-        self._add(about, [shard], Part(counts, tallies))
+    def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
+        """Send a part of the copy of a shard that another member counts."""
+        about = _About(Hold.COPY, len(sent.parts), sent.moved_to, sent.whose, sent.number)
+        self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
         """Say that nothing is here, and who was given it."""
@@ -185,7 +237,71 @@ class Reply:
         if part is NOTHING:
             return
         self.keys += len(part.counts.keys)
-        self.numbers += sum(map(len, part.counts.states)) + sum(map(len, part.tallies))
+        self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.tallies))
+
+
+class SentCopies:
+    """Copies in several parts, as they were when a member asked for the first part."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
+
+    def add(self, asker: NodeId, shard: int, sent: SentCopy) -> None:
+        """Keep a copy until its receiver has had time to fetch it."""
+        self._sent[asker, shard] = sent
+        self._sent.move_to_end((asker, shard))
+        if len(self._sent) > _MOST_COPIES:
+            self._sent.popitem(last=False)
+
+    def get(self, asker: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
+        """Find the copy of this number that a member is fetching."""
+        sent = self._sent.get((asker, shard))
+        if sent is None or sent.number != number:
+            return None
+        self.add(asker, shard, replace(sent, asked_at=now))
+        return sent
+
+    def expire(self, now: int) -> None:
+        """Forget copies whose receiver has not asked for long."""
+        while self._sent:
+            first = next(iter(self._sent))
+            if now - self._sent[first].asked_at <= _COPY_KEPT_NS:
+                break
+            del self._sent[first]
+
+
+def size_of(counts: Snapshot) -> int:
+    """About how many bytes counters take in a message, at most."""
+    size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
+    size += _NUMBER_BYTES * sum(map(len, counts.states))
+    return size + sum([_heard_size(heard) for heard in counts.heard if heard])
+
+
+def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[Part]:
+    """Cut the counters of one shard into at least so many parts, each of which fits a message.
+
+    With fewer keys than parts, the first parts are empty. A shard without keys is one part.
+    """
+    if not counts.keys:
+        return [Part()]
+    parts = [Part() for _ in range(max(0, least - len(counts.keys)) + 1)]
+    most_keys = min(_KEYS_PER_PART, -(-len(counts.keys) // least))
+    size = 0
+    for at, (key, state) in enumerate(zip(counts.keys, counts.states, strict=True)):
+        row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(tallies[at]))
+        row += _heard_size(counts.heard[at]) if counts.heard else 0
+        is_full = len(parts[-1].counts.keys) >= most_keys or size + row > BYTES_PER_PART
+        if is_full and parts[-1].counts.keys:
+            parts.append(Part())
+            size = 0
+        size += row
+        append_row(parts[-1].counts, counts, at)
+        parts[-1].tallies.append(tallies[at])
+    return parts
+
+
+def _heard_size(heard: dict[str, list[int]]) -> int:
+    return sum([_ROW_BYTES + 4 * len(n) + _NUMBER_BYTES * len(c) for n, c in heard.items()])
 
 
 def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:

@@ -5,18 +5,19 @@ answer. What is given and how it is joined stands in `holdings`.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from itertools import compress, islice, repeat
 from operator import eq, gt
 
 import trio
 
-from hashring import SHARDS, NodeId, Ring, shard_of
+from hashring import SHARDS, NodeId, Ring
 from node.counters import Counters
 from node.holdings import Holdings
+from node.incoming import IncomingTransfer, transfers_of
 from ringfence.client.link import Link
 from ringfence.limiter import Engine, Snapshot
-from ringfence.wire import DecidedCheck, Hold, Kept, Offer, Pull, Pulled, Shards
+from ringfence.wire import Hold, Kept, Offer, Pull, Pulled
 
 __all__ = ["Handoff"]
 
@@ -33,9 +34,8 @@ _ROUND = 0.5
 _SLICE = 2000
 """Keys that are sorted by shard before others get their turn."""
 _INDEX_KEPT = 5.0
-_EMPTY = Snapshot([], [], [], [], [])
 _MOST_MOVES = 3
-"""How often a shard is followed from one who gave it away to the taker."""
+"""How often one search follows a shard to its receiver, or begins a broken transfer again."""
 
 
 class Handoff:
@@ -64,6 +64,8 @@ class Handoff:
         """1 at the index of each shard that is ours by the ring, else 0."""
         self._sources: dict[int, tuple[NodeId, ...]] = {}
         """Who may have a shard that is ours by the ring, the likeliest first."""
+        self._stood_by: set[int] = set()
+        """Shards that became ours by the ring while this node was their standby."""
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not give what they were asked for, and when they are asked again."""
         self._pulling: set[int] = set()
@@ -91,6 +93,7 @@ class Handoff:
         self._ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
         for shard in [shard for shard in self._sources if not self._ours[shard]]:
             del self._sources[shard]
+            self._stood_by.discard(shard)
         self._wake.set()
         if not self._is_lacking:
             return
@@ -101,6 +104,8 @@ class Handoff:
         seen: dict[object, tuple[NodeId, ...]] = {}
         for shard in compress(range(SHARDS), map(gt, self._ours, self._holdings.held)):
             known = self._sources.get(shard, ())
+            if copied[shard] == self._me and shard not in self._sources:
+                self._stood_by.add(shard)
             sources = before[shard], copied[shard], standing_by[shard], known
             if sources not in seen:  # Thousands of shards have the same few sources.
                 names = (*sources[:3], *known, *leaving)
@@ -173,11 +178,11 @@ class Handoff:
             if event is not None:
                 event.set()
 
-    def thank(self, giver: NodeId, shards: Sequence[int]) -> None:
-        """Tell who gave shards that they are counted here now."""
+    def thank(self, giver: NodeId, gift: int, shards: Sequence[int]) -> None:
+        """Acknowledge shards of one transfer that this node has whole."""
         link = self._link_to(giver)
         if link is not None and shards:
-            link.call(lambda seq: Kept(seq, sorted(shards)), _nothing)
+            link.call(lambda seq: Kept(seq, sorted(shards), gift), _nothing)
 
     async def _fetch_what_is_ours(self) -> None:
         wanted = self._lacking()
@@ -221,14 +226,71 @@ class Handoff:
                 by_owner.setdefault(owner, []).append(shard)
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
-                part = shards[start : start + _SHARDS_PER_PULL]
-                reply = await self.pull(owner, part)
-                if reply is None:
+                if not await self._join(owner, shards[start : start + _SHARDS_PER_PULL]):
                     break
-                self.adopt(owner, reply)
 
-    async def pull(self, name: NodeId, shards: Sequence[int], part: int = 0) -> Pulled | None:
-        """Ask a member for shards; None when it cannot be had in time."""
+    async def _join(self, owner: NodeId, shards: Sequence[int]) -> bool:
+        """Join what one member has of shards with what is here; False when it did not answer."""
+        left = dict.fromkeys(shards)
+        while left:
+            reply = await self.pull(owner, [*left])
+            if reply is None:
+                return False
+            answered = [shard for group in reply.groups for shard in group.shards if shard in left]
+            await self.receive(owner, reply, left, self._adopt)
+            for shard in answered:
+                del left[shard]
+            if not answered:
+                break
+        return True
+
+    async def receive(
+        self,
+        giver: NodeId,
+        reply: Pulled,
+        asked: Container[int],
+        take: Callable[[NodeId, IncomingTransfer], bool],
+    ) -> list[int]:
+        """Pass each of the `asked` shards of a reply to `take` once all its parts have arrived.
+
+        Shards that `take` returns True for are acknowledged. Returns those that did not arrive
+        whole: nothing of them is counted here, and the giver still has all of it.
+        """
+        incoming = [each for each in transfers_of(reply) if each.shard in asked]
+        taken: dict[int, list[int]] = {}
+        for transfer in incoming:
+            if transfer.is_whole and take(giver, transfer):
+                taken.setdefault(transfer.about.gift, []).append(transfer.shard)
+        for gift, shards in taken.items():
+            self.thank(giver, gift, shards)
+        broken: list[int] = []
+        for transfer in incoming:
+            if transfer.is_whole:
+                continue
+            if not await self._gather(giver, transfer):
+                broken.append(transfer.shard)
+            elif take(giver, transfer):
+                self.thank(giver, transfer.about.gift, [transfer.shard])
+        return broken
+
+    async def _gather(self, giver: NodeId, transfer: IncomingTransfer) -> bool:
+        """Ask for the parts that are missing; False when one does not come in time."""
+        while not transfer.is_whole:
+            gift = transfer.about.gift
+            reply = await self.pull(giver, [transfer.shard], transfer.next_part, gift)
+            if reply is None or not transfer.add(reply):
+                self._counters.add("transfers_broken")
+                return False
+            self._counters.add("parts_pulled")
+        return True
+
+    async def pull(
+        self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0
+    ) -> Pulled | None:
+        """Ask a member for shards; None when it cannot be had in time.
+
+        `gift` numbers the transfer of which a later `part` is asked for.
+        """
         link = self._link_to(name)
         if link is None or trio.current_time() < self._silent_until.get(name, 0):
             return None
@@ -240,7 +302,7 @@ class Handoff:
                 replies.append(reply)
             answered.set()
 
-        link.call(lambda seq: Pull(seq, sorted(shards), part), on_reply)
+        link.call(lambda seq: Pull(seq, sorted(shards), part, gift), on_reply)
         await answered.wait()
         if not replies:
             logger.warning("member %s did not give %d shards", name, len(shards))
@@ -248,30 +310,24 @@ class Handoff:
             return None
         return replies[0]
 
-    def adopt(self, sender: NodeId, reply: Pulled) -> None:
-        """Count the shards that a reply gives whole; parts of one are gathered by `_Search`."""
-        adopted: list[int] = []
-        for group, shard, counts, tallies in _each(reply):
-            if group.hold is Hold.HELD:
-                self._holdings.adopt(
-                    shard,
-                    group,
-                    sender,
-                    counts,
-                    tallies,
-                    self._clock(),
-                    _decided_of(reply, shard),
-                )
-                adopted.append(shard)
-            elif sender != self._holdings.taken_from(shard):
-                self._holdings.heard_out(shard, sender, counts, self._clock())
-            elif group.moved_to and group.moved_to != self._me:
-                self._holdings.follow_to(shard, NodeId(group.moved_to))
-            elif group.hold is Hold.COPY:
-                self._holdings.go_on_from(shard, counts, group.taken_from, self._clock())
-            else:
-                self._holdings.settle(shard)
-        self.thank(sender, adopted)
+    def _adopt(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
+        """Join a whole shard with what is here; return whether it was a transfer to this node."""
+        shard, group, counts = transfer.shard, transfer.about, transfer.counts
+        now = self._clock()
+        if group.hold is Hold.HELD:
+            self._holdings.adopt(
+                shard, group, sender, counts, transfer.tallies, now, transfer.decided
+            )
+            return True
+        if sender != self._holdings.taken_from(shard):
+            self._holdings.heard_out(shard, sender, counts, now)
+        elif group.moved_to and group.moved_to != self._me:
+            self._holdings.follow_to(shard, NodeId(group.moved_to))
+        elif group.hold is Hold.COPY:
+            self._holdings.go_on_from(shard, counts, group.taken_from, now)
+        else:
+            self._holdings.settle(shard)
+        return False
 
     def _is_ours(self, shard: int) -> bool:
         return bool(self._ours[shard])
@@ -322,9 +378,9 @@ class Handoff:
             lambda shard: bool(ring.owner_by_shard) and ring.standby(shard) == self._me,
         )
 
-    def kept(self, taker: NodeId, shards: Sequence[int]) -> None:
-        """A peer counts what it was given."""
-        self._holdings.kept(taker, shards)
+    def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
+        """A peer acknowledges shards of one transfer."""
+        self._holdings.kept(taker, shards, gift)
         if self._holdings.is_empty:
             self._emptied.set()
 
@@ -402,43 +458,37 @@ class _Search:
 
     async def _ask(self, name: NodeId, shards: list[int]) -> None:
         reply = await self._handoff.pull(name, shards)
-        if reply is None:
+        groups = [] if reply is None else reply.groups
+        asked = set(shards).intersection(shard for each in groups for shard in each.shards)
+        if reply is None or not asked:
             for shard in shards:
                 self._silent.setdefault(shard, []).append(name)
                 self._left[shard].remove(name)
             return
-        now = self._handoff._clock()
-        adopted = self._adopt_empty(name, reply)
-        for group, shard, counts, tallies in _each(reply):
-            names = self._left.get(shard)
-            if names is None or name not in names:
-                continue  # Not asked for.
-            for part in range(1, group.parts):
-                more = await self._handoff.pull(name, [shard], part)
-                if more is None:
-                    break
-                more_counts, more_tallies = _slice(more, 0, len(more.counts.keys))
-                counts, tallies = _joined(counts, more_counts), tallies + more_tallies  # noqa: PLW2901
-            match group.hold:
-                case Hold.HELD:
-                    del self._left[shard]
-                    self._handoff._holdings.adopt(
-                        shard, group, name, counts, tallies, now, _decided_of(reply, shard)
-                    )
-                    self._handoff.found((shard,))
-                    adopted.append(shard)
-                case Hold.COPY:
-                    self._copies.setdefault(shard, counts)
-                    names.remove(name)
-                    self._go_on(shard, NodeId(group.moved_to))
-                case Hold.NOTHING:
-                    names.remove(name)
-                    self._go_on(shard, NodeId(group.moved_to))
-        self._handoff.thank(name, adopted)
+        self._adopt_empty(name, reply)
+        asked.intersection_update(self._left)
+        for shard in await self._handoff.receive(name, reply, asked, self._take):
+            self._begin_again(shard, name)
 
-    def _adopt_empty(self, name: NodeId, reply: Pulled) -> list[int]:
+    def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
+        """Take what a member has of a shard; return whether it was a transfer to this node."""
+        shard, group, handoff = transfer.shard, transfer.about, self._handoff
+        if group.hold is Hold.HELD:
+            del self._left[shard]
+            now = handoff._clock()
+            handoff._holdings.adopt(
+                shard, group, name, transfer.counts, transfer.tallies, now, transfer.decided
+            )
+            handoff.found((shard,))
+            return True
+        if group.hold is Hold.COPY:
+            self._copies.setdefault(shard, transfer.counts)
+        self._left[shard].remove(name)
+        self._go_on(shard, NodeId(group.moved_to))
+        return False
+
+    def _adopt_empty(self, name: NodeId, reply: Pulled) -> None:
         """Count what came without any counter, as most shards of most clusters do, all at once."""
-        adopted: list[int] = []
         for group in reply.groups:
             if group.hold is Hold.HELD and not group.taken_from and group.parts == 1:
                 empty = [
@@ -449,9 +499,15 @@ class _Search:
                 held = self._handoff._holdings.adopt_empty(empty, group, name)
                 for shard in held:
                     del self._left[shard]
-                adopted += held
-        self._handoff.found(adopted)
-        return adopted
+                self._handoff.found(held)
+                self._handoff.thank(name, group.gift, held)
+
+    def _begin_again(self, shard: int, name: NodeId) -> None:
+        """Ask for a shard from its first part on, since a later part did not come."""
+        moves = self._moves[shard] = self._moves.get(shard, 0) + 1
+        if moves > _MOST_MOVES:
+            self._silent.setdefault(shard, []).append(name)
+            self._left[shard].remove(name)
 
     def _go_on(self, shard: int, moved_to: NodeId) -> None:
         """Ask whoever was given the shard next."""
@@ -474,7 +530,8 @@ class _Search:
                 continue
             silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
-            if shard in self._copies:
+            if shard in self._copies and not (copies and shard in handoff._stood_by):
+                # Who was the standby has the newest copy; a former standby may have kept its own.
                 copies.append((now, self._copies[shard]))
             if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)
@@ -495,45 +552,6 @@ def _has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
     once tells.
     """
     return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))
-
-
-def _each(reply: Pulled) -> Iterator[tuple[Shards, int, Snapshot, list[list[int]]]]:
-    """Go through the shards of a reply, each with its group, its counters and their tallies."""
-    start = 0
-    for group in reply.groups:
-        for shard, size in zip(group.shards, group.sizes, strict=True):
-            counts, tallies = _slice(reply, start, start + size) if size else (_EMPTY, [])
-            yield group, shard, counts, tallies
-            start += size
-
-
-def _decided_of(reply: Pulled, shard: int) -> list[DecidedCheck]:
-    return [check for check in reply.decided if shard_of(check.key) == shard]
-
-
-def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[int]]]:
-    counts = reply.counts
-    chosen = Snapshot(
-        counts.keys[start:stop],
-        counts.states[start:stop],
-        counts.limits,
-        counts.which[start:stop],
-        counts.heard[start:stop] if counts.heard else [],
-    )
-    return chosen, reply.tallies[start:stop] if reply.tallies else [[]] * (stop - start)
-
-
-def _joined(first: Snapshot, second: Snapshot) -> Snapshot:
-    shift = len(first.limits)
-    return Snapshot(
-        first.keys + second.keys,
-        first.states + second.states,
-        first.limits + second.limits,
-        first.which + [which + shift for which in second.which],
-        (first.heard or [{}] * len(first.keys)) + (second.heard or [{}] * len(second.keys))
-        if first.heard or second.heard
-        else [],
-    )
 
 
 def _nothing(reply: object) -> None:

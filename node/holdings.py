@@ -16,7 +16,17 @@ from hashring import SHARDS, NodeId, shard_of
 from node.copies import Copies
 from node.counters import Counters
 from node.decided_checks import DecidedChecks
-from node.gifts import NOTHING, Gifts, Given, Part, Reply, append_row
+from node.gifts import (
+    BYTES_PER_PART,
+    NOTHING,
+    Gifts,
+    Given,
+    Reply,
+    SentCopies,
+    SentCopy,
+    append_row,
+    cut,
+)
 from node.lending import Lender
 from node.session import Session
 from node.tally import Tally
@@ -26,10 +36,8 @@ from ringfence.wire import DecidedCheck, Op, Pull, Pulled, Shards
 
 __all__ = ["Holdings"]
 
-_KEYS_PER_PART = 2000
-_NUMBERS_PER_PART = 40_000
-"""Numbers in the states of one part: a part fits into a message, however long the states are."""
 _KEYS_PER_ANSWER = 4000
+"""An answer of so many keys holds no further shard; what is left out is asked for again."""
 _OWN_KEPT_NS = 15_000_000_000
 """How long after a start somebody may come with a shard that was given away before it."""
 _TAKING_NS = 1_000_000_000
@@ -78,11 +86,13 @@ class Holdings:
         max_keys: int,
         first_gift: int,
         decided_checks: DecidedChecks | None = None,
+        least_parts: int = 1,
     ) -> None:
         """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
         of keys that are counted here from now on, `begun` of shards that are so from nothing.
 
         Gifts are numbered from `first_gift`, which no earlier life of the node may have reached.
+        A shard with any counter moves in at least `least_parts` parts: tests raise that.
         """
         if decided_checks is None:
             decided_checks = DecidedChecks(_no_answer)
@@ -105,6 +115,8 @@ class Holdings:
         self._begun = begun
         self._taken: dict[int, _Taken] = {}
         self._given = Gifts()
+        self._sent = SentCopies()
+        self._least_parts = least_parts
         self._bare: dict[int, dict[bytes, int]] = {}
         """Shards that are counted here since they began from nothing: units regained."""
         self._regained_at = 0
@@ -263,6 +275,7 @@ class Holdings:
     def expire(self, now: int) -> None:
         """Forget what was given away long ago, and copies that have rested."""
         self._given.expire(now)
+        self._sent.expire(now)
         self.copies.expire(now)
         if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
             self._regained_at = 0
@@ -313,11 +326,7 @@ class Holdings:
             self.index([*self.dirty])
         reply = Reply()
         if pull.part:
-            given = self._given.get(pull.shards[0])
-            if given is not None and pull.part < len(given.parts):
-                reply.add_given([pull.shards[0]], given, pull.part)
-            else:
-                reply.add_nothing(pull.shards[0], "")
+            self._add_part(reply, asker, pull, now)
             return reply.pulled(pull.seq)
         before, gift = self.count, next(self._gifts)
         empty = self._empty_of(pull.shards)
@@ -330,29 +339,55 @@ class Holdings:
             reply.add_given(empty, nothing, 0)
         done = set(empty)
         for shard in [shard for shard in pull.shards if shard not in done]:
-            if reply.keys >= _KEYS_PER_ANSWER or reply.numbers >= _NUMBERS_PER_PART:
+            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
                 break
             if self.held[shard]:
                 self._give(shard, asker, gift, now, stands_by)
             given = self._given.get(shard)
-            is_taking = given is not None and now - given.at < _TAKING_NS and given.to != asker
+            is_taking = given is not None and (
+                given.to != asker and now - given.last_asked_at < _TAKING_NS
+            )
             if given is not None and given.parts and not is_taking:
                 # Whoever was to have it has not said so: better it is counted somewhere.
-                reply.add_given([shard], given, 0)
+                reply.add_given([shard], self._given.asked(shard, given, asker, now), 0)
                 continue
             # Whoever was given it and asks for it has lost it: it was started again since.
             moved_to = given.to if given is not None and given.to != asker else ""
             if shard in self.copies:
-                whose = self.copies.sender_of(shard) or ""
-                reply.add_copy(shard, moved_to, self._copy_of(shard, now), whose)
+                self._add_copy(reply, asker, shard, moved_to, now)
             else:
                 reply.add_nothing(shard, moved_to)
         self._counters.add("shards_given", before - self.count)
         return reply.pulled(pull.seq)
 
-    def kept(self, taker: NodeId, shards: Iterable[int]) -> None:
-        """The taker counts these: they need not be kept for it any more."""
-        self._given.confirm(shards, taker)
+    def kept(self, taker: NodeId, shards: Iterable[int], gift: int) -> None:
+        """The taker acknowledges shards of one transfer: they need not be kept for it any more."""
+        self._given.confirm(shards, taker, gift)
+
+    def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
+        """Send a later part of the very transfer whose first part the asker has."""
+        shard, part = pull.shards[0], pull.part
+        given = self._given.get(shard)
+        if given is not None and (given.to, given.number) != (asker, pull.gift):
+            given = None
+        if given is not None and part < len(given.parts):
+            reply.add_given([shard], self._given.asked(shard, given, asker, now), part)
+            return
+        sent = self._sent.get(asker, shard, pull.gift, now)
+        if sent is not None and part < len(sent.parts):
+            reply.add_copy(shard, sent, part)
+        else:
+            reply.add_nothing(shard, "")
+
+    def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
+        """Send the first part of a copy; the other parts are kept as they are now."""
+        counts = self._copy_of(shard, now)
+        parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
+        number = next(self._gifts) if len(parts) > 1 else 0
+        sent = SentCopy(number, parts, moved_to, self.copies.sender_of(shard) or "", now)
+        if len(parts) > 1:
+            self._sent.add(asker, shard, sent)
+        reply.add_copy(shard, sent, 0)
 
     def _empty_of(self, shards: Sequence[int]) -> list[int]:
         """Those of the shards that are held, and nothing of them is counted or lent."""
@@ -380,17 +415,8 @@ class Holdings:
             taken = _Taken(to)
             mine = self._admitted_here(shard, counts.keys, now)
             self._add_tallies(taken.tally, counts, [mine.get(key, []) for key in counts.keys], now)
-        parts = [Part()]
-        numbers = 0
-        for at, key in enumerate(counts.keys):
-            row = taken.tally.row(key, now) if taken is not None else []
-            numbers += len(counts.states[at]) + len(row)
-            if len(parts[-1].counts.keys) >= _KEYS_PER_PART or numbers > _NUMBERS_PER_PART:
-                parts.append(Part())
-                numbers = len(counts.states[at]) + len(row)
-            part = parts[-1]
-            append_row(part.counts, counts, at)
-            part.tallies.append(row)
+        rows = [taken.tally.row(key, now) if taken is not None else [] for key in counts.keys]
+        parts = cut(counts, rows, self._least_parts)
         if stands_by(shard):
             self.copies.keep(to, counts, now)
         self._engine.forget(keys)
@@ -412,7 +438,7 @@ class Holdings:
         scratch = Engine(max_keys=1_000_000)
         for at, counts in self.copies.of(shard):
             scratch.restore(counts, at)
-        return scratch.snapshot(scratch.keys()[:_KEYS_PER_PART], now)
+        return scratch.snapshot(scratch.keys(), now)
 
     # -- getting -------------------------------------------------------------------------------
 

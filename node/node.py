@@ -105,7 +105,10 @@ _DAY_NS = 86_400_000_000_000
 
 
 class Node:
-    """One member of the cluster. Build it, then `run` it on a transport that calls `accept`."""
+    """One member of the cluster. Build it, then `run` it on a transport that calls `accept`.
+
+    A shard with any counter moves in at least `least_parts` parts: simulations raise that.
+    """
 
     _seal: Seal | None = None
     _gossiping: Gossiping | None = None
@@ -120,6 +123,7 @@ class Node:
         clock: Clock,
         random: Random,
         gossip: GossipSettings | None = None,
+        least_parts: int = 1,
     ) -> None:
         self.counters = Counters()
         self.name = NodeId(settings.name)
@@ -178,6 +182,7 @@ class Node:
             max_keys=settings.max_keys,
             first_gift=max(1, now),
             decided_checks=self._decided_checks,
+            least_parts=least_parts,
         )
         self._handoff = Handoff(
             self.name,
@@ -606,8 +611,8 @@ class Node:
             case Offer(seq, shards):
                 self._handoff.offered(NodeId(name), shards)
                 session.send(Done(seq))
-            case Kept(seq, shards):
-                self._handoff.kept(NodeId(name), shards)
+            case Kept(seq, shards, gift):
+                self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case AskTakenOver(seq):
                 session.send(TakenOver(seq, self._holdings.taken_over_from(NodeId(name))))

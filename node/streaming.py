@@ -11,6 +11,7 @@ import trio
 
 from hashring import SHARDS, NodeId, Ring, shard_of
 from node.counters import Counters
+from node.gifts import BYTES_PER_PART, size_of
 from node.holdings import Holdings
 from ringfence.client.link import Link
 from ringfence.limiter import Engine, Snapshot
@@ -22,7 +23,6 @@ INTERVAL = 0.1
 """Seconds between two rounds: what a crash can lose."""
 _KEYS_PER_ROUND = 8000
 _KEYS_PER_COPY = 1000
-_NUMBERS_PER_COPY = 40_000
 _SLICE = 2000
 _ALL = range(SHARDS)
 _NOBODY = (None,) * SHARDS
@@ -113,8 +113,7 @@ class Streaming:
 
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
         counts = self._holdings.state_of(keys, now)
-        numbers = sum(map(len, counts.states))
-        if numbers > _NUMBERS_PER_COPY and len(keys) > 1:
+        if len(keys) > 1 and size_of(counts) > BYTES_PER_PART:
             half = len(keys) // 2
             self._send(standby, link, keys[:half], now)
             self._send(standby, link, keys[half:], now)

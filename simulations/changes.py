@@ -20,11 +20,12 @@ from simulations.scenario import Args, Fault, Scenario
 __all__ = ["NAMES", "checked", "command_of", "fault_of", "with_set", "words_of"]
 
 _FAULT = re.compile(r"(?P<verb>\w+)@(?P<at>[\d.]+)(?:-(?P<until>[\d.]+))?")
-_MOST = {"nodes": 5000, "datacenters": 30, "zones": 30, "keys": 1_000_000}
+_MOST = {"nodes": 5000, "datacenters": 30, "zones": 30, "least_parts": 100, "keys": 1_000_000}
 NAMES = (
     *("nodes", "datacenters", "zones", "seconds", "calm"),
     *("per_second", "keys", "cost"),
     *("latency", "loss", "repeats", "resets"),
+    "least_parts",
 )
 """What can be set."""
 
@@ -39,7 +40,7 @@ def with_set(scenario: Scenario, words: Iterable[str]) -> Scenario:
         if not equals or name not in NAMES:
             raise ConfigError(f"--set {word!r}: write NAME=VALUE, where NAME is {_listed(NAMES)}")
         match name:
-            case "nodes" | "datacenters" | "zones":
+            case "nodes" | "datacenters" | "zones" | "least_parts":
                 count = _count(word, value, _MOST[name])
                 scenario = replace(scenario, **{name: count})  # type: ignore[arg-type]
             case "seconds" | "calm":
@@ -138,7 +139,7 @@ def command_of(scenario: Scenario, original: Scenario, seed: int) -> str:
     for name in ("nodes", "datacenters"):
         if getattr(scenario, name) != getattr(original, name):
             words += [f"--{name}", str(getattr(scenario, name))]
-    for name in ("zones", "seconds", "calm"):
+    for name in ("zones", "seconds", "calm", "least_parts"):
         if getattr(scenario, name) != getattr(original, name):
             words += ["--set", f"{name}={_written(getattr(scenario, name))}"]
     for name in ("latency", "loss", "repeats", "resets"):

@@ -176,13 +176,15 @@ class CoreHandoff(Handoff):
             self.found(shards)
             self.changed()
 
-    async def pull(self, name: NodeId, shards: Sequence[int], part: int = 0) -> Pulled | None:
+    async def pull(
+        self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0
+    ) -> Pulled | None:
         """Ask a member for shards; None when it cannot be had in time."""
         link = self._link_to(name)
         if link is None or self._waits.seconds < self._silent_until.get(name, 0):
             return None
         reply: Coming[object] = Coming(self._waits.soon)
-        link.call(lambda seq: Pull(seq, sorted(shards), part), reply.resolve)
+        link.call(lambda seq: Pull(seq, sorted(shards), part, gift), reply.resolve)
         pulled = await reply
         if not isinstance(pulled, Pulled):
             self._silent_until[name] = self._waits.seconds + _SILENCE
@@ -191,9 +193,9 @@ class CoreHandoff(Handoff):
 
     # -- giving --------------------------------------------------------------------------------
 
-    def kept(self, taker: NodeId, shards: Sequence[int]) -> None:
-        """A peer counts what it was given."""
-        super().kept(taker, shards)
+    def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
+        """A peer acknowledges shards of one transfer."""
+        super().kept(taker, shards, gift)
         self._tell_if_empty()
 
     def _tell_if_empty(self) -> None:

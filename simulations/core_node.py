@@ -114,6 +114,7 @@ class CoreNode:
             max_keys=_MAX_KEYS,
             first_gift=max(1, now),
             decided_checks=decided_checks,
+            least_parts=world.scenario.least_parts,
         )
         self._peers = CorePeers(self, lambda: self.membership.records, self._view_hash)
         self.gossiping = CoreGossiping(

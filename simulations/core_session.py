@@ -69,8 +69,8 @@ class CoreSession:
             case Offer(seq, shards):
                 self._node.handoff.offered(NodeId(sender), shards)
                 answer(Done(seq))
-            case Kept(seq, shards):
-                self._node.handoff.kept(NodeId(sender), shards)
+            case Kept(seq, shards, gift):
+                self._node.handoff.kept(NodeId(sender), shards, gift)
                 answer(Done(seq))
             case AskTakenOver(seq):
                 answer(TakenOver(seq, self._node.holdings.taken_over_from(NodeId(sender))))

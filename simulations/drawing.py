@@ -34,6 +34,8 @@ _ONE_AT_A_TIME = 0.5
 _TOGETHER = 0.2
 """How many faults come with another one: while a change is news, the next is the hardest."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
+_PARTS = (1, 1, 2, 3)
+"""Parts that a transfer has at least: in half of all runs every shard moves in several."""
 
 
 def drawn(seed: int, level: Level) -> Scenario:
@@ -58,6 +60,7 @@ def drawn(seed: int, level: Level) -> Scenario:
             repeats=random.choice((0.0, 0.0, 0.02)),
             resets=random.choice((0.0, 0.0, 0.0, 10.0)) if level == "node" else 0.0,
         ),
+        least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
     verbs = CORE_VERBS if level == "core" else tuple(VERBS)
     faults = drawn_faults(scenario, random, verbs)

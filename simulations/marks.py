@@ -15,6 +15,8 @@ _COUNTERS = {
     "damped": "gossip_damped",
     "replay_rejected": "gossip_refused_replayed",
     "shard_given": "shards_given",
+    "part_pulled": "parts_pulled",
+    "transfer_broken": "transfers_broken",
     "shard_taken_over": "shards_taken",
     "split_healed": "splits_healed",
     "hits_merged": "hits_merged",

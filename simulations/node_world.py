@@ -140,6 +140,7 @@ class NodeWorld:
             self.rules,
             clock=host.clock,
             random=stream(self._seed, "node", name, host.lives),
+            least_parts=self.scenario.least_parts,
         )
         transport = self._network.transport(
             host.address, on_bug=self.bugs.append, accept=node.accept

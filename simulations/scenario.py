@@ -87,6 +87,8 @@ class Scenario:
     """A rule file's text."""
     loads: tuple[Load, ...] = (Load(),)
     network: Network = Network()
+    least_parts: int = 1
+    """A shard with any counter is transferred in at least so many parts."""
     faults: tuple[Fault, ...] = ()
     is_blind: bool = False
     """Judge as if no fault had been: such a run must fail, or the judge is asleep."""

@@ -82,12 +82,20 @@ class Batch:
             self.failed.append(run)
 
 
-def run_seed(name: str, level: Level, seed: int, keep: tuple[int, ...] | None = None) -> Run:
+def run_seed(
+    name: str,
+    level: Level,
+    seed: int,
+    keep: tuple[int, ...] | None = None,
+    least_parts: int | None = None,
+) -> Run:
     """Run one seed of a scenario, whatever comes; an exception is a violation, too."""
     original = drawn(seed, level) if name == DRAWN else replace(scenario_of(name), level=level)
     scenario = original
     if keep is not None:
         scenario = replace(original, faults=tuple(original.faults[index] for index in keep))
+    if least_parts is not None:
+        scenario = replace(scenario, least_parts=least_parts)
     try:
         outcome = run_scenario(scenario, seed, original)
     except Exception as error:  # noqa: BLE001 - that is what is searched for.
@@ -122,15 +130,19 @@ def search(
     level: Level,
     seeds: Iterable[int],
     on_run: Callable[[Run], None],
+    least_parts: int | None = None,
 ) -> Batch:
-    """Run every seed, a share of them twice; `on_run` hears of each as it ends."""
+    """Run every seed, a share of them twice; `on_run` hears of each as it ends.
+
+    `least_parts` replaces what the scenario says about the parts of transfers.
+    """
     batch = Batch(level)
     again: dict[Future[Run], int] = {}
     first: dict[Future[Run], int] = {}
     for seed in seeds:
-        first[executor.submit(run_seed, name, level, seed)] = seed
+        first[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
         if seed % _TWICE_EVERY == 0:
-            again[executor.submit(run_seed, name, level, seed)] = seed
+            again[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
     hashes: dict[int, str] = {}
     for future in as_completed([*first, *again]):
         run = future.result()
@@ -144,7 +156,13 @@ def search(
     return batch
 
 
-def shrink(executor: ProcessPoolExecutor, name: str, level: Level, run: Run) -> Finding:
+def shrink(
+    executor: ProcessPoolExecutor,
+    name: str,
+    level: Level,
+    run: Run,
+    least_parts: int | None = None,
+) -> Finding:
     """Leave faults out for as long as the same property breaks; the fewest that were found."""
     original = drawn(run.seed, level) if name == DRAWN else scenario_of(name)
     broken = {each for each, _ in run.violations}
@@ -154,7 +172,9 @@ def shrink(executor: ProcessPoolExecutor, name: str, level: Level, run: Run) -> 
         smaller = None
         for part in _without_parts(kept, size):
             tries += 1
-            found = executor.submit(run_seed, name, level, run.seed, tuple(part)).result()
+            found = executor.submit(
+                run_seed, name, level, run.seed, tuple(part), least_parts
+            ).result()
             if broken & {each for each, _ in found.violations}:
                 smaller = part, found
                 break
@@ -169,6 +189,8 @@ def shrink(executor: ProcessPoolExecutor, name: str, level: Level, run: Run) -> 
     command = f"ringfence simulate {name} --seed {run.seed} --level {level}"
     if len(kept) < len(original.faults):
         command += f" --keep {','.join(map(str, kept)) or 'none'}"
+    if least_parts is not None:
+        command += f" --set least_parts={least_parts}"
     return Finding(best, faults, command)
 
 

@@ -1,4 +1,5 @@
 -- Ask the gateway whether a request may pass; without an answer in time it may.
+-- haproxy.cfg reads the variables: status, and headers of the limit.
 core.register_action("limit", { "http-req" }, function(txn)
   local answer = core.httpclient():get{
     url = "http://127.0.0.1:8071/v1/auth",

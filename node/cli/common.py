@@ -38,7 +38,9 @@ cluster_option = click.option(
     "--cluster",
     metavar="URL",
     envvar=ENVIRONMENT,
-    help="ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE; or else RINGFENCE_URL is taken.",
+    help="ringfence://HOST:PORT,HOST:PORT?ca=FILE&token_file=FILE; RINGFENCE_URL when absent. "
+    "A token itself, as in ringfence://TOKEN@HOST, belongs into RINGFENCE_URL: other users of this "
+    "host can read arguments.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for a machine.")
 
@@ -47,7 +49,7 @@ def need_cluster(text: str | None) -> ClusterUrl:
     """Read the address of the cluster; raises `ConfigError` when none was given."""
     if not text:
         raise ConfigError(
-            "no cluster address: pass --cluster ringfence://TOKEN@HOST:PORT?ca=FILE, "
+            "no cluster address: pass --cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE', "
             f"or set {ENVIRONMENT}"
         )
     return parse_url(text)

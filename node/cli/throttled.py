@@ -18,6 +18,7 @@ import msgspec
 from rich.table import Table
 
 from node.cli.common import as_json, console, json_option, printable
+from ringfence.client.url import masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
 
 __all__ = ["throttled"]
@@ -135,25 +136,28 @@ def _headers(token_file: Path | None) -> dict[str, str]:
 
 
 def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Told:
+    place = masked(url)
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url!r} is no URL of an operator's port; write http://127.0.0.1:7180")
+        raise ConfigError(f"{place!r} is no URL of an operator's port; write http://127.0.0.1:7180")
     try:
         request = Request(f"{url.rstrip('/')}/v1/throttled?count={count}", headers=headers)  # noqa: S310
         with opener.open(request, timeout=_PATIENCE) as answer:
             return msgspec.json.decode(answer.read(_LONGEST_ANSWER), type=_Told)
     except HTTPError as error:
-        raise ConfigError(f"{url}: {_reason(error)}") from error
+        raise ConfigError(f"{place}: {_reason(error)}") from error
     except msgspec.DecodeError as error:
-        raise RemoteProtocolError(f"{url}: what answers is no operator's port: {error}") from error
+        raise RemoteProtocolError(
+            f"{place}: what answers is no operator's port: {error}"
+        ) from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise PeerUnavailable(
-            f"{url}: no answer: {reason}; is the node running, with --http at this address?"
+            f"{place}: no answer: {reason}; is the node running, with --http at this address?"
         ) from error
     except (InvalidURL, ValueError) as error:
-        raise ConfigError(f"{url!r} is no URL: {error}") from error
+        raise ConfigError(f"{place!r} is no URL: {masked(str(error))}") from error
     except HTTPException as error:
-        raise RemoteProtocolError(f"{url}: what answers speaks no HTTP: {error!r}") from error
+        raise RemoteProtocolError(f"{place}: what answers speaks no HTTP: {error!r}") from error
 
 
 def _reason(error: HTTPError) -> str:

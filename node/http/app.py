@@ -112,9 +112,13 @@ class OperatorApp:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close"})
             return
-        await self._pace.turn()
+        has_turn = False
         try:
-            reply = await self._answer(scope, receive)
+            name, route = self._admitted(scope)
+            if route.scope is not None:
+                await self._pace.turn()
+                has_turn = True
+            reply = await self._answer(scope, receive, name, route)
         except Problem as problem:
             self._node.refused(f"http_{problem.status}")
             reply = problem.reply()
@@ -122,6 +126,10 @@ class OperatorApp:
             logger.exception("a bug in Ringfence: the operator's port could not answer")
             self._node.refused("http_500")
             reply = Problem(500, "a bug in Ringfence", "the node's log tells more").reply()
+        if not has_turn:
+            # A flood must not fail a probe, so health and refusals wait for no turn. Each costs a
+            # connection instead, whose number is bounded.
+            reply = reply.as_last()
         start = {"status": reply.status, "headers": reply.all_headers()}
         try:
             await send({"type": "http.response.start", **start})
@@ -130,11 +138,10 @@ class OperatorApp:
             if reply.then is not None:  # Even when nobody waits for the answer any more.
                 reply.then()
 
-    async def _answer(self, scope: AsgiScope, receive: Receive) -> Reply:
-        path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
+    def _admitted(self, scope: AsgiScope) -> tuple[str, "_Route"]:
+        """Find the route of a request and check its token. Raises `Problem`."""
         method = scope["method"]
-        headers = dict(scope["headers"])
-        name, route = self._route_of(path)
+        name, route = self._route_of(_path_of(scope))
         if method != route.method and (method, route.method) != ("HEAD", "GET"):
             raise Problem(
                 405,
@@ -143,7 +150,14 @@ class OperatorApp:
                 headers=[(b"allow", route.method.encode("ascii"))],
             )
         if route.scope is not None:
-            admit(self._node.access, route.scope, method, headers)
+            admit(self._node.access, route.scope, method, dict(scope["headers"]))
+        return name, route
+
+    async def _answer(
+        self, scope: AsgiScope, receive: Receive, name: str, route: "_Route"
+    ) -> Reply:
+        path = _path_of(scope)
+        headers = dict(scope["headers"])
         await read_body(headers, receive)
         if route.needs_node and not self._node.is_running:
             raise Problem(503, f"node {self._node.name} is starting", "ask again in a moment")
@@ -276,6 +290,11 @@ async def read_body(headers: Mapping[bytes, bytes], receive: Receive) -> None:
         more = message.get("more_body", False)
         if taken > _LONGEST_BODY:
             raise too_long
+
+
+def _path_of(scope: AsgiScope) -> str:
+    raw: bytes = scope["raw_path"]
+    return raw.partition(b"?")[0].decode("latin-1")
 
 
 def _query(raw: bytes) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from h11 import Data, EndOfMessage, Response
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
@@ -22,6 +23,7 @@ from hypercorn.typing import ConnectionState
 
 from node.http.pace import Pace
 from node.http.replies import Problem
+from ringfence.rules import group_address
 
 __all__ = ["Connection", "Limits"]
 
@@ -39,7 +41,9 @@ class Limits:
     """How much one asker may have; seconds and bytes."""
 
     connections: int = 64
-    """Open at once; one more ends the one that has been silent longest."""
+    """Open at once; one more ends one of the address that has most."""
+    connections_per_address: int = 32
+    """Open at once of one address, IPv6 by /64; one more ends the longest silent one of them."""
     header_bytes: int = 16 << 10
     handshake: float = 3.0
     request: float = 5.0
@@ -49,7 +53,9 @@ class Limits:
     idle: float = 75.0
     """Between two requests."""
     requests_per_second: float = 100.0
-    """Of all askers together: beyond that they wait for their turn."""
+    """Requests with a token, of all clients together; beyond that they wait for their turn."""
+    reads_per_second: float = 1000.0
+    """Reads of all connections together; beyond that they wait for their turn."""
 
 
 class Connection:
@@ -68,6 +74,10 @@ class Connection:
     ) -> None:
         self.is_busy = False
         """Whether a request is being answered."""
+        self.is_ending = False
+        """Whether the last answer has been sent."""
+        self.group = group_address(raw.socket.getpeername()[0])
+        """Address of the client, IPv6 by network."""
         self._app = app
         self._config = config
         self._context = context
@@ -80,7 +90,6 @@ class Connection:
         self._stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = raw
         self._protocol: _Http1 | None = None
         self._has_begun = True
-        self._is_ending = False
         self._sending = trio.Lock()
 
     def end(self) -> None:
@@ -127,12 +136,13 @@ class Connection:
                 _name_of(self._raw.socket.getsockname()),
                 self._on_event,
             )
+            self._protocol.is_cut = lambda: self._scope.cancel_called
             await self._read(self._protocol)
         await self._linger()
 
     async def _read(self, protocol: "_Http1") -> None:
         """Feed the protocol; while a request is answered it takes no more and we wait in it."""
-        while not self._is_ending:
+        while not self.is_ending:
             await self._pace.turn()
             try:
                 data = bytes(await self._stream.receive_some(_CHUNK))
@@ -162,7 +172,7 @@ class Connection:
                 self._has_begun = False
                 self._give(self._limits.idle if idle else self._limits.answer)
             case Closed():
-                self._is_ending = True
+                self.is_ending = True
                 await self._finish()
 
     async def _send(self, data: bytes) -> None:
@@ -191,6 +201,14 @@ class Connection:
 
 class _Http1(H11Protocol):
     """One whose answers to broken requests say what is wrong."""
+
+    is_cut: Callable[[], bool]
+    """Whether the connection is being ended, perhaps amid an answer."""
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Send, unless it is too late: Hypercorn answers 500 for an application that was ended."""
+        if not self.is_cut():
+            await super().stream_send(event)
 
     @property
     def is_broken(self) -> bool:

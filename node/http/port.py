@@ -5,6 +5,7 @@ Beyond loopback it speaks TLS with the node's own certificate, since tokens come
 
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from ipaddress import ip_address
 from itertools import chain
@@ -28,10 +29,13 @@ __all__ = ["OperatorPort", "PortApp", "open_port", "open_port_for"]
 logger = logging.getLogger("ringfence.node")
 
 _ACCEPTS_PER_SECOND = 200.0
-_HANDSHAKES_PER_SECOND = 50.0
-"""One takes a millisecond, and whoever floods the port begins one after the other."""
+_HANDSHAKES_PER_SECOND = 100.0
+"""A handshake takes a millisecond, and an attacker begins one after the other."""
 _BURST = 50
-_BACKLOG = 64
+_ACCEPTS_AT_ONCE = 16
+"""Fewer than one address may have, so that a newcomer is read before others end it."""
+_BACKLOG = 128
+"""Connections that wait to be accepted: for about a second at most, which a health probe waits."""
 
 
 class PortApp(Protocol):
@@ -61,10 +65,10 @@ class OperatorPort:
         self._listener = listener
         self._tls = tls
         self._limits = limits or Limits()
-        # A request takes a turn to be read and another one to be answered.
-        self._pace = Pace(2 * self._limits.requests_per_second, _BURST)
-        self._doors = Pace(_HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND, _BURST)
-        self._app = make_app(self._pace)
+        self._reads = Pace(self._limits.reads_per_second, _BURST)
+        accepts = _HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND
+        self._doors = Pace(accepts, _ACCEPTS_AT_ONCE)
+        self._app = make_app(Pace(self._limits.requests_per_second, _BURST))
         self._config = Config()
         self._config.h11_max_incomplete_size = self._limits.header_bytes
         self._config.include_server_header = False
@@ -90,7 +94,6 @@ class OperatorPort:
                     raw = await self._accept()
                     if raw is None:
                         continue
-                    self._make_room()
                     connection = Connection(
                         app,
                         self._config,
@@ -98,9 +101,10 @@ class OperatorPort:
                         raw,
                         self._tls,
                         self._limits,
-                        self._pace,
+                        self._reads,
                         self._refused,
                     )
+                    self._make_room(connection)
                     self._connections[connection] = None
                     nursery.start_soon(self._serve, connection)
 
@@ -120,14 +124,27 @@ class OperatorPort:
             logger.exception("a bug in Ringfence: a connection to the operator's port broke")
             self._refused("http_bug")
         finally:
-            del self._connections[connection]
+            self._connections.pop(connection, None)
 
-    def _make_room(self) -> None:
-        """End the connection that can be spared most when there are too many."""
-        if len(self._connections) < self._limits.connections:
-            return
-        idle = (each for each in self._connections if not each.is_busy)
-        next(chain(idle, self._connections)).end()
+    def _make_room(self, newcomer: Connection) -> None:
+        """End the connection that can be spared most when there are too many.
+
+        It is one of the newcomer's address when that has its most, else one of the address that
+        has most: a client that opens many ends its own.
+        """
+        counts = Counter(each.group for each in self._connections)
+        group = newcomer.group
+        if counts[group] < self._limits.connections_per_address:
+            if len(self._connections) < self._limits.connections:
+                return
+            [(group, _)] = counts.most_common(1)
+        same = [each for each in self._connections if each.group == group]
+        # First those that have their answer: the newest, such as a probe, have not yet.
+        ending = (each for each in same if each.is_ending)
+        idle = (each for each in same if not each.is_busy)
+        victim = next(chain(ending, idle, same))
+        del self._connections[victim]  # At once: its end takes a while, and counts one only.
+        victim.end()
         self._refused("http_connections")
 
 

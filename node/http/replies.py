@@ -1,7 +1,7 @@
 """What the operator's port answers: JSON, text, and errors that say what to do about them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -28,6 +28,10 @@ class Reply:
             (b"x-content-type-options", b"nosniff"),
             *self.headers,
         ]
+
+    def as_last(self) -> "Reply":
+        """Make the same answer close its connection."""
+        return replace(self, headers=[*self.headers, (b"connection", b"close")])
 
 
 class Problem(Exception):

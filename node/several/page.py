@@ -7,6 +7,7 @@ passed on with the token and the host name it came with, and a refusal is passed
 import logging
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 import trio
 
@@ -24,6 +25,8 @@ __all__ = ["open_page"]
 
 logger = logging.getLogger("ringfence.node")
 
+_READY_FRESH = 0.2
+"""Seconds for which what the members said of their readiness is told again."""
 _PASSED_ON = (b"authorization", b"host", b"origin", b"accept")
 _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"referrer-policy")
 
@@ -43,6 +46,10 @@ class _Page:
     def __init__(self, host: Host, pace: Pace) -> None:
         self._host = host
         self._pace = pace
+        self._asking = trio.Lock()
+        self._told_at = -inf
+        self._told_of: list[tuple[str, bool]] = []
+        self._not_ready: list[str] = []
 
     async def run(self) -> None:
         """There is nothing to do between requests."""
@@ -53,11 +60,15 @@ class _Page:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close"})
             return
-        await self._pace.turn()
+        is_health = scope["raw_path"].partition(b"?")[0] in (b"/healthz", b"/readyz")
+        if not is_health:
+            await self._pace.turn()
         try:
             reply = await self._answer(scope, receive)
         except Problem as problem:
             reply = problem.reply()
+        if is_health or reply.status in (401, 403):
+            reply = reply.as_last()  # As the members do.
         start = {"status": reply.status, "headers": reply.all_headers()}
         await send({"type": "http.response.start", **start})
         await send({"type": "http.response.body", "body": reply.body})
@@ -79,12 +90,17 @@ class _Page:
     async def _ready(self, scope: AsgiScope) -> Reply:
         """Ready when all members are that have not been asked to leave."""
         staying = [member for member in self._host.members if not member.has_left]
-        told = await self._ask_all(scope, staying)
-        behind = [
-            member.name
-            for member, each in zip(staying, told, strict=True)
-            if each is None or each.status != 200
-        ]
+        async with self._asking:  # Many probes at once cost the members one.
+            known = [(member.name, member.is_up) for member in staying]
+            if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
+                told = await self._ask_all(scope, staying)
+                self._not_ready = [
+                    member.name
+                    for member, each in zip(staying, told, strict=True)
+                    if each is None or each.status != 200
+                ]
+                self._told_of, self._told_at = known, trio.current_time()
+        behind = [member.name for member in staying if member.name in self._not_ready]
         if behind or not staying:
             raise Problem(
                 503,

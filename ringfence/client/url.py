@@ -5,6 +5,7 @@ whichever answers first.
 """
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
@@ -19,6 +20,7 @@ __all__ = [
     "OPTIONS",
     "ClusterUrl",
     "Token",
+    "masked",
     "parse_address",
     "parse_url",
 ]
@@ -27,9 +29,13 @@ DEFAULT_PORT = 7101
 ENVIRONMENT = "RINGFENCE_URL"
 """The environment variable that holds the address when the program gives none."""
 
-OPTIONS = ("ca", "datacenter", "server_name", "timeout")
+OPTIONS = ("ca", "datacenter", "server_name", "timeout", "token_file")
 """What may stand behind the question mark."""
 _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
+_USERINFO = re.compile("(?<![^\\s'\"/])(?!TOKEN@)[^\\s'\"/]*@")
+_SECRET = re.compile("[0-9A-Fa-f]{8,}|[0-9A-Za-z_-]{24,}")
+"""What a part of a secret looks like, a mistyped one too."""
+_TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +65,41 @@ class ClusterUrl:
 
 
 def parse_url(text: str) -> ClusterUrl:
-    """Read a cluster's address; raises `ConfigError` that says which part is wrong."""
+    """Read a cluster's address, and the token in its `token_file`.
+
+    Raises `ConfigError` that says which part is wrong and shows nothing of a token.
+    """
+    try:
+        return _parsed(text)
+    except ConfigError as error:
+        raise ConfigError(masked(str(error))) from None  # The cause has the token.
+
+
+def masked(text: str) -> str:
+    """Replace what may be a token or a part of one, in an address or in a message."""
+    return _SECRET.sub("...", _USERINFO.sub("...@", text))
+
+
+def _parsed(text: str) -> ClusterUrl:
     if not isinstance(text, str):
         raise ConfigError(f"cluster address {text!r} is not text; write {_SHAPE}")
     text = text.strip()
     scheme, slashes, rest = text.partition("://")
     if not slashes or scheme.lower() != "ringfence":
         raise ConfigError(
-            f"cluster address {_hidden(text)!r} does not begin with ringfence://; write {_SHAPE}"
+            f"cluster address {text!r} does not begin with ringfence://; write {_SHAPE}"
         )
     place, _, query = rest.partition("?")
     place, _, path = place.partition("/")
     if path:
-        raise ConfigError(f"cluster address {_hidden(text)!r} has a path; write {_SHAPE}")
+        raise ConfigError(f"cluster address {text!r} has a path; write {_SHAPE}")
     userinfo, _, hosts = place.rpartition("@")
     if not hosts:
-        raise ConfigError(f"cluster address {_hidden(text)!r} names no host; write {_SHAPE}")
+        raise ConfigError(f"cluster address {text!r} names no host; write {_SHAPE}")
     options = _options(query)
     return ClusterUrl(
         tuple(_seed(host) for host in hosts.split(",")),
-        parse_token(unquote(userinfo)) if userinfo else None,
+        _token(unquote(userinfo), options.get("token_file")),
         Path(options["ca"]) if "ca" in options else None,
         options.get("datacenter"),
         options.get("server_name"),
@@ -119,8 +140,26 @@ def parse_address(text: str) -> Address:
     return host, int(port)
 
 
+def _token(written: str, file: str | None) -> Token | None:
+    if file is None:
+        return parse_token(written) if written else None
+    if written:
+        raise ConfigError("cluster address: give a token or token_file, not both")
+    try:
+        return parse_token(Path(file).read_text("ascii").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise ConfigError(
+            f"cluster address: token_file {file} cannot be read: {reason}; name a .token file that "
+            "`ringfence keys new` wrote"
+        ) from error
+
+
 def _seed(text: str) -> Address:
     host, port = parse_address(text)
+    if _TOKEN_AS_HOST.fullmatch(host):
+        # Looking it up would send the secret to name servers.
+        raise ConfigError(f"cluster address: a host must not be a token; write {_SHAPE}")
     if port == 0:
         raise ConfigError(f"address {text!r}: nobody listens on port 0")
     return host, port
@@ -158,10 +197,3 @@ def _is_ip(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _hidden(text: str) -> str:
-    """The address without its token, for messages."""
-    head, at, tail = text.rpartition("@")
-    scheme = head.partition("://")[0]
-    return f"{scheme}://...@{tail}" if at else text

@@ -11,10 +11,11 @@ from urllib.parse import parse_qsl
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.exchange import UNREADABLE, Exchange, Problem, Response
 from ringfence.gateway.metrics import decided
-from ringfence.gateway.plain_paths import plain_path
+from ringfence.gateway.plain_paths import path_part, plain_path
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.http.bodies import Refused, refused_body
 from ringfence.http.headers import LimitHeaders
+from ringfence.http.paths import has_one_reading
 
 __all__ = ["ForwardAuth"]
 
@@ -31,6 +32,7 @@ class ForwardAuth:
         self._deadline = settings.deadline
         self._deny_status = settings.deny_status
         self._headers = LimitHeaders(settings.headers)
+        self._address_header = settings.address_header.lower()
         self._uri_header = settings.uri_header.lower()
         self._method_header = settings.method_header.lower()
         self._exempt_methods = frozenset(method.upper() for method in settings.exempt_methods)
@@ -46,8 +48,10 @@ class ForwardAuth:
             raise Problem(
                 deny_status, "the path is not ASCII; escape what is not, as in /caf%C3%A9"
             )
+        if exchange.header(self._address_header) == UNREADABLE:
+            raise Problem(deny_status, f"{self._address_header} must be ASCII; send no other bytes")
         original = self._original(exchange, uri)
-        if original.method in self._exempt_methods or self._is_exempt(original.path):
+        if original.method in self._exempt_methods or self._is_exempt(uri, original.path):
             return Response(200)
         descriptors = self._keys.descriptors(original)
         if not descriptors:
@@ -77,8 +81,10 @@ class ForwardAuth:
             raise Problem(400, "deny_status is 429 or 403")
         return _DENIALS[asked]
 
-    def _is_exempt(self, path: str) -> bool:
-        return any([_is_below(path, exempt) for exempt in self._exempt_paths])
+    def _is_exempt(self, uri: str, path: str) -> bool:
+        if not any([_is_below(path, exempt) for exempt in self._exempt_paths]):
+            return False
+        return has_one_reading(path_part(uri))
 
 
 class _Original:

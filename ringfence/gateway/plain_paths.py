@@ -7,19 +7,28 @@ Proxies tell the path as the client wrote it, and whatever serves the request re
 import re
 from urllib.parse import unquote
 
-__all__ = ["plain_path"]
+__all__ = ["path_part", "plain_path"]
 
 _END = re.compile("[?#]")
+_ORIGIN = re.compile("[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+
+
+def path_part(uri: str) -> str:
+    """Cut the query, the fragment, and the scheme and host of a request in absolute form."""
+    origin = _ORIGIN.match(uri)
+    if origin is not None:
+        uri = uri[origin.end() :]
+    return _END.split(uri, maxsplit=1)[0] or "/"
 
 
 def plain_path(uri: str) -> str:
     """Read a path as nginx does for `$uri`.
 
-    The query and the fragment are cut, escapes decoded once, slashes that follow each other
+    What is no path is cut, escapes decoded once, slashes that follow each other
     merged, and `.` and `..` resolved, which never lead above the root.
     """
     # Cut first: an escaped `?` belongs to the path. Decoded before the rest: `%2e` is a dot.
-    segments = unquote(_END.split(uri, maxsplit=1)[0], errors="replace").split("/")
+    segments = unquote(path_part(uri), errors="replace").split("/")
     kept: list[str] = []
     for segment in segments:
         if segment == "..":

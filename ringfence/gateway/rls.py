@@ -15,6 +15,8 @@ from typing import Any
 from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ringfence.client.decision import NO_RULE, Decision, Status, decide
@@ -69,8 +71,18 @@ class RateLimitService:
         self._settings = settings
 
     async def answer(self, message: bytes) -> bytes:
-        """Decide a request as it travels; raises `DecodeError`, too."""
-        request = RateLimitRequest.FromString(message)
+        """Decide a request as it travels; raises `DecodeError`, too.
+
+        Denies a request with text that is not UTF-8. Clients of a proxy can cause one by a header,
+        and Envoy takes an error for an outage, in which requests pass.
+        """
+        try:
+            request = RateLimitRequest.FromString(message)
+        except DecodeError:
+            Empty.FromString(message)  # Raises when this is no message at all.
+            self.counters["refused_bad_body"] += 1
+            denied = RateLimitResponse(overall_code=_OK if self._settings.shadow else _OVER_LIMIT)
+            return bytes(denied.SerializeToString())
         response = await self.should_rate_limit(request)
         written: bytes = response.SerializeToString()
         return written

@@ -19,7 +19,11 @@ __all__ = ["UNKNOWN", "ClientAddress"]
 logger = logging.getLogger("ringfence.http")
 
 UNKNOWN = "unknown"
-"""Stands for all clients of a server that is told no address at all."""
+"""Stands for all clients whose address cannot be known.
+
+They share one budget. To count them as the proxy would give each of them a second budget, and the
+rights that the proxy's own address may have.
+"""
 
 _UNIX = "unix"
 _HEADERS = ("x-forwarded-for", "forwarded", "x-real-ip")
@@ -75,7 +79,7 @@ class ClientAddress:
         # Parsing an address takes longer than all the rest of a check's preparation.
         self._group = lru_cache(_REMEMBERED)(lambda text: group_address(text, ipv6_prefix))
         self._is_ours = lru_cache(_REMEMBERED)(self._is_proxy)
-        self._has_warned = False
+        self._warned: set[str] = set()
 
     def of(self, peer: str | None, header: _Header) -> str:
         """Name the client of a request from `peer` (the other end of the connection).
@@ -84,9 +88,12 @@ class ClientAddress:
         """
         client = peer if self._believes_nobody else self._behind(peer, header)
         if not client:
-            self._warn()
+            self._warn(
+                "the server tells no client address, so all clients are counted as one; behind a "
+                "proxy on a Unix socket, add 'unix' to trusted_proxies"
+            )
             return UNKNOWN
-        return self._group(client)
+        return UNKNOWN if client == UNKNOWN else self._group(client)
 
     # -- reading the settings ------------------------------------------------------------------
 
@@ -117,7 +124,7 @@ class ClientAddress:
             return client
         for entry in islice(self._claims(header), _LONGEST_CHAIN):
             if entry is None:
-                break  # What a proxy of ours could not name is counted as that proxy.
+                return self._unreadable()
             client = entry
             if not self._is_ours(entry):
                 break
@@ -126,17 +133,28 @@ class ClientAddress:
     def _after_hops(self, peer: str | None, header: _Header) -> str | None:
         client = peer
         for passed, entry in enumerate(self._claims(header)):
-            if passed == self._hops or entry is None:
+            if passed == self._hops:
                 break
+            if entry is None:
+                return self._unreadable()
             client = entry
         return client
+
+    def _unreadable(self) -> str:
+        self._warn(
+            f"a trusted proxy has written no address into {self._header}, so such clients are "
+            "counted as one; have the proxy write the address of the client"
+        )
+        return UNKNOWN
 
     def _claims(self, header: _Header) -> Iterator[str | None]:
         """The addresses that proxies wrote, last writer first; None for one that is no address."""
         text = header(self._header)
-        if not text:
+        if text is None:
             return
-        if self._header == "x-real-ip":
+        if not text:
+            yield None
+        elif self._header == "x-real-ip":
             yield _address(text.rpartition(",")[2])  # One proxy writes it for the whole chain.
         elif self._header == "forwarded":
             for element in reversed(_split(text, ",")):
@@ -158,13 +176,10 @@ class ClientAddress:
             ]
         )
 
-    def _warn(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "the server tells no client address, so all clients are counted as one; behind a "
-                "proxy on a Unix socket, add 'unix' to trusted_proxies"
-            )
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning(text)
 
 
 def _forwarded_for(element: str) -> str | None:
@@ -177,7 +192,11 @@ def _forwarded_for(element: str) -> str | None:
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Cut at `mark` outside of quotes."""
+    """Cut at `mark` outside of quotes.
+
+    A quote that is never closed is the client's, before what the proxy wrote; then quotes mean
+    nothing, or the client would hide the proxy's part.
+    """
     if '"' not in text:
         return text.split(mark)
     parts, begin, is_quoted, skip = [], 0, False, False
@@ -191,7 +210,7 @@ def _split(text: str, mark: str) -> list[str]:
         elif letter == mark and not is_quoted:
             parts.append(text[begin:place])
             begin = place + 1
-    return [*parts, text[begin:]]
+    return text.split(mark) if is_quoted else [*parts, text[begin:]]
 
 
 def _address(text: str) -> str | None:

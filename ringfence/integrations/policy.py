@@ -17,6 +17,7 @@ from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
 from ringfence.http.functions import require_answer
+from ringfence.http.paths import has_one_reading
 from ringfence.integrations.effects import (
     Ask,
     Check,
@@ -111,7 +112,9 @@ class Policy:
         """Whether a method or a path is never limited."""
         if method in self._exempt_methods or path in self._exempt_paths:
             return True
-        return self._exempt_globs is not None and self._exempt_globs.match(path) is not None
+        if self._exempt_globs is None or self._exempt_globs.match(path) is None:
+            return False
+        return has_one_reading(path)
 
     def admit(self, visit: Visit, owner: object) -> Steps:
         """Check one request; return the refusal to answer with when it was denied.

@@ -118,8 +118,8 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             return [_EXCHANGE, seq, packed]
         case Exchanged(seq, packed):
             return [_EXCHANGED, seq, packed]
-        case Pull(seq, shards, part):
-            return [_PULL, seq, shards, part]
+        case Pull(seq, shards, part, gift):
+            return [_PULL, seq, shards, part, gift]
         case Pulled(seq, groups, counts, tallies, decided):
             written = [
                 [
@@ -137,8 +137,8 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             return [_COPY, seq, _write_counts(counts)]
         case Offer(seq, shards):
             return [_OFFER, seq, shards]
-        case Kept(seq, shards):
-            return [_KEPT, seq, shards]
+        case Kept(seq, shards, gift):
+            return [_KEPT, seq, shards, gift]
         case Cells(seq, writer, keys, cells):
             return [_CELLS, seq, writer, keys, cells]
         case Digest(seq, writer, shards, sums):
@@ -247,11 +247,12 @@ def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
 
 
 def _read_pull(fields: list[object]) -> Pull:
-    _, seq, shards, part = fields
+    _, seq, shards, part, gift = fields
     return Pull(
         integer(seq, "Pull.seq", 1),
         _read_shards(shards, "Pull.shards"),
         integer(part, "Pull.part", 0, MAX_PARTS - 1),
+        integer(gift, "Pull.gift"),
     )
 
 
@@ -326,7 +327,10 @@ def _read_offer(fields: list[object]) -> Offer:
 
 
 def _read_kept(fields: list[object]) -> Kept:
-    return Kept(integer(fields[1], "Kept.seq", 1), _read_shards(fields[2], "Kept.shards"))
+    _, seq, shards, gift = fields
+    return Kept(
+        integer(seq, "Kept.seq", 1), _read_shards(shards, "Kept.shards"), integer(gift, "Kept.gift")
+    )
 
 
 def _read_taken_over(fields: list[object]) -> TakenOver:
@@ -395,11 +399,11 @@ def _read_peers(fields: list[object]) -> Peers:
 READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
     _EXCHANGE: (Exchange, 3, _read_exchange),
     _EXCHANGED: (Exchanged, 3, _read_exchanged),
-    _PULL: (Pull, 4, _read_pull),
+    _PULL: (Pull, 5, _read_pull),
     _PULLED: (Pulled, 6, _read_pulled),
     _COPY: (Copy, 3, _read_copy),
     _OFFER: (Offer, 3, _read_offer),
-    _KEPT: (Kept, 3, _read_kept),
+    _KEPT: (Kept, 4, _read_kept),
     _CELLS: (Cells, 5, _read_cells),
     _DIGEST: (Digest, 5, _read_digest),
     _DIFFERS: (Differs, 3, _read_differs),

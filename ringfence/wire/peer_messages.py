@@ -86,6 +86,8 @@ class Pull:
     """Ascending; at least one."""
     part: int
     """0 at first; the parts after it are asked for one shard at a time."""
+    gift: int = 0
+    """The transfer that a later part belongs to, as `Shards.gift` names it; 0 for part 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class Shards:
     """Whose counters these were when they were taken over without its doing, or are when `hold` is
     `COPY`; else empty."""
     gift: int
-    """Names what was given: the same number again is the same counters again, not more of them."""
+    """Number of the transfer: the same number again is the same counters again, not more of them.
+    0 for a copy in one part, and where nothing is sent."""
     is_from_before: bool = False
     """Whether they were taken over before `taken_from` was started the last time."""
 
@@ -158,10 +161,12 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The sender counts these shards, which the receiver gave it and need not keep any more."""
+    """The sender has all parts of these shards, which the receiver gave it and may forget now."""
 
     seq: int
     shards: list[int]
+    gift: int
+    """The transfer that is acknowledged, as `Shards.gift` names it; it covers no other one."""
 
 
 @dataclass(frozen=True, slots=True)

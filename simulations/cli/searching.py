@@ -40,6 +40,11 @@ _SHRUNK = 5
     default=None,
     help=f"Fail when a rare thing never happened; as is usual from {_MARKS_FROM} drawn seeds on.",
 )
+@click.option(
+    "--least-parts",
+    type=click.IntRange(1, 100),
+    help="Parts that each transfer has at least; drawn, or as the scenario says, if absent.",
+)
 @json_option
 def swarm(
     seeds: int,
@@ -48,6 +53,7 @@ def swarm(
     level: Level | None,
     name: str,
     marks: bool | None,
+    least_parts: int | None,
     json_: bool,
 ) -> None:
     """Search many seeds for a broken invariant, and shrink what is found.
@@ -75,9 +81,9 @@ def swarm(
             if run.violations:
                 progress.print(f"seed {run.seed}: {run.violations[0][0]}: {run.violations[0][1]}")
 
-        batch = search(executor, name, level, range(first, first + seeds), on_run)
+        batch = search(executor, name, level, range(first, first + seeds), on_run, least_parts)
         failed = sorted(batch.failed, key=lambda run: run.seed)
-        findings = [shrink(executor, name, level, run) for run in failed[:_SHRUNK]]
+        findings = [shrink(executor, name, level, run, least_parts) for run in failed[:_SHRUNK]]
     needs_marks = marks if marks is not None else name == DRAWN and seeds >= _MARKS_FROM
     missing = batch.missing if needs_marks else []
     _show(batch, findings, missing, json_)

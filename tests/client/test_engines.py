@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from ringfence.client.engines import ENVIRONMENT, chosen_engine, new_engine
-from ringfence.limiter import Code, EngineRule, Limit, why_not_compiled
+from ringfence.limiter import Code, EngineRule, Limit
+from tests.programs import require_compiled
 
 KEY = bytes(8) + b"key"
 
@@ -21,8 +22,8 @@ def test_whichever_engine_runs_counts(monkeypatch: pytest.MonkeyPatch, asked: st
     assert engine.keys() == [KEY]
 
 
-@pytest.mark.skipif(why_not_compiled() is not None, reason="installed without a compiler")
 def test_an_engine_that_lists_no_keys_says_so_but_lists_those_that_wait_for_a_rule() -> None:
+    require_compiled()
     engine = new_engine(max_keys=10)
     engine.set_rules({1: EngineRule(Limit(1, 10**9))})
     engine.decide([KEY], [1], [], [Limit(3, 10**9)], [1], 5)

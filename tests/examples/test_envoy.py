@@ -1,6 +1,5 @@
 """examples/envoy: real Envoy before a three-node cluster."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.examples.cluster import EXAMPLES, Cluster, cluster
-from tests.gateway.processes import Reply, fetch, free_tcp_ports, is_up, program, until
+from tests.examples.proxies import running_envoy
+from tests.gateway.processes import Reply, fetch
 
 FOLDER = EXAMPLES / "envoy"
 MOST_AT_ONCE = 8
@@ -34,28 +34,11 @@ class Edge:
 
 @contextmanager
 def envoy(directory: Path) -> Iterator[Edge]:
-    """The example as it stands but for its ports, and for patience with this busy machine."""
+    """The example before three nodes, each with a gateway."""
     with cluster(directory, FOLDER / "rules") as behind:
-        edge, upstream, admin = free_tcp_ports(3)
-        changes = {"10000": edge, "10001": upstream, "9901": admin}
         ports = [each.grpc_port for each in behind.gateways.values()]
-        changes |= dict(zip(("7181", "7182", "7183"), ports, strict=True))
-        text = (FOLDER / "envoy.yaml").read_text("utf-8")
-        for shipped, free in changes.items():
-            assert f"port_value: {shipped}" in text
-            text = text.replace(f"port_value: {shipped}}}", f"port_value: {free}}}")
-        for shipped in ("connect_timeout: 0.01s", "timeout: 0.02s", "max_interval: 0.012s"):
-            assert shipped in text
-            text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
-        config = directory / "envoy.yaml"
-        config.write_text(text, "utf-8")
-        binary = Path(sys.executable).parent / "envoy"
-        words = [str(binary), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
-        with program([*words, "-l", "warning"], directory / "envoy.log"):
-            until(lambda: is_up(f"http://127.0.0.1:{admin}/ready"))
-            healthy = f"http://127.0.0.1:{admin}/clusters"
-            until(lambda: fetch(healthy).body.count(b"health_flags::healthy") >= 4)
-            yield Edge(f"http://127.0.0.1:{edge}", behind)
+        with running_envoy(directory, ports) as url:
+            yield Edge(url, behind)
 
 
 @pytest.fixture(scope="module")

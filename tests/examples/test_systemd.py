@@ -1,6 +1,5 @@
 import configparser
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -8,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from node.settings import load_settings
+from tests.programs import require
 
 FOLDER = Path(__file__).parents[2] / "examples" / "systemd"
 UNIT = FOLDER / "ringfence.service"
@@ -27,14 +25,16 @@ def command() -> list[str]:
     return shlex.split(unit["Service"]["ExecStart"])
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     # The program is not installed here; another one in its place lets the rest be verified.
     unit.write_text(UNIT.read_text("utf-8").replace(PROGRAM, sys.executable), "utf-8")
 
     told = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
+        [require("systemd-analyze"), "verify", "--man=no", unit],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     ours = [line for line in told.stderr.splitlines() if unit.name in line]

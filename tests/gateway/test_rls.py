@@ -5,6 +5,7 @@ import json
 import pytest
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
 
 from ringfence.gateway.rls import BadRequest, RateLimitService
 from tests.gateway.gateway import api, post, rls
@@ -81,6 +82,20 @@ async def test_0_hits_of_a_descriptor_only_look() -> None:
         answer = await service.should_rate_limit(peek)
 
     assert answer.overall_code == OVER, "the next one would not pass"
+
+
+@pytest.mark.parametrize(("shadow", "code"), [(False, OVER), (True, OK)])
+async def test_text_that_is_not_utf8_is_denied_for_envoy_lets_requests_pass_at_an_error(
+    shadow: bool, code: int
+) -> None:
+    message = request("client=x").SerializeToString()
+    async with rls(shadow=shadow) as service:
+        answer = RateLimitResponse.FromString(await service.answer(message[:-1] + b"\xff"))
+        with pytest.raises(DecodeError):
+            await service.answer(b"\xff")
+
+    assert answer.overall_code == code
+    assert service.counters["refused_bad_body"] == 1
 
 
 def negative(made: RateLimitRequest, place: int = 0) -> RateLimitRequest:

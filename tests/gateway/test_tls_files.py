@@ -17,8 +17,6 @@ from ringfence.errors import ConfigError
 from ringfence.gateway import load_gateway_settings
 from ringfence.gateway.tls_files import check_tls_files
 
-NOW = datetime.now(UTC)
-
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeyDir:
@@ -37,13 +35,15 @@ def made(directory: Path) -> KeyDir:
 
 def complaint(certificate: Path, key: Path, client_ca: Path | str = "") -> str:
     with pytest.raises(ConfigError) as caught:
-        check_tls_files(str(certificate), str(key), str(client_ca), NOW)
+        check_tls_files(str(certificate), str(key), str(client_ca), datetime.now(UTC))
     return str(caught.value)
 
 
 def test_files_that_are_right_pass(keys: KeyDir) -> None:
-    check_tls_files(str(keys.certificate), str(keys.key), str(keys.ca), NOW)
-    check_tls_files(str(keys.certificate), str(keys.key), "", NOW)
+    now = datetime.now(UTC)
+
+    check_tls_files(str(keys.certificate), str(keys.key), str(keys.ca), now)
+    check_tls_files(str(keys.certificate), str(keys.key), "", now)
 
 
 def test_files_that_hold_something_else_are_named(keys: KeyDir, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_key_with_a_password_is_told_and_nobody_is_asked_for_it(
 
 
 def test_a_certificate_that_has_expired_is_told(keys: KeyDir) -> None:
-    later = NOW + timedelta(days=2)
+    later = datetime.now(UTC) + timedelta(days=2)
 
     with pytest.raises(ConfigError, match="expired on"):
         check_tls_files(str(keys.certificate), str(keys.key), "", later)

@@ -68,9 +68,11 @@ def test_only_the_header_that_was_named_is_read(claim: str) -> None:
         ('for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::/64"),
         ('for=1.1.1.1, for="2.2.2.2;x,y", for=203.0.113.9', CLIENT),
         ('for=1.1.1.1;by="a\\",b", for=203.0.113.9', CLIENT),
-        ("for=_hidden", PROXY),
-        ("for=unknown", PROXY),
-        ("proto=https", PROXY),
+        ("for=_hidden", "unknown"),
+        ("for=unknown", "unknown"),
+        ("proto=https", "unknown"),
+        ('for=", for=203.0.113.9', CLIENT),
+        ('for=";,\\, for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::/64"),
     ],
 )
 def test_the_forwarded_header_is_read_as_rfc_7239_writes_it(value: str, client: str) -> None:
@@ -86,8 +88,10 @@ def test_the_forwarded_header_is_read_as_rfc_7239_writes_it(value: str, client: 
         ("[2001:db8::17]:443", "2001:db8::/64"),
         ("2001:db8::17", "2001:db8::/64"),
         ("fe80::1%eth0", "fe80::/64"),
-        ("not-an-address", PROXY),
-        ("1" * 9000, PROXY),
+        ("not-an-address", "unknown"),
+        ("1" * 9000, "unknown"),
+        (" , ", "unknown"),
+        ("", "unknown"),
     ],
 )
 def test_addresses_are_read_with_ports_brackets_and_zones(entry: str, client: str) -> None:
@@ -135,6 +139,20 @@ def test_clients_without_any_address_are_counted_as_one_and_that_is_told_once(
     assert told == ["unknown"] * 3
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "unix" in caplog.text
+
+
+@pytest.mark.parametrize("trusted", [[PROXY], 1])
+def test_a_proxy_that_names_no_address_is_not_counted_itself_and_that_is_told_once(
+    trusted: list[str] | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    addresses = ClientAddress(trusted)
+
+    told = [addresses.of(PROXY, sent(x_forwarded_for="rubbish")) for _ in range(3)]
+
+    assert told == ["unknown"] * 3
+    assert addresses.of(PROXY, sent()) == PROXY, "a request of the proxy's own"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "x-forwarded-for" in caplog.text
 
 
 def test_one_ipv6_subscriber_is_one_client_by_the_prefix_chosen() -> None:

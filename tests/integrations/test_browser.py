@@ -1,6 +1,5 @@
 """A real browser is shown the page, where a program reads the problem."""
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,17 @@ import pytest
 import ringfence.blocking
 from ringfence.integrations.wsgi import RateLimitMiddleware
 from tests.integrations.test_wsgi import hello
-
-CHROMIUM = shutil.which("chromium")
+from tests.programs import require
 
 
 class Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is inherited
         pass
+
+
+@pytest.fixture
+def chromium() -> str:
+    return require("chromium")
 
 
 @pytest.fixture
@@ -33,12 +36,10 @@ def address() -> Iterator[str]:
             thread.join()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_chromium_shows_the_page(address: str, tmp_path: Path) -> None:
-    assert CHROMIUM is not None
+def test_chromium_shows_the_page(chromium: str, address: str, tmp_path: Path) -> None:
     shown = subprocess.run(
         [
-            CHROMIUM,
+            chromium,
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",

@@ -1,6 +1,7 @@
 import pytest
 
-from ringfence.limiter import Code, Engine, EngineRule, Outcome, compiled_tables, why_not_compiled
+from ringfence.limiter import Code, Engine, EngineRule, Outcome, compiled_tables
+from tests.programs import require_compiled
 from tests.vectors.algorithms import VECTORS, Step, Vector
 
 KEY = bytes(8) + b"key"
@@ -11,10 +12,10 @@ def test_the_reference_engine_answers_every_worked_example(vector: Vector) -> No
     answer(Engine(max_keys=10), vector)
 
 
-@pytest.mark.skipif(why_not_compiled() is not None, reason="installed without a compiler")
 @pytest.mark.parametrize("keeps_keys", [False, True])
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_the_compiled_engine_answers_every_worked_example(vector: Vector, keeps_keys: bool) -> None:
+    require_compiled()
     answer(Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=keeps_keys)), vector)
 
 

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from hashring import shard_of
 from ringfence.client.limiter import Limiter
 from ringfence.wire import Source
-from tests.node.cluster import NAMES, World, address_of, owned, world
+from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
 
 RULES = """
 domain: api
@@ -246,6 +247,32 @@ async def test_after_a_split_heals_the_hits_of_both_sides_count(
 
         assert await left(here) == {10 - 1 - 2 - 3}
         assert w.total("splits_healed") > 0
+
+
+async def test_the_standby_of_a_node_that_crashed_prefers_its_copy_to_that_of_a_former_standby(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        ring = ring_of(NAMES)
+        tenants = [owned(w.rules, "tenant", "b", number) for number in range(40)]
+        client = next(
+            each
+            for each in tenants
+            if ring.standby(shard_of(counter(w.rules, "tenant", each["tenant"]))) == "c"
+        )
+        await limiter.check("api", client, 10)
+        await w.stop("c")
+        await limiter.check("api", client, 10)
+        await trio.sleep(0.3)  # Now `a` has a copy, and keeps it when `c` is the standby again.
+        await w.start("c")
+        await w.settle()
+        await limiter.check("api", client, 10)
+        await trio.sleep(0.3)
+
+        await w.crash("b")
+        await trio.sleep(8)
+
+        assert (await limiter.peek("api", client)).remaining == 100 - 3 * 10
 
 
 async def test_a_standby_that_answered_for_an_owner_it_could_not_reach_tells_it_later(

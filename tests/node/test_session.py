@@ -32,6 +32,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Pull,
+    Pulled,
     Refused,
     Request,
     Role,
@@ -126,8 +127,10 @@ class World:
         """Tell the node of a member that is never there, and that has its shards."""
         b = await self.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
         await b.say(Exchange(1, pack_records([B])))
-        await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
-        await b.say(Kept(3, list(RING.shards_of(NodeId("b")))))
+        [pulled] = await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
+        assert isinstance(pulled, Pulled)
+        for group in pulled.groups:
+            await b.say(Kept(3, group.shards, group.gift))
         assert b.connection is not None
         assert b.transport is not None
         b.connection.close()

@@ -152,6 +152,7 @@ CHANGES = st.fixed_dictionaries(
         "per_second": st.floats(0, 100_000),
         "keys": st.integers(1, 1_000_000),
         "cost": st.integers(1, 1_000_000),
+        "least_parts": st.integers(1, 100),
     },
 )
 

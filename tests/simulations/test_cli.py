@@ -251,22 +251,38 @@ def test_a_swarm_tells_how_much_it_searched_and_which_rare_things_it_never_met(
     assert row["marks_missing"] == [mark for mark in WANTED["core"] if mark not in row["marks"]]
 
 
-def test_a_swarm_shrinks_what_it_finds_and_its_command_replays_it(
-    run: Run, in_process: None, small_canary: None
+def test_a_swarm_has_every_transfer_come_in_as_many_parts_as_it_is_told(
+    run: Run, in_process: None
 ) -> None:
-    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", "--json")
+    seeds = ("--seeds", "1", "--from", "500010", "--level", "core", "--json")
+    [one] = run("swarm", *seeds, "--least-parts", "1").rows
+    [two] = run("swarm", *seeds, "--least-parts", "2").rows
+
+    assert "part_pulled" not in one["marks"]
+    assert two["marks"]["part_pulled"] > 0
+    assert one["failed"] == two["failed"] == []  # Hits were lost when only first parts counted.
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [((), ""), (("--least-parts", "2"), " --set least_parts=2")]
+)
+def test_a_swarm_shrinks_what_it_finds_and_its_command_replays_it(
+    run: Run, in_process: None, small_canary: None, asked: tuple[str, ...], told: str
+) -> None:
+    ran = run("swarm", "--seeds", "1", "--from", "20", "--scenario", "canary", *asked, "--json")
 
     assert ran.status == 1
     [finding, summary] = ran.rows
     assert (summary["failed"], summary["run_twice"], summary["differed"]) == ([20], 1, [])
     assert (finding["seed"], finding["faults"]) == (20, ["1-7 s: cut node=n1"])
-    assert finding["command"] == "ringfence simulate canary --seed 20 --level core --keep 0"
+    command = f"ringfence simulate canary --seed 20 --level core --keep 0{told}"
+    assert finding["command"] == command
 
     _, _, *words = shlex.split(finding["command"])
     [again] = run(*words, "--json", "--no-report").rows
 
-    told = [[each["property"], each["text"]] for each in again["violations"]]
-    assert told == finding["violations"]
+    broken = [[each["property"], each["text"]] for each in again["violations"]]
+    assert broken == finding["violations"]
 
 
 # The user's own log

@@ -8,16 +8,23 @@ from simulations.scenario import Load, Scenario
 from simulations.scenarios import RULES
 
 
-def run(*faults: str, nodes: int = 3, datacenters: int = 1, calm: float = 20) -> list[str]:
+def run(
+    *faults: str,
+    nodes: int = 3,
+    datacenters: int = 1,
+    calm: float = 20,
+    seconds: float = 14,
+    keys: int = 20,
+) -> list[str]:
     scenario = Scenario(
         "found",
         "a bug",
         nodes=nodes,
         datacenters=datacenters,
-        seconds=14,
+        seconds=seconds,
         calm=calm,
         rules=RULES,
-        loads=(Load(rule="exact", per_second=15, keys=20),),
+        loads=(Load(rule="exact", per_second=15, keys=keys),),
         faults=tuple(fault_of(text) for text in faults),
     )
     outcome = run_scenario(scenario, 7, scenario)
@@ -39,6 +46,10 @@ def test_a_node_alone_in_its_data_center_decides_whatever_its_clock() -> None:
 
 def test_what_changed_while_the_standby_could_not_be_reached_is_copied_later() -> None:
     assert run("cut@3-4.2 node=n1 from=n2", "crash@13 node=n1", calm=12) == []
+    # So long that no frame in flight arrives after all, and with so many keys that most of them
+    # are not used again before the crash.
+    cut, crash = "cut@3-8 node=n1 from=n2", "crash@17 node=n1"
+    assert run(cut, crash, calm=12, seconds=18, keys=400) == []
 
 
 def test_a_host_that_is_busy_for_long_moves_nobodys_clock() -> None:

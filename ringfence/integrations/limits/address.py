@@ -3,7 +3,7 @@
 from urllib.parse import parse_qsl, urlencode
 
 from ringfence.client.blocking import BlockingLimiter, connect, local
-from ringfence.client.url import OPTIONS, parse_url
+from ringfence.client.url import OPTIONS, masked, parse_url
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
 
@@ -39,10 +39,12 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
     for name in said:
         if name not in OPTIONS:  # The cluster's address knows nothing of those for the storage.
             known = ", ".join(sorted(OPTIONS + _OPTIONS))
-            raise ConfigError(f"storage address: unknown option {name!r}; known are {known}")
+            raise ConfigError(
+                f"storage address: unknown option {masked(name)!r}; known are {known}"
+            )
     url = f"{CLUSTER}://{place}" + (f"?{urlencode(said)}" if said else "") if place else None
     if url is None and said:
-        raise ConfigError(f"{CLUSTER}:// names no host for its options {', '.join(said)}")
+        raise ConfigError(f"{CLUSTER}:// names no host for its options {masked(', '.join(said))}")
     if url is not None:
         parse_url(url)  # What is wrong with it is told now, not with the first request.
     return connect(

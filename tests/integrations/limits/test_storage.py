@@ -298,7 +298,7 @@ def test_a_forked_child_counts_on():
         (
             "ringfence://h:1?raise_on_outag=true",
             {},
-            "known are ca, datacenter, raise_on_outage, server_name, timeout, wait",
+            "known are ca, datacenter, raise_on_outage, server_name, timeout, token_file, wait",
         ),
         ("ringfence://?raise_on_outag=true", {}, "unknown option 'raise_on_outag'"),
         ("ringfence://h:1", {"speed": 9}, "known are raise_on_outage, wait"),

@@ -1,11 +1,11 @@
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.limiter.compiled.pair import COSTS, DAY_NS, GAPS_NS, LIMITS, Pair, key_of
+from tests.programs import require_compiled
 
-pytest.importorskip("ringfence.limiter.compiled._hot")
+require_compiled()
 
 limits = st.integers(0, len(LIMITS) - 1)
 rules = st.integers(0, 3)

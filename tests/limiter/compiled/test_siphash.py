@@ -1,8 +1,10 @@
 import pytest
 
-pytest.importorskip("ringfence.limiter.compiled._hot")
+from tests.programs import require_compiled
 
-from ringfence.limiter.compiled._store import siphash_of
+require_compiled()
+
+from ringfence.limiter.compiled._store import siphash_of  # noqa: E402 - only where it was built
 
 KEY = bytes(range(16))
 PUBLISHED = bytes.fromhex("""

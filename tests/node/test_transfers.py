@@ -1,0 +1,550 @@
+"""Shards that are transferred in several parts: whole or not at all, and acknowledged as such."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hashring import Member, NodeId, Ring, shard_of
+from node.counters import Counters
+from node.gifts import cut
+from node.handoff import Handoff
+from node.holdings import Holdings
+from node.streaming import Streaming, as_snapshot
+from ringfence.client.batch import Batch
+from ringfence.client.limiter import Limiter
+from ringfence.client.link import Link
+from ringfence.client.local import decide_by
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
+from ringfence.rules import Descriptor, encode_key
+from ringfence.wire import (
+    Copy,
+    Counts,
+    Done,
+    Hold,
+    Kept,
+    Message,
+    Offer,
+    Op,
+    Pull,
+    Pulled,
+    Shards,
+    decode,
+    encode,
+)
+from tests.node.cluster import World, ring_of, world
+
+DAY = 86_400_000_000_000
+NOW = 1_800_000_000 * 1_000_000_000
+RULE = 7
+HITS = 8000
+"""So many hits of a log at instants of their own need 16,000 numbers, and four logs two parts."""
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+
+
+def keys_of_shards(shards: int, keys: int) -> list[list[bytes]]:
+    """Find shards that have at least so many keys, and these keys."""
+    found: dict[int, list[bytes]] = {}
+    full: list[list[bytes]] = []
+    for number in range(1_000_000):
+        key = RULE.to_bytes(8, "big") + b"%d" % number
+        found.setdefault(shard_of(key), []).append(key)
+        if len(found[shard_of(key)]) == keys:
+            full.append(found[shard_of(key)])
+            if len(full) == shards:
+                break
+    return full
+
+
+KEYS, OTHER_KEYS, THIRD_KEYS = keys_of_shards(3, 4)
+SHARD = shard_of(KEYS[0])
+
+
+@dataclass
+class Peers:
+    """Members whose messages to each other a test can lose."""
+
+    nursery: trio.Nursery
+    nodes: dict[NodeId, "Peer"] = field(default_factory=dict)
+    loses: Callable[[NodeId, Message], bool] = lambda to, message: False
+    """Whether a message to a member, or its answer to one, is lost."""
+    said: list[tuple[NodeId, Message]] = field(default_factory=list)
+    """What was said to whom, lost messages excluded."""
+
+    def add(self, name: NodeId) -> "Peer":
+        peer = self.nodes[name] = Peer(name, self)
+        self.nursery.start_soon(peer.handoff.run)
+        return peer
+
+    def acknowledged(self) -> list[int]:
+        return [shard for _, each in self.said if isinstance(each, Kept) for shard in each.shards]
+
+
+class Peer:
+    """One member: its counters, its shards, and what moves them."""
+
+    def __init__(self, name: NodeId, peers: Peers | None = None, least_parts: int = 1) -> None:
+        self.name = name
+        self.engine = Engine(max_keys=10_000)
+        limit = Limit(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        self.engine.set_rules({RULE: EngineRule(limit)})
+        self.holdings = Holdings(
+            name,
+            self.engine,
+            Counters(),
+            lambda key: DAY,
+            lambda keys: None,
+            lambda shards: None,
+            max_keys=10_000,
+            first_gift=1 + 1000 * ord(name),
+            least_parts=least_parts,
+        )
+        self.handoff = Handoff(
+            name,
+            self.holdings,
+            self.engine,
+            Counters(),
+            lambda to: None if peers is None else cast(Link, Way(peers, name, to)),
+            reached,
+            lambda: NOW,
+        )
+
+    def fill(self, *keys: bytes, hits: int = HITS) -> None:
+        """Count hits of keys, each at an instant of its own."""
+        self.holdings.begin({shard_of(key) for key in keys})
+        for key in keys:
+            self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
+
+    def spend(self, key: bytes, op: Op = Op.CHECK, units: int = 1) -> None:
+        batch = Batch(op, [key], [units])
+        self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
+
+    def give(self, asker: NodeId, part: int = 0, gift: int = 0, *, later_ns: int = 0) -> Pulled:
+        self.holdings.index(self.engine.keys())
+        pull = Pull(1, [SHARD], part, gift)
+        return self.holdings.answer(asker, pull, NOW + later_ns, lambda shard: False)
+
+    def used(self, *keys: bytes) -> list[int]:
+        return [self.engine.used(key, NOW) for key in keys or KEYS]
+
+
+@dataclass
+class Way:
+    """The link from one member to another."""
+
+    peers: Peers
+    here: NodeId
+    to: NodeId
+
+    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+        message = decode(encode(make(1)))
+        self.peers.nursery.start_soon(self._carry, message, on_reply)
+
+    async def _carry(self, message: Message, on_reply: Callable[[object], None]) -> None:
+        await trio.sleep(0.001)
+        if self.peers.loses(self.to, message):
+            await trio.sleep(2)
+            on_reply(None)
+            return
+        self.peers.said.append((self.to, message))
+        there = self.peers.nodes[self.to].handoff
+        match message:
+            case Pull():
+                on_reply(decode(encode(await there.answer(self.here, message))))
+            case Offer(_, shards):
+                there.offered(self.here, shards)
+            case Kept(_, shards, gift):
+                there.kept(self.here, shards, gift)
+            case _:
+                raise AssertionError(message)
+
+
+async def reached(name: NodeId) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def of(reply: Pulled) -> Shards:
+    [group] = reply.groups
+    return group
+
+
+def ring(*names: NodeId) -> Ring:
+    return Ring.of([Member(name) for name in names])
+
+
+# Whole
+
+
+@asynccontextmanager
+async def node_with_four_logs() -> AsyncIterator[tuple[World, Limiter, list[dict[str, str]]]]:
+    """Node `a`, alone, with 8000 hits in each of four logs of a shard that will be `b`'s."""
+    limit = "{unit: day, requests_per_unit: 10000, algorithm: sliding_window_log}"
+    rules = f"domain: api\ndescriptors:\n  - {{key: log, rate_limit: {limit}}}\n"
+    async with world("a", rules=rules) as w, w.client("a") as limiter:
+        [match] = w.rules.match("api", [Descriptor((("log", ""),))])
+        assert match is not None
+        rule = int.from_bytes(match.key[:8], "big")
+        by_shard: dict[int, list[str]] = {}
+        for number in range(1_000_000):
+            shard = shard_of(encode_key(rule, (str(number),)))
+            by_shard.setdefault(shard, []).append(str(number))
+            if len(by_shard[shard]) == 4 and ring_of(("a", "b")).owner(shard) == B:
+                break
+        keys = [encode_key(rule, (value,)) for value in by_shard[shard]]
+        hits = [number for age in range(HITS, 0, -1) for number in (age, 1)]
+        counts = Snapshot(keys, [hits] * 4, [match.rule.limit], [0] * 4, [])
+        assert w.nodes["a"]._engine.restore(counts, w.clock.time) == 0
+        yield w, limiter, [{"log": value} for value in by_shard[shard]]
+
+
+async def left(limiter: Limiter, logs: list[dict[str, str]]) -> list[int | None]:
+    return [(await limiter.peek("api", log)).remaining for log in logs]
+
+
+async def test_four_logs_of_8000_hits_in_one_shard_arrive_whole_at_a_node_that_joins(
+    autojump_clock: MockClock,
+) -> None:
+    async with node_with_four_logs() as (w, limiter, logs):
+        assert await left(limiter, logs) == [2000] * 4
+
+        await w.start("b")
+        await w.settle()
+
+        assert await left(limiter, logs) == [2000] * 4
+        assert w.count("b", "keys_pulled") == 4
+
+
+async def test_they_arrive_whole_when_the_second_part_comes_too_late_at_first(
+    autojump_clock: MockClock,
+) -> None:
+    async with node_with_four_logs() as (w, limiter, logs):
+        answer = w.nodes["a"]._handoff.answer
+        late: list[Pull] = []
+
+        async def slow(asker: NodeId, pull: Pull) -> Pulled:
+            if pull.part and not late:
+                late.append(pull)
+                await trio.sleep(5)
+            return await answer(asker, pull)
+
+        w.nodes["a"]._handoff.answer = slow  # type: ignore[method-assign]
+        await w.start("b")
+        await w.settle()
+        await trio.sleep(5)
+
+        assert await left(limiter, logs) == [2000] * 4
+        assert late
+
+
+async def test_a_node_that_took_a_shard_over_fetches_all_parts_of_what_its_owner_has(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        owner, stand_in = peers.add(A), peers.add(B)
+        owner.fill(*KEYS)
+        stand_in.holdings.take_over(SHARD, A, [], NOW)
+        stand_in.spend(KEYS[3])
+
+        stand_in.handoff.follow(ring(), ring(B), ring(B))
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+
+    assert stand_in.used() == [HITS, HITS, HITS, HITS + 1]
+    assert owner.holdings.gifts() == []
+    assert peers.acknowledged() == [SHARD]
+
+
+async def test_a_copy_arrives_with_all_its_keys(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.gifts._KEYS_PER_PART", 3)
+    before = Peer(A)
+    before.fill(*KEYS)
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        again, standby = peers.add(A), peers.add(B)
+        standby.holdings.keep_copy(A, before.holdings.state_of(KEYS, NOW), NOW)
+
+        again.handoff.follow(ring(B), ring(A), ring(A, B))
+        await again.handoff.wait_full()
+        nursery.cancel_scope.cancel()
+
+    assert again.used() == [HITS] * 4
+
+
+def test_a_copy_is_sent_as_it_was_when_its_first_part_was_sent() -> None:
+    owner, standby = Peer(A), Peer(B, least_parts=4)
+    owner.fill(*KEYS, hits=2)
+    standby.holdings.keep_copy(A, owner.holdings.state_of(KEYS, NOW), NOW)
+
+    first = standby.give(C)
+    owner.spend(KEYS[3])
+    standby.holdings.keep_copy(A, owner.holdings.state_of(KEYS, NOW), NOW)
+    last = standby.give(C, 3, of(first).gift)
+
+    assert (of(first).hold, of(first).parts) == (Hold.COPY, 4)
+    assert len(last.counts.states[0]) == 4
+    assert of(standby.give(C, 3, of(standby.give(C)).gift)).hold is Hold.COPY
+    assert of(standby.give(C, 3, of(first).gift)).hold is Hold.NOTHING
+    standby.holdings.expire(NOW + 6_000_000_000)
+    assert of(standby.give(C, 3, of(first).gift + 1)).hold is Hold.NOTHING
+
+
+async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        owner, stand_in = peers.add(A), peers.add(B)
+        all_keys = [*KEYS, *OTHER_KEYS, *THIRD_KEYS]
+        owner.fill(*all_keys)
+        for shard in sorted({shard_of(key) for key in all_keys}):
+            stand_in.holdings.take_over(shard, A, [], NOW)
+
+        stand_in.handoff.follow(ring(), ring(B), ring(B))
+        await trio.sleep(0.4)  # less than the pause between two rounds
+        nursery.cancel_scope.cancel()
+
+    assert stand_in.used(*all_keys) == [HITS] * 12
+    assert len(peers.acknowledged()) == 3
+
+
+def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
+    keys = [b"%01024d" % number for number in range(2000)]
+    full = Snapshot(keys, [[1, 2]] * 2000, [Limit(10, DAY)], [0] * 2000, [])
+
+    parts = cut(full, [[]] * 2000)
+
+    assert [key for part in parts for key in part.counts.keys] == keys
+    for one, other in pairwise(parts):
+        rows = [*one.counts.keys, *other.counts.keys]
+        counts = Counts(rows, [[1, 2]] * len(rows), [Limit(10, DAY)], [0] * len(rows), [])
+        encode(Pulled(1, [Shards([1], [len(rows)], Hold.HELD, 1, "", "", 1)], counts, []))
+
+
+# Or not at all
+
+
+@contextmanager
+def lost_parts(peers: Peers) -> Iterator[None]:
+    """Lose every request for a later part meanwhile."""
+    peers.loses = lambda to, message: isinstance(message, Pull) and message.part > 0
+    yield
+    peers.loses = lambda to, message: False
+
+
+async def test_of_a_shard_with_a_missing_part_nothing_is_counted_and_nothing_acknowledged(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        giver, receiver = peers.add(A), peers.add(B)
+        giver.fill(*KEYS)
+        with lost_parts(peers):
+            receiver.handoff.follow(ring(A), ring(B), ring(A, B))
+            await receiver.handoff.wait_full()
+            during = receiver.used(), peers.acknowledged(), giver.holdings.gifts()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert during == ([0] * 4, [], [(SHARD, B)])
+    assert receiver.used() == [HITS] * 4
+    assert peers.acknowledged().count(SHARD) >= 1
+    assert giver.holdings.gifts() == []
+
+
+async def test_a_stand_in_that_misses_a_part_joins_nothing_until_it_has_all(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        owner, stand_in = peers.add(A), peers.add(B)
+        owner.fill(*KEYS)
+        stand_in.holdings.take_over(SHARD, A, [], NOW)
+        with lost_parts(peers):
+            stand_in.handoff.follow(ring(), ring(B), ring(B))
+            await trio.sleep(10)
+            during = stand_in.used(), peers.acknowledged(), owner.holdings.gifts()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert during == ([0] * 4, [], [(SHARD, B)])
+    assert stand_in.used() == [HITS] * 4
+    assert owner.holdings.gifts() == []
+
+
+def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
+    giver = Peer(A)
+    giver.fill(*KEYS)
+
+    first = of(giver.give(B))
+    assert of(giver.give(C, 1, first.gift)).hold is Hold.NOTHING
+    assert of(giver.give(B, 1, first.gift, later_ns=900_000_000)).hold is Hold.HELD
+    too_early = of(giver.give(C, later_ns=1_800_000_000))  # It asked for a part 0.9 s ago.
+    second = of(giver.give(C, later_ns=2_000_000_000))
+
+    assert (too_early.hold, too_early.moved_to) == (Hold.NOTHING, B)
+    assert (second.hold, second.parts) == (Hold.HELD, 2)
+    assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Hold.NOTHING
+    assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Hold.HELD
+    giver.holdings.kept(B, [SHARD], first.gift)
+    assert giver.holdings.gifts() == [(SHARD, C)]
+    giver.holdings.kept(C, [SHARD], second.gift)
+    assert giver.holdings.gifts() == []
+
+
+def test_no_part_of_a_later_transfer_ends_up_in_an_earlier_one() -> None:
+    giver = Peer(A)
+    giver.fill(*KEYS)
+    first = of(giver.give(B))
+    giver.holdings.take_over(SHARD, B, [], NOW)  # It takes back what has perhaps never arrived.
+    giver.spend(KEYS[3])
+    second = of(giver.give(B))
+
+    assert first.gift != second.gift
+    assert of(giver.give(B, 1, first.gift)).hold is Hold.NOTHING
+    assert of(giver.give(B, 1, second.gift)).hold is Hold.HELD
+    assert of(giver.give(B, 2, second.gift)).hold is Hold.NOTHING
+
+
+# Acknowledged
+
+
+def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> None:
+    giver = Peer(A)
+    giver.fill(*KEYS)
+    first = of(giver.give(B))
+    giver.holdings.take_over(SHARD, B, [], NOW)
+    second = of(giver.give(B))
+
+    giver.holdings.kept(B, [SHARD], first.gift)
+    assert giver.holdings.has_gift(SHARD)
+    giver.holdings.kept(B, [SHARD], second.gift)
+    assert not giver.holdings.has_gift(SHARD)
+
+
+def test_nobody_but_the_receiver_acknowledges_a_transfer() -> None:
+    giver = Peer(A)
+    giver.fill(*KEYS)
+    gift = of(giver.give(B)).gift
+
+    giver.holdings.kept(C, [SHARD], gift)
+
+    assert giver.holdings.gifts() == [(SHARD, B)]
+    assert not giver.holdings.is_empty
+
+
+async def test_a_node_that_leaves_waits_for_the_acknowledgement_of_what_it_gave(
+    autojump_clock: MockClock,
+) -> None:
+    emptied: list[float] = []
+    async with trio.open_nursery() as nursery:
+        peers = Peers(nursery)
+        peers.loses = lambda to, message: isinstance(message, Kept) and trio.current_time() < 3
+        leaver, other = peers.add(A), peers.add(B)
+        leaver.fill(*KEYS)
+        other.handoff.follow(ring(A), ring(B), ring(A, B))
+        leaver.handoff.follow(ring(A), ring(B), ring(A, B))
+
+        async def leave() -> None:
+            await leaver.handoff.wait_empty()
+            emptied.append(trio.current_time())
+
+        nursery.start_soon(leave)
+        await trio.sleep(2.9)
+        assert (leaver.holdings.count, other.used()) == (0, [HITS] * 4)
+        assert not emptied
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+
+    assert emptied
+    assert leaver.holdings.gifts() == []
+    assert other.used() == [HITS] * 4  # though it was offered what it had again
+
+
+# Replication
+
+
+class Standby:
+    """A standby that answers replication frames only when told to."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[Copy, Callable[[object], None]]] = []
+
+    def call(self, make: Callable[[int], Copy], on_reply: Callable[[object], None]) -> None:
+        frame = decode(encode(make(1)))
+        assert isinstance(frame, Copy)
+        self.frames.append((frame, on_reply))
+
+    def answer(self, reply: object) -> list[bytes]:
+        frame, on_reply = self.frames.pop(0)
+        on_reply(reply)
+        return frame.counts.keys
+
+
+def replicating(owner: Peer) -> tuple[Streaming, Standby]:
+    standby = Standby()
+    streaming = Streaming(
+        owner.name,
+        owner.holdings,
+        owner.engine,
+        Counters(),
+        lambda name: cast(Link, standby),
+        lambda: NOW,
+    )
+    streaming.follow(ring(), ring(A, B))
+    return streaming, standby
+
+
+def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again() -> None:
+    owner = Peer(A)
+    owner.holdings.begin([SHARD])
+    streaming, standby = replicating(owner)
+    owner.spend(KEYS[0])
+    owner.spend(KEYS[1])
+    streaming.flush()
+
+    assert standby.answer(None) == KEYS[:2]
+    streaming.flush()
+    assert standby.answer(Done(1)) == KEYS[:2]
+    streaming.flush()
+
+    assert not standby.frames
+    assert not owner.holdings.dirty
+
+
+def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
+    owner = Peer(A)
+    keys = [RULE.to_bytes(8, "big") + b"%01016d" % number for number in range(1000)]
+    owner.holdings.begin(dict.fromkeys(map(shard_of, keys)))
+    streaming, standby = replicating(owner)
+    for key in keys:
+        owner.fill(key, hits=10)
+        owner.spend(key)
+
+    streaming.flush()
+
+    assert sorted(key for frame, _ in standby.frames for key in frame.counts.keys) == sorted(keys)
+
+
+# What a standby admitted
+
+
+def test_a_refund_while_a_standby_decides_is_taken_off_what_the_owner_is_charged() -> None:
+    owner, stand_in = Peer(A), Peer(B)
+    owner.fill(KEYS[0], hits=3)
+    stand_in.holdings.take_over(SHARD, A, [(NOW, owner.holdings.state_of(KEYS[:1], NOW))], NOW)
+    stand_in.spend(KEYS[0], units=5)
+    stand_in.spend(KEYS[0], Op.REFUND, units=2)
+
+    gift = stand_in.give(A)
+    counts = as_snapshot(gift.counts)
+    owner.holdings.adopt(SHARD, of(gift), B, counts, gift.tallies, NOW)
+
+    assert owner.used(KEYS[0]) == [3 + 5 - 2]

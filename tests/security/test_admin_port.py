@@ -1,0 +1,175 @@
+"""P15: a flood of requests without a token does not fail the probes of the operator's port.
+
+A real node with keys, its port on loopback.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from node.access import KeyDir
+from node.keys import write_keys
+from tests.gateway.processes import fetch, free_tcp_ports, is_up
+from tests.node.test_serve import rules_of, started, until
+
+PROBES = 8
+PROBE_TIMEOUT = 3.0
+"""Seconds, as the probes in docs/operators-port.md have."""
+AT_ONCE = 100
+MOST_PER_ADDRESS = 32
+ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Port:
+    number: int
+    token: str
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
+    """The operator's port of a node; asks for tokens."""
+    directory = tmp_path_factory.mktemp("node")
+    keys = KeyDir(directory / "keys")
+    write_keys(keys.path, ["a"], ["127.0.0.1"], ["operator:observe"], days=2)
+    rules = directory / "rules.yaml"
+    rules.write_text(rules_of(5), "utf-8")
+    [port] = free_tcp_ports(1)
+    flags = ["--name", "a", "--rules", str(rules), "--keys", str(keys.path)]
+    with started(directory, {"a": [*flags, "--http", f"127.0.0.1:{port}"]}):
+        until(lambda: is_up(f"http://127.0.0.1:{port}/readyz"))
+        token = (keys.path / "operator.token").read_text("ascii").strip()
+        yield Port(port, token)
+        assert fetch(f"http://127.0.0.1:{port}/metrics").status == 401
+        bearer = {"Authorization": f"Bearer {token}"}
+        told = fetch(f"http://127.0.0.1:{port}/metrics", headers=bearer)
+        assert b'cause="http_bug"' not in told.body
+
+
+@pytest.fixture
+def port(opened: Port) -> int:
+    return opened.number
+
+
+async def new_connections(port: int) -> None:
+    """Ask without a token, on a new connection each time."""
+    while True:
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(ASK % b"/metrics")
+                while await stream.receive_some():
+                    pass
+        except (OSError, trio.BrokenResourceError):
+            pass
+
+
+async def kept_connections(port: int) -> None:
+    """Ask without a token, many requests at once and again on the same connection."""
+    while True:
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                while True:
+                    await stream.send_all(ASK % b"/metrics" * 100)
+                    if not await stream.receive_some():
+                        break
+        except (OSError, trio.BrokenResourceError):
+            pass
+
+
+async def health_alone(port: int) -> None:
+    """Ask for what needs no token, many requests at once and again on the same connection."""
+    while True:
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                while True:
+                    await stream.send_all(ASK % b"/healthz" * 100)
+                    if not await stream.receive_some():
+                        break
+        except (OSError, trio.BrokenResourceError):
+            pass
+
+
+async def silent(port: int) -> None:
+    """Connect and send one header that has no end."""
+    while True:
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(b"GET / HTTP/1.1\r\n")
+                while await stream.receive_some():
+                    pass
+        except (OSError, trio.BrokenResourceError):
+            pass
+
+
+async def probe(port: int, path: bytes) -> bool:
+    with trio.move_on_after(PROBE_TIMEOUT):
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(ASK % path)
+                return (await stream.receive_some()).startswith(b"HTTP/1.1 200")
+        except (OSError, trio.BrokenResourceError):
+            return False
+    return False
+
+
+@pytest.mark.parametrize("flood", [new_connections, kept_connections, health_alone, silent])
+async def test_probes_are_answered_amid_a_flood(
+    port: int, flood: Callable[[int], Awaitable[None]]
+) -> None:
+    answered = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(flood, port)
+        await trio.sleep(1.0)
+        for number in range(PROBES):
+            answered.append(await probe(port, (b"/healthz", b"/readyz")[number % 2]))
+        nursery.cancel_scope.cancel()
+
+    assert answered == [True] * PROBES
+
+
+async def test_connections_of_one_address_do_not_end_those_of_another(opened: Port) -> None:
+    closed: list[trio.SocketStream] = []
+    enough = trio.Event()
+
+    async def watch(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.receive_some()  # Nothing is sent on it: it is closed.
+        closed.append(stream)
+        if len(closed) == AT_ONCE - MOST_PER_ADDRESS:
+            enough.set()
+
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        operator = await trio.open_tcp_stream("127.0.0.1", opened.number)
+        await stack.enter_async_context(operator)
+        assert await is_answered(operator, opened.token)
+        for _ in range(AT_ONCE):
+            stream = await trio.open_tcp_stream(
+                "127.0.0.1", opened.number, local_address="127.0.0.2"
+            )
+            await stack.enter_async_context(stream)
+            nursery.start_soon(watch, stream)
+        with trio.fail_after(4):  # A second before the silent ones have had their time.
+            await enough.wait()
+        assert await is_answered(operator, opened.token)
+        nursery.cancel_scope.cancel()
+
+
+async def is_answered(stream: trio.SocketStream, token: str) -> bool:
+    asked = f"GET /v1/ring HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
+    await stream.send_all(asked.encode("ascii"))
+    heard = b""
+    while b"\r\n\r\n" not in heard:
+        some = await stream.receive_some()
+        if not some:
+            return False
+        heard += some
+    head, _, body = heard.partition(b"\r\n\r\n")
+    [length] = re.findall(rb"content-length: (\d+)", head)
+    while len(body) < int(length):
+        body += await stream.receive_some()
+    return head.startswith(b"HTTP/1.1 200")
