@@ -11,6 +11,8 @@ from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
+    MAX_HELLO,
+    MAX_MESSAGE,
     Answer,
     AskLeave,
     AskMembers,
@@ -141,7 +143,8 @@ class Session:
     def on_message(self, payload: bytes) -> None:
         """Answer one frame."""
         try:
-            message = decode(payload)
+            limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
+            message = decode(payload, limit=limit, maps=False)
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:

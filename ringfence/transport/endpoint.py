@@ -325,6 +325,7 @@ class Endpoint:
             self._drop(next(iter(self._half_open)), "another handshake took its place")
         pipe = Pipe(self, addr, None, None)
         pipe.window = self._settings.window
+        pipe.distrust(self._settings.stranger_message)
         pipe.attempt_ends = now + self._settings.handshake_timeout
         self._pipes[pipe] = None
         self._half_open[pipe] = None

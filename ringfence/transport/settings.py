@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ringfence.wire.framing import MAX_MESSAGE
+
 __all__ = ["Settings"]
 
 
@@ -28,7 +30,9 @@ class Settings:
     """Bytes that a peer may have under way to us, per connection."""
     stranger_window: int = 64 << 10
     """The same for a connection that came in, until we send on it for the first time. Strangers can
-    finish a handshake, so this times `max_connections` is what they can make us hold."""
+    finish a handshake; each can make us hold this much, out of order, and one message."""
+    stranger_message: int = 1 << 10
+    """Most bytes of one message on such a connection; a longer one ends it at its length prefix."""
     max_datagram: int = 1200
     """Largest UDP payload we send to other hosts; 1200 passes wherever QUIC does."""
     loopback_datagram: int = 16000
@@ -45,6 +49,8 @@ class Settings:
             raise ValueError("max_half_open must be at least 1")
         if not 4096 <= self.stranger_window <= self.window:
             raise ValueError("need 4096 <= stranger_window <= window")
+        if not 1 <= self.stranger_message <= MAX_MESSAGE:
+            raise ValueError(f"need 1 <= stranger_message <= {MAX_MESSAGE}")
         if not 1200 <= self.max_datagram <= self.loopback_datagram <= 16000:
             raise ValueError("need 1200 <= max_datagram <= loopback_datagram <= 16000")
 

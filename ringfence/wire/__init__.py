@@ -7,6 +7,7 @@ from ringfence.wire.bounds import (
     MAX_COST,
     MAX_CREDENTIAL,
     MAX_DEADLINE_MS,
+    MAX_HELLO,
     MAX_KEY,
     MAX_KEYS,
     MAX_REASON,
@@ -133,5 +134,6 @@ __all__ = [
     "MAX_TEXT",
     "MAX_REASON",
     "MAX_CREDENTIAL",
+    "MAX_HELLO",
     "MAX_U64",
 ]

@@ -9,6 +9,7 @@ __all__ = [
     "MAX_CREDENTIAL",
     "MAX_DEADLINE_MS",
     "MAX_DEPTH",
+    "MAX_HELLO",
     "MAX_ITEMS",
     "MAX_KEY",
     "MAX_KEYS",
@@ -40,6 +41,8 @@ MAX_TEXT = 255
 """Most characters in a name, an address, a time zone."""
 MAX_REASON = 500
 """Most characters in a reason; `encode` cuts a longer one."""
+MAX_HELLO = 1024
+"""Most bytes in a hello, and in any message before it."""
 MAX_CREDENTIAL = 64
 """Most bytes in a hello's credential."""
 MAX_LEASES = 16

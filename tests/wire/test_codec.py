@@ -310,3 +310,19 @@ def test_rules_that_were_laid_out_once_are_answered_as_if_written_anew(seq, vers
 def test_rules_that_no_message_can_hold_are_refused_when_they_are_laid_out():
     with pytest.raises(LocalProtocolError, match="cannot send"):
         PackedRules(1, ["x" * 200] * 10_000)
+
+
+def test_a_reader_that_expects_no_maps_refuses_the_first_one():
+    payload = encode(Stats(1, {"checks": 1}))
+
+    assert decode(payload).counters == {"checks": 1}
+    with pytest.raises(BadMessage, match="a map in a message that has none") as caught:
+        decode(payload, maps=False)
+    assert caught.value.cause == "bad_shape"
+
+
+def test_a_hello_that_no_node_would_take_cannot_be_sent():
+    with pytest.raises(LocalProtocolError, match="at most 1024 are allowed"):
+        encode(Hello(Role.CLIENT, "\U0001f600" * 255, bytes(MAX_CREDENTIAL), 2**64 - 1))
+    with pytest.raises(BadMessage, match="at most 10 are allowed"):
+        decode(encode(Goodbye("I must be going")), limit=10)
