@@ -7,15 +7,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hmac import compare_digest
 from pathlib import Path
 
 import msgspec
 
 from node.complaints import in_plain_words
 from ringfence.errors import ConfigError
-from ringfence.wire import Hello, Role, matches, node_proof, proves
+from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
-__all__ = ["Access", "KeyDir", "Scope", "load_access"]
+__all__ = ["Access", "KeyDir", "Scope", "load_access", "proof_in"]
 
 
 class Scope(StrEnum):
@@ -96,22 +97,26 @@ class Access:
 
     def scopes_of(self, hello: Hello) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do; None when it is not who it says."""
-        if hello.role is Role.NODE:
-            known = any(
-                [
-                    proves(key, hello.name, hello.credential, self.cluster)
-                    for key in self.cluster_keys
-                ]
-            )
+        return self.scopes_now(hello.role, hello.name, proof_in(hello))
+
+    def scopes_now(self, role: Role, name: str, proof: bytes) -> frozenset[Scope] | None:
+        """Scopes of a caller by what `proof_in` kept of its hello; None when it has none."""
+        if role is Role.NODE:
+            known = any([proves(key, name, proof, self.cluster) for key in self.cluster_keys])
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
-        digest, scopes = self.tokens.get(hello.name, (bytes(32), frozenset()))
-        return scopes if matches(hello.credential, digest) and scopes else None
+        digest, scopes = self.tokens.get(name, (bytes(32), frozenset()))
+        return scopes if compare_digest(proof, digest) and scopes else None
 
     def proof_of(self, name: str) -> bytes:
         """What a node called `name` shows its peers."""
         return node_proof(self.cluster_keys[0], name, self.cluster)
+
+
+def proof_in(hello: Hello) -> bytes:
+    """What a node may keep of a credential: a node's proof, but only the digest of a token."""
+    return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 
 def load_access(keys: KeyDir | None, cluster: str = "") -> Access:

@@ -249,10 +249,12 @@ class Node:
         """
         self._transport = transport
         self._began = transport.now()
-        hello = Hello(Role.NODE, self.name, self._access.proof_of(self.name), 0)
+        hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout
         links = LinkSettings(answer_timeout=patience, slow_timeout=2 * patience)
-        self._peers = Peers(transport, hello, links, self, self._random, lambda: self._view.hash)
+        self._peers = Peers(
+            transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
+        )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
         self._gossiping = Gossiping(
             self._membership,
@@ -344,10 +346,16 @@ class Node:
             self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
-        """Take other keys and tokens; connections that stand stay."""
+        """Put other keys and tokens in force, for connections that stand as well."""
         self._access = access
+        for session in list(self._sessions.values()):
+            session.recheck(access)
         if self._seal is not None:  # Else `run` makes one of these.
             self._seal.change_keys(access.cluster_keys)
+
+    def _prove(self, connection: Connection) -> bytes:
+        """The credential of this node on one connection to a peer, by the key now in use."""
+        return self._access.proof_of(self.name)
 
     def _uptime(self) -> int:
         """Nanoseconds that the node has run: membership counts its timers by them."""

@@ -6,7 +6,7 @@ the `Desk`'s; bytes that break the protocol end this connection and nothing else
 
 from typing import Protocol
 
-from node.access import Scope
+from node.access import Access, Scope, proof_in
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Address, Connection, Timer, Transport
@@ -131,6 +131,8 @@ class Session:
         self._role: Role | None = None
         self._sender: Sender[Session] | None = None
         """Known once it has said hello."""
+        self._proof = b""
+        """What is kept of its credential, to check it again after a change."""
         self._hello_timer: Timer | None = None
 
     def on_open(self, connection: Connection) -> None:
@@ -171,6 +173,16 @@ class Session:
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""
         self._close(code, reason)
+
+    def recheck(self, access: Access) -> None:
+        """Apply changed keys and tokens; a caller whose credential is gone is disconnected."""
+        if self._role is None or self._sender is None:
+            return
+        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof)
+        if scopes is None:
+            self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
+        else:
+            self._scopes = scopes
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:
@@ -232,7 +244,7 @@ class Session:
             return
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self._role, self._scopes = hello.role, scopes
+        self._role, self._scopes, self._proof = hello.role, scopes, proof_in(hello)
         self._sender = self._desk.sender(hello)
         self._sender.session = self
         self.send(welcome)

@@ -3,16 +3,18 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trio
 
+from ringfence.client.url import parse_token
 from ringfence.transport.interface import Connection
-from ringfence.transport.tls import ClientTls
+from ringfence.transport.tls import ClientTls, load_client_tls
 from ringfence.transport.udp_trio import TrioUdp
-from ringfence.wire import Message, decode, encode
+from ringfence.wire import Hello, Message, Role, decode, encode
 
-__all__ = ["PATIENCE", "Caller", "Callers", "callers", "cpu_seconds"]
+__all__ = ["PATIENCE", "Caller", "Callers", "callers", "client_hello", "cpu_seconds"]
 
 PATIENCE = 20.0
 """Seconds until something that should happen at once counts as not happening."""
@@ -92,14 +94,24 @@ class Callers:
 
 
 @asynccontextmanager
-async def callers() -> AsyncIterator[Callers]:
+async def callers(keys: Path | None = None) -> AsyncIterator[Callers]:
+    """`keys` is the key folder of the cluster, if it has one."""
     bugs: list[Exception] = []
-    transport = TrioUdp(on_bug=bugs.append, client=ClientTls(verify=False))
+    tls = ClientTls(verify=False)
+    if keys is not None:
+        tls = load_client_tls(keys / "ca.pem", datetime.now(UTC))
+    transport = TrioUdp(on_bug=bugs.append, client=tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
         yield Callers(transport)
         nursery.cancel_scope.cancel()
     assert not bugs
+
+
+def client_hello(keys: Path, name: str) -> Hello:
+    """The hello of a client with a token of the key folder."""
+    token = parse_token((keys / f"{name}.token").read_text("ascii").strip())
+    return Hello(Role.CLIENT, token.name, token.secret, 7)
 
 
 def cpu_seconds(pid: int) -> float:
