@@ -36,6 +36,7 @@ from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
+from node.unsent import Unsent
 from node.watchers import Watchers
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
@@ -104,6 +105,8 @@ class Node:
     """One member of the cluster. Build it, then `run` it on a transport that calls `accept`."""
 
     _seal: Seal | None = None
+    _packed_rules: PackedRules | None = None
+    _began: float | None = None
 
     def __init__(
         self,
@@ -120,12 +123,10 @@ class Node:
         self._settings = settings
         self._access = access
         self._rules = rules
-        self._packed_rules: PackedRules | None = None
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
         self._clock = ClusterTime(clock, self._cluster_clock)
-        self._began: float | None = None
         now = clock.now()
         host, port = settings.advertise_at
         self._membership = Membership(
@@ -218,6 +219,7 @@ class Node:
         self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
+        self._unsent: Unsent[Session] = Unsent(Session.give_up)
         self._peers: Peers | None = None
         self._gossiping: Gossiping | None = None
         self._transport: Transport | None = None
@@ -700,6 +702,7 @@ class Node:
             dict(counters)
             | {
                 "connections": len(self._sessions),
+                "unsent_bytes": self._unsent.total,
                 "copied_keys": len(self._holdings.copies),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
@@ -714,6 +717,10 @@ class Node:
         """Count a refusal by its cause."""
         self.counters.add(f"refused_{cause}")
 
+    def sent(self, session: Session, size: int) -> None:
+        """Note a message on the way; sessions that do not read may be given up."""
+        self._unsent.sent(session, size)
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
         self.counters.add("repeated")
@@ -721,6 +728,7 @@ class Node:
     def left(self, session: Session) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
+        self._unsent.left(session)
         self._watchers.left(session)
         self._idle.set()
 

@@ -113,6 +113,9 @@ class Desk(Protocol):
     def refused(self, cause: str) -> None:
         """Count a refusal."""
 
+    def sent(self, session: "Session", size: int) -> None:
+        """Note a message of `size` bytes on the way; sessions that do not read may be given up."""
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
 
@@ -167,8 +170,24 @@ class Session:
         """Send an encoded message; a peer that leaves too much unread is let go."""
         self._connection.send(payload)
         if self._connection.unsent > _MOST_UNSENT:
-            self._desk.refused("slow_reader")
-            self._close(ErrorCode.OVERLOADED, "answers are not being read")
+            self.give_up()
+        else:
+            self._desk.sent(self, len(payload))
+
+    def give_up(self) -> None:
+        """Close a connection whose peer does not read."""
+        self._desk.refused("slow_reader")
+        self._close(ErrorCode.OVERLOADED, "answers are not being read")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not acknowledged."""
+        return self._connection.unsent
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the peer has proved to be a node of the cluster."""
+        return self._role is Role.NODE
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""

@@ -208,6 +208,7 @@ class Pipe:
                 self._parting = None
                 self.quic.close(error_code=code, reason_phrase=reason)
                 datagrams += self.quic.datagrams_to_send(now)
+                self.quic.release()
         except Exception as error:  # noqa: BLE001 - aioquic's own bugs must stay within one pipe.
             self._break(error)
         if datagrams:
@@ -231,6 +232,8 @@ class Pipe:
         self.state = State.CLOSED
         self.attempt_ends = self.ping_at = inf
         self._early.clear()
+        if self.quic is not None and not tell:
+            self.quic.release()
         if tell:
             self._parting = (closing.code, _fitting(closing.reason))
             self._owner.wake(self)

@@ -115,6 +115,16 @@ class Quic(QuicConnection):
         stream = self._streams.get(STREAM)
         return 0 if stream is None else len(stream.sender._buffer)
 
+    def release(self) -> None:
+        """Free what waits in the stream's buffers of a connection that is closing.
+
+        It lasts for some round trips more, in which nothing of this is ever sent or read.
+        """
+        if self._close_event is not None:
+            for stream in self._streams.values():
+                stream.sender._buffer.clear()
+                stream.receiver._buffer.clear()
+
     def dismantle(self) -> None:
         """Free all memory at once; no use afterwards, and none of its methods may be running.
 

@@ -1,5 +1,6 @@
 """Callers of a node's QUIC port that speak byte by byte and may break every rule."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,11 +11,21 @@ import trio
 
 from ringfence.client.url import parse_token
 from ringfence.transport.interface import Connection
+from ringfence.transport.pipe import Pipe
+from ringfence.transport.settings import Settings
 from ringfence.transport.tls import ClientTls, load_client_tls
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Message, Role, decode, encode
 
-__all__ = ["PATIENCE", "Caller", "Callers", "callers", "client_hello", "cpu_seconds"]
+__all__ = [
+    "PATIENCE",
+    "Caller",
+    "Callers",
+    "callers",
+    "client_hello",
+    "cpu_seconds",
+    "resident_bytes",
+]
 
 PATIENCE = 20.0
 """Seconds until something that should happen at once counts as not happening."""
@@ -52,6 +63,12 @@ class Caller:
         for message in messages:
             self.connection.send(message if isinstance(message, bytes) else encode(message))
         self.transport.flush()
+
+    def stop_reading(self) -> None:
+        """Allow the node no more than the flow-control window that it has already."""
+        assert isinstance(self.connection, Pipe)
+        assert self.connection.quic is not None
+        self.connection.window = self.connection.quic.window = 0
 
     async def wait_open(self) -> "Caller":
         with trio.fail_after(PATIENCE):
@@ -94,13 +111,15 @@ class Callers:
 
 
 @asynccontextmanager
-async def callers(keys: Path | None = None) -> AsyncIterator[Callers]:
+async def callers(
+    keys: Path | None = None, settings: Settings | None = None
+) -> AsyncIterator[Callers]:
     """`keys` is the key folder of the cluster, if it has one."""
     bugs: list[Exception] = []
     tls = ClientTls(verify=False)
     if keys is not None:
         tls = load_client_tls(keys / "ca.pem", datetime.now(UTC))
-    transport = TrioUdp(on_bug=bugs.append, client=tls)
+    transport = TrioUdp(on_bug=bugs.append, client=tls, settings=settings)
     async with trio.open_nursery() as nursery:
         await nursery.start(transport.run)
         yield Callers(transport)
@@ -112,6 +131,13 @@ def client_hello(keys: Path, name: str) -> Hello:
     """The hello of a client with a token of the key folder."""
     token = parse_token((keys / f"{name}.token").read_text("ascii").strip())
     return Hello(Role.CLIENT, token.name, token.secret, 7)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process occupies (Linux)."""
+    return int(Path(f"/proc/{pid}/statm").read_text("ascii").split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
 
 
 def cpu_seconds(pid: int) -> float:
