@@ -30,6 +30,7 @@ from node.holdings import Holdings
 from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
+from node.places import Places
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
@@ -107,6 +108,8 @@ class Node:
     _seal: Seal | None = None
     _packed_rules: PackedRules | None = None
     _began: float | None = None
+    _peers: Peers | None = None
+    _gossiping: Gossiping | None = None
 
     def __init__(
         self,
@@ -220,8 +223,7 @@ class Node:
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
         self._unsent: Unsent[Session] = Unsent(Session.give_up)
-        self._peers: Peers | None = None
-        self._gossiping: Gossiping | None = None
+        self._places: Places[Session] = Places(settings.places)
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -329,6 +331,10 @@ class Node:
             return _TooEarly(self.name)
         session = Session(self, self._transport, connection)
         self._sessions[id(session)] = session
+        oldest = self._places.arrived(session, connection.address[0])
+        if oldest is not None:
+            self.refused("stranger_replaced")
+            oldest.close(ErrorCode.OVERLOADED, "no hello came before other connections did")
         return session
 
     def change_rules(self, rules: RuleSet) -> None:
@@ -490,10 +496,14 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.name, hello.session)
 
-    def welcome(self) -> Welcome | Refused:
+    def welcome(self, session: Session, hello: Hello) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
+        if hello.role is Role.NODE:
+            self._places.take_member(session)
+        elif (reason := self._places.take_client(session, hello.name)) is not None:
+            return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
@@ -729,6 +739,7 @@ class Node:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
         self._unsent.left(session)
+        self._places.left(session)
         self._watchers.left(session)
         self._idle.set()
 

@@ -68,8 +68,8 @@ class Desk(Protocol):
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
 
-    def welcome(self) -> Welcome | Refused:
-        """The answer to a good hello; a refusal when the node is leaving."""
+    def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
+        """The answer to a good hello; a refusal when the node is leaving or full."""
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide now, refuse, or return None when the batch must be forwarded."""
@@ -257,7 +257,7 @@ class Session:
                 f"the {what} shown by {hello.name!r} is not one this node knows",
             )
             return
-        welcome = self._desk.welcome()
+        welcome = self._desk.welcome(self, hello)
         if isinstance(welcome, Refused):
             self._refuse(ErrorCode(welcome.code), welcome.reason)
             return

@@ -80,6 +80,8 @@ class Endpoint:
         self._pipes: dict[Pipe, None] = {}
         self._half_open: dict[Pipe, None] = {}
         """Incoming handshakes, the oldest first."""
+        self._established: dict[Pipe, None] = {}
+        """Incoming connections that are open."""
         self._lingering: dict[Pipe, None] = {}
         """Closed incoming ones, whose peer may still knock with the same connection id."""
         self._dirty: dict[Pipe, None] = {}
@@ -226,6 +228,7 @@ class Endpoint:
         if self._accept is None:
             return None
         self._half_open.pop(pipe, None)
+        self._established[pipe] = None
         try:
             return self._accept(pipe)
         except Exception as error:  # noqa: BLE001 - as for any handler.
@@ -235,6 +238,7 @@ class Endpoint:
 
     def ended(self, pipe: Pipe) -> None:
         """See `Owner`."""
+        self._established.pop(pipe, None)
         if pipe in self._half_open:
             del self._half_open[pipe]
             self._failed += 1.0
@@ -292,7 +296,7 @@ class Endpoint:
             addr,
             now,
             must_prove=len(self._half_open) + self._strain(now) >= self._settings.retry_above,
-            is_full=self.connections >= self._settings.max_connections,
+            is_full=len(self._established) >= self._settings.max_connections,
         )
         match verdict:
             case Admit(original_cid, retry_cid):
@@ -387,6 +391,7 @@ class Endpoint:
             self.unroute(cid)
         self._pipes.pop(pipe, None)
         self._half_open.pop(pipe, None)
+        self._established.pop(pipe, None)
         self._lingering.pop(pipe, None)
         self._dirty.pop(pipe, None)
         if pipe.quic is not None:
