@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hmac import compare_digest
+from hmac import compare_digest, digest
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,10 @@ from ringfence.errors import ConfigError
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
 __all__ = ["Access", "KeyDir", "Scope", "load_access", "proof_in"]
+
+
+_RESET_CONTEXT = b"ringfence stateless reset\x00"
+"""Keeps this use of the cluster key apart from every other one."""
 
 
 class Scope(StrEnum):
@@ -106,8 +110,17 @@ class Access:
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
-        digest, scopes = self.tokens.get(name, (bytes(32), frozenset()))
-        return scopes if compare_digest(proof, digest) and scopes else None
+        known_digest, scopes = self.tokens.get(name, (bytes(32), frozenset()))
+        return scopes if compare_digest(proof, known_digest) and scopes else None
+
+    def reset_secret(self, name: str) -> bytes:
+        """Key of the stateless resets of the node `name`; empty without keys.
+
+        Nodes that shared one could be made to end each other's connections (RFC 9000, 21.11).
+        """
+        if self.is_open:
+            return b""
+        return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
 
     def proof_of(self, name: str) -> bytes:
         """What a node called `name` shows its peers."""
@@ -160,7 +173,7 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
 
 
 def _digest_of(record: _TokenRecord) -> bytes:
-    digest = bytes.fromhex(record.digest)
-    if len(digest) != 32:
-        raise ValueError(f"a digest has 32 bytes, not {len(digest)}")
-    return digest
+    token = bytes.fromhex(record.digest)
+    if len(token) != 32:
+        raise ValueError(f"a digest has 32 bytes, not {len(token)}")
+    return token

@@ -59,6 +59,7 @@ async def serve(
             client=_client_tls(keys),
             server=_server_tls(keys),
             settings=_transport_settings(settings),
+            reset_secret=access.reset_secret(settings.name),
             accept=node.accept,
         )
         resolve = Discovery(settings.join).resolve if settings.join else None

@@ -49,8 +49,10 @@ class Endpoint:
         client: ClientTls | None = None,
         server: ServerTls | None = None,
         accept: Accept | None = None,
+        reset_secret: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """`reset_secret` is this node's alone, and the same after a restart; see `Udp`."""
         self._settings = settings
         self._on_bug = on_bug
         self.on_sealed: OnSealed | None = None
@@ -65,8 +67,7 @@ class Endpoint:
             if server is None or accept is None
             else [server_configuration(server, each) for each in every]
         )
-        # Derived from the node's key, so that it is the same one after a restart.
-        secret = entropy(32) if server is None else server.key_pem
+        secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
         self._door = Door(entropy, self._reset_key)
         self.refusals: Counter[str] = Counter()
