@@ -99,14 +99,20 @@ class Access:
     is_open: bool = False
     """No keys at all: loopback only."""
 
-    def scopes_of(self, hello: Hello) -> frozenset[Scope] | None:
-        """Tell what the sender of a hello may do; None when it is not who it says."""
-        return self.scopes_now(hello.role, hello.name, proof_in(hello))
+    def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
+        """Tell what the sender of a hello may do; None when it is not who it says.
 
-    def scopes_now(self, role: Role, name: str, proof: bytes) -> frozenset[Scope] | None:
+        `binding` is the secret of the connection that the hello came on.
+        """
+        return self.scopes_now(hello.role, hello.name, proof_in(hello), binding)
+
+    def scopes_now(
+        self, role: Role, name: str, proof: bytes, binding: bytes
+    ) -> frozenset[Scope] | None:
         """Scopes of a caller by what `proof_in` kept of its hello; None when it has none."""
         if role is Role.NODE:
-            known = any([proves(key, name, proof, self.cluster) for key in self.cluster_keys])
+            keys = self.cluster_keys
+            known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
@@ -122,9 +128,9 @@ class Access:
             return b""
         return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
 
-    def proof_of(self, name: str) -> bytes:
-        """What a node called `name` shows its peers."""
-        return node_proof(self.cluster_keys[0], name, self.cluster)
+    def proof_of(self, name: str, binding: bytes = b"") -> bytes:
+        """What a node called `name` shows a peer on the connection with this `binding`."""
+        return node_proof(self.cluster_keys[0], name, self.cluster, binding)
 
 
 def proof_in(hello: Hello) -> bytes:

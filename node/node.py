@@ -363,7 +363,7 @@ class Node:
 
     def _prove(self, connection: Connection) -> bytes:
         """The credential of this node on one connection to a peer, by the key now in use."""
-        return self._access.proof_of(self.name)
+        return self._access.proof_of(self.name, connection.binding)
 
     def _uptime(self) -> int:
         """Nanoseconds that the node has run: membership counts its timers by them."""
@@ -485,9 +485,9 @@ class Node:
 
     # -- what a session asks -------------------------------------------------------------------
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do."""
-        scopes = self._access.scopes_of(hello)
+        scopes = self._access.scopes_of(hello, binding)
         if scopes is None:
             self._refusal_log.tell(hello, address, self._clock.now())
         return scopes

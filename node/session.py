@@ -62,8 +62,11 @@ _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 class Desk(Protocol):
     """What a session needs of its node."""
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
-        """Tell what the sender, who is at `address`, may do; None to turn it away."""
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
+        """Tell what the sender, who is at `address`, may do; None to turn it away.
+
+        `binding` is the secret of its connection.
+        """
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
@@ -136,6 +139,7 @@ class Session:
         """Known once it has said hello."""
         self._proof = b""
         """What is kept of its credential, to check it again after a change."""
+        self._binding = b""
         self._hello_timer: Timer | None = None
 
     def on_open(self, connection: Connection) -> None:
@@ -197,7 +201,7 @@ class Session:
         """Apply changed keys and tokens; a caller whose credential is gone is disconnected."""
         if self._role is None or self._sender is None:
             return
-        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof)
+        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
         if scopes is None:
             self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
         else:
@@ -249,7 +253,8 @@ class Session:
                 self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
 
     def _greet(self, hello: Hello) -> None:
-        scopes = self._desk.admit(hello, self._connection.address)
+        binding = self._connection.binding
+        scopes = self._desk.admit(hello, self._connection.address, binding)
         if scopes is None:
             what = "cluster key" if hello.role is Role.NODE else "token"
             self._refuse(
@@ -263,7 +268,8 @@ class Session:
             return
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self._role, self._scopes, self._proof = hello.role, scopes, proof_in(hello)
+        self._role, self._scopes = hello.role, scopes
+        self._proof, self._binding = proof_in(hello), binding
         self._sender = self._desk.sender(hello)
         self._sender.session = self
         self.send(welcome)

@@ -124,6 +124,11 @@ class Pipe:
         return self.state is State.OPEN
 
     @property
+    def binding(self) -> bytes:
+        """See `Connection`."""
+        return b"" if self.state is not State.OPEN or self.quic is None else self.quic.binding
+
+    @property
     def unsent(self) -> int:
         """Bytes accepted by `send` that the peer has not acknowledged."""
         if self.state is State.CLOSED:

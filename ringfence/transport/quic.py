@@ -41,6 +41,9 @@ MAX_CRYPTO_AHEAD = 16 << 10
 KEY_UPDATE_AFTER = 1 << 22
 """Packets sent with one key until it is updated; AES-GCM allows 2^23 (RFC 9001, section 6.6)."""
 
+_BINDING = b"ringfence binding"
+"""Label that keeps this use of the TLS master secret apart from every other one."""
+
 _RIDE = 0.0005
 """Seconds; at this pace of sending, acknowledgements ride on every second datagram or so."""
 
@@ -103,6 +106,19 @@ class Quic(QuicConnection):
     def is_begun(self) -> bool:
         """Whether the peer has sent at least one packet that could be decrypted."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
+
+    @property
+    def binding(self) -> bytes:
+        """Secret that follows from the whole TLS handshake, so that no other connection has it.
+
+        It is derived as TLS 1.3 derives its resumption secret: the transcript ends with the
+        client's Finished, where that of an exporter (RFC 8446, section 7.5) ends with the server's.
+        Call it only once the handshake is complete.
+        """
+        schedule = self.tls.key_schedule
+        assert schedule is not None
+        secret: bytes = schedule.derive_secret(_BINDING)
+        return secret
 
     @property
     def peer_reset_token(self) -> bytes:

@@ -82,6 +82,7 @@ class _Line:
     sent: list[bytes] = field(default_factory=list)
     closed: list[tuple[int, str]] = field(default_factory=list)
     address: Address = ("192.0.2.1", 4000)
+    binding: bytes = b""
     unsent: int = 0
     is_open: bool = True
     refusals: dict[str, int] = field(default_factory=dict)
