@@ -11,6 +11,7 @@ from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
+    MAX_ARRAYS,
     MAX_HELLO,
     MAX_MESSAGE,
     Answer,
@@ -153,7 +154,8 @@ class Session:
         """Answer one frame."""
         try:
             limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
-            message = decode(payload, limit=limit, maps=False)
+            arrays = None if self._role is Role.NODE else MAX_ARRAYS
+            message = decode(payload, limit=limit, maps=False, arrays=arrays)
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:

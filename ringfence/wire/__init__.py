@@ -4,6 +4,7 @@ A core: bytes and messages in, messages and bytes out. Carrying them is the tran
 """
 
 from ringfence.wire.bounds import (
+    MAX_ARRAYS,
     MAX_COST,
     MAX_CREDENTIAL,
     MAX_DEADLINE_MS,
@@ -133,6 +134,7 @@ __all__ = [
     "MAX_DEADLINE_MS",
     "MAX_TEXT",
     "MAX_REASON",
+    "MAX_ARRAYS",
     "MAX_CREDENTIAL",
     "MAX_HELLO",
     "MAX_U64",

@@ -5,6 +5,7 @@ reader more than its size suggests.
 """
 
 __all__ = [
+    "MAX_ARRAYS",
     "MAX_COST",
     "MAX_CREDENTIAL",
     "MAX_DEADLINE_MS",
@@ -59,5 +60,7 @@ MAX_PACKED = 1 << 19
 """Most bytes of packed members in one message."""
 MAX_ITEMS = 1 << 15
 """Most items in any array: members, counters, one level of the rules."""
+MAX_ARRAYS = MAX_KEYS + 64
+"""Most arrays in a message from a client: one for each limit of a `Request`, and a few more."""
 MAX_DEPTH = 64
 """How deep the rules' arrays and maps may nest."""

@@ -76,6 +76,8 @@ _ROLES = (Role.NODE, Role.CLIENT)
 _STATES = frozenset({"joining", "alive", "suspect", "forwarding", "leaving", "dead", "left"})
 _ROW_FIELDS = 7
 _MAX_PORT = 65_535
+_SHORT = 4096
+"""Bytes of a message in which any number of arrays costs less than two milliseconds."""
 _MAX_CODE = 65_535
 _VALIDATED_AS_WRITTEN = (REQUEST, ANSWER, *VALIDATED_AS_LAID_OUT)
 
@@ -120,11 +122,14 @@ class PackedRules:
         return head[:-2] + self._rest
 
 
-def decode(payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True) -> Message:
+def decode(
+    payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True, arrays: int | None = None
+) -> Message:
     """Turn the payload of one frame into a message.
 
-    `limit` is the most bytes it may have. Without `maps` it must not contain one: no question to a
-    node does, and each map costs far more time than its single byte suggests.
+    `limit` is the most bytes it may have and `arrays`, if given, the most arrays, which are counted
+    in long messages only. Without `maps` it must not contain one. No question to a node does; each
+    map or array costs far more time than its single byte suggests.
     Raises `BadMessage`, and nothing else whatever the bytes: `WrongVersion` when a `Hello` or
     `Welcome` is of another version, its plain base for all other deviations.
     """
@@ -133,8 +138,11 @@ def decode(payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True) -> Me
     if len(payload) > limit:
         raise _too_large(payload, limit)
     hook = _as_map if maps else _no_map
+    count = None if arrays is None or len(payload) <= _SHORT else _count_to(arrays)
     try:
-        fields: object = unpackb(payload, max_array_len=MAX_ITEMS, object_pairs_hook=hook)
+        fields: object = unpackb(
+            payload, max_array_len=MAX_ITEMS, object_pairs_hook=hook, list_hook=count
+        )
     except ValueError as error:
         raise BadMessage(Cause.GARBLED, "a message that is not one msgpack value") from error
     if type(fields) is not list or not fields:
@@ -164,6 +172,20 @@ def _as_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
     if len(result) != len(pairs):
         raise BadMessage(Cause.GARBLED, "a map that names a key twice")
     return result
+
+
+def _count_to(most: int) -> Callable[[list[object]], list[object]]:
+    """Make a hook that passes so many arrays and refuses the next one."""
+    left = most
+
+    def count(array: list[object]) -> list[object]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BadMessage(Cause.BAD_SHAPE, f"more than {most} arrays in a message")
+        return array
+
+    return count
 
 
 def _no_map(pairs: list[tuple[object, object]]) -> None:

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from msgpack import packb
 
 from ringfence.errors import LocalProtocolError, RemoteProtocolError
+from ringfence.limiter import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_DEPTH, MAX_REASON, MAX_TEXT, MAX_U64
 from ringfence.wire.codec import VERSION, PackedRules, decode, encode
@@ -326,3 +327,15 @@ def test_a_hello_that_no_node_would_take_cannot_be_sent():
         encode(Hello(Role.CLIENT, "\U0001f600" * 255, bytes(MAX_CREDENTIAL), 2**64 - 1))
     with pytest.raises(BadMessage, match="at most 10 are allowed"):
         decode(encode(Goodbye("I must be going")), limit=10)
+
+
+def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
+    limits = [Limit(amount, 10**9) for amount in range(1, 501)]
+    request = Request(
+        1, Op.CHECK, 1, 250, 0, False, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500, [], []
+    )
+    payload = encode(request)
+
+    assert decode(payload, arrays=503) == request
+    with pytest.raises(BadMessage, match="more than 502 arrays"):
+        decode(payload, arrays=502)
