@@ -46,7 +46,7 @@ async def test_a_member_stays_alive_while_strangers_send_large_frames(tmp_path: 
 
             assert isinstance(await caller.wait_message(), Welcome)
             assert await caller.wait_message() == Pong(1)
-        assert "is suspect" not in running["b"].log
+        assert "is dead" not in running["b"].log
 
 
 @pytest.mark.parametrize("frame", [MAPS, ARRAYS], ids=["maps", "arrays"])
