@@ -30,12 +30,14 @@ from node.holdings import Holdings
 from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
+from node.places import Places
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
 from node.settings import NodeSettings
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
+from node.unsent import Unsent
 from node.watchers import Watchers
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
@@ -107,6 +109,10 @@ class Node:
     """
 
     _seal: Seal | None = None
+    _packed_rules: PackedRules | None = None
+    _began: float | None = None
+    _peers: Peers | None = None
+    _gossiping: Gossiping | None = None
 
     def __init__(
         self,
@@ -124,12 +130,10 @@ class Node:
         self._settings = settings
         self._access = access
         self._rules = rules
-        self._packed_rules: PackedRules | None = None
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
         self._clock = ClusterTime(clock, self._cluster_clock)
-        self._began: float | None = None
         now = clock.now()
         host, port = settings.advertise_at
         self._membership = Membership(
@@ -223,8 +227,8 @@ class Node:
         self._worldwide.set_rules(rules)
         self._senders: Senders[Session] = Senders()
         self._sessions: dict[int, Session] = {}
-        self._peers: Peers | None = None
-        self._gossiping: Gossiping | None = None
+        self._unsent: Unsent[Session] = Unsent(Session.give_up)
+        self._places: Places[Session] = Places(settings.places)
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -254,10 +258,12 @@ class Node:
         """
         self._transport = transport
         self._began = transport.now()
-        hello = Hello(Role.NODE, self.name, self._access.proof_of(self.name), 0)
+        hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout
         links = LinkSettings(answer_timeout=patience, slow_timeout=2 * patience)
-        self._peers = Peers(transport, hello, links, self, self._random, lambda: self._view.hash)
+        self._peers = Peers(
+            transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
+        )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
         self._gossiping = Gossiping(
             self._membership,
@@ -330,6 +336,10 @@ class Node:
             return _TooEarly(self.name)
         session = Session(self, self._transport, connection)
         self._sessions[id(session)] = session
+        oldest = self._places.arrived(session, connection.address[0])
+        if oldest is not None:
+            self.refused("stranger_replaced")
+            oldest.close(ErrorCode.OVERLOADED, "no hello came before other connections did")
         return session
 
     def change_rules(self, rules: RuleSet) -> None:
@@ -349,10 +359,16 @@ class Node:
             self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
-        """Take other keys and tokens; connections that stand stay."""
+        """Put other keys and tokens in force, for connections that stand as well."""
         self._access = access
+        for session in list(self._sessions.values()):
+            session.recheck(access)
         if self._seal is not None:  # Else `run` makes one of these.
             self._seal.change_keys(access.cluster_keys)
+
+    def _prove(self, connection: Connection) -> bytes:
+        """The credential of this node on one connection to a peer, by the key now in use."""
+        return self._access.proof_of(self.name, connection.binding)
 
     def _uptime(self) -> int:
         """Nanoseconds that the node has run: membership counts its timers by them."""
@@ -474,9 +490,9 @@ class Node:
 
     # -- what a session asks -------------------------------------------------------------------
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do."""
-        scopes = self._access.scopes_of(hello)
+        scopes = self._access.scopes_of(hello, binding)
         if scopes is None:
             self._refusal_log.tell(hello, address, self._clock.now())
         return scopes
@@ -485,10 +501,14 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.name, hello.session)
 
-    def welcome(self) -> Welcome | Refused:
+    def welcome(self, session: Session, hello: Hello) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
+        if hello.role is Role.NODE:
+            self._places.take_member(session)
+        elif (reason := self._places.take_client(session, hello.name)) is not None:
+            return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
@@ -697,6 +717,7 @@ class Node:
             dict(counters)
             | {
                 "connections": len(self._sessions),
+                "unsent_bytes": self._unsent.total,
                 "copied_keys": len(self._holdings.copies),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
@@ -711,6 +732,10 @@ class Node:
         """Count a refusal by its cause."""
         self.counters.add(f"refused_{cause}")
 
+    def sent(self, session: Session, size: int) -> None:
+        """Note a message on the way; sessions that do not read may be given up."""
+        self._unsent.sent(session, size)
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
         self.counters.add("repeated")
@@ -718,6 +743,8 @@ class Node:
     def left(self, session: Session) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
+        self._unsent.left(session)
+        self._places.left(session)
         self._watchers.left(session)
         self._idle.set()
 

@@ -6,11 +6,14 @@ the `Desk`'s; bytes that break the protocol end this connection and nothing else
 
 from typing import Protocol
 
-from node.access import Scope
+from node.access import Access, Scope, proof_in
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
+    MAX_ARRAYS,
+    MAX_HELLO,
+    MAX_MESSAGE,
     Answer,
     AskLeave,
     AskMembers,
@@ -60,14 +63,17 @@ _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 class Desk(Protocol):
     """What a session needs of its node."""
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
-        """Tell what the sender, who is at `address`, may do; None to turn it away."""
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
+        """Tell what the sender, who is at `address`, may do; None to turn it away.
+
+        `binding` is the secret of its connection.
+        """
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
 
-    def welcome(self) -> Welcome | Refused:
-        """The answer to a good hello; a refusal when the node is leaving."""
+    def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
+        """The answer to a good hello; a refusal when the node is leaving or full."""
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide now, refuse, or return None when the batch must be forwarded."""
@@ -111,6 +117,9 @@ class Desk(Protocol):
     def refused(self, cause: str) -> None:
         """Count a refusal."""
 
+    def sent(self, session: "Session", size: int) -> None:
+        """Note a message of `size` bytes on the way; sessions that do not read may be given up."""
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
 
@@ -129,6 +138,9 @@ class Session:
         self._role: Role | None = None
         self._sender: Sender[Session] | None = None
         """Known once it has said hello."""
+        self._proof = b""
+        """What is kept of its credential, to check it again after a change."""
+        self._binding = b""
         self._hello_timer: Timer | None = None
 
     def on_open(self, connection: Connection) -> None:
@@ -141,7 +153,9 @@ class Session:
     def on_message(self, payload: bytes) -> None:
         """Answer one frame."""
         try:
-            message = decode(payload)
+            limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
+            arrays = None if self._role is Role.NODE else MAX_ARRAYS
+            message = decode(payload, limit=limit, maps=False, arrays=arrays)
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:
@@ -162,12 +176,38 @@ class Session:
         """Send an encoded message; a peer that leaves too much unread is let go."""
         self._connection.send(payload)
         if self._connection.unsent > _MOST_UNSENT:
-            self._desk.refused("slow_reader")
-            self._close(ErrorCode.OVERLOADED, "answers are not being read")
+            self.give_up()
+        else:
+            self._desk.sent(self, len(payload))
+
+    def give_up(self) -> None:
+        """Close a connection whose peer does not read."""
+        self._desk.refused("slow_reader")
+        self._close(ErrorCode.OVERLOADED, "answers are not being read")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not acknowledged."""
+        return self._connection.unsent
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the peer has proved to be a node of the cluster."""
+        return self._role is Role.NODE
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""
         self._close(code, reason)
+
+    def recheck(self, access: Access) -> None:
+        """Apply changed keys and tokens; a caller whose credential is gone is disconnected."""
+        if self._role is None or self._sender is None:
+            return
+        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
+        if scopes is None:
+            self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
+        else:
+            self._scopes = scopes
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:
@@ -215,7 +255,8 @@ class Session:
                 self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
 
     def _greet(self, hello: Hello) -> None:
-        scopes = self._desk.admit(hello, self._connection.address)
+        binding = self._connection.binding
+        scopes = self._desk.admit(hello, self._connection.address, binding)
         if scopes is None:
             what = "cluster key" if hello.role is Role.NODE else "token"
             self._refuse(
@@ -223,13 +264,14 @@ class Session:
                 f"the {what} shown by {hello.name!r} is not one this node knows",
             )
             return
-        welcome = self._desk.welcome()
+        welcome = self._desk.welcome(self, hello)
         if isinstance(welcome, Refused):
             self._refuse(ErrorCode(welcome.code), welcome.reason)
             return
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._role, self._scopes = hello.role, scopes
+        self._proof, self._binding = proof_in(hello), binding
         self._sender = self._desk.sender(hello)
         self._sender.session = self
         self.send(welcome)

@@ -97,6 +97,24 @@ async def test_keys_may_change_before_a_node_runs() -> None:
     assert not node.access.is_open
 
 
+async def test_members_connect_with_the_new_key_once_the_old_one_is_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    old, new = b"o" * 32, b"n" * 32
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        for keys in ((b"", old), (old, b""), (old,), (old, new), (new, old), (new,)):
+            for node in w.nodes.values():
+                node.change_access(Access(keys, "ringfence", is_open=True))
+            await trio.sleep(2)
+
+            decision = await limiter.check("api", client, 0)
+            assert decision.source is Source.OWNER
+        assert w.total("refused_bad_credential") >= 2
+        assert w.count("b", "checks") == 7
+
+
 async def test_a_request_that_meets_no_rule_never_leaves_the_process(
     autojump_clock: MockClock,
 ) -> None:
