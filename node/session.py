@@ -4,11 +4,13 @@ Decides what the other side may ask, and answers each frame it sends. Deciding a
 the `Desk`'s; bytes that break the protocol end this connection and nothing else.
 """
 
+import logging
 from typing import Protocol
 
 from node.access import Scope
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
+from ringfence.errors import LocalProtocolError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,
@@ -49,6 +51,8 @@ from ringfence.wire import (
 )
 
 __all__ = ["Desk", "Session"]
+
+logger = logging.getLogger("ringfence.node")
 
 _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
@@ -266,10 +270,19 @@ class Session:
         elif isinstance(verdicts, Refused):
             self.send(verdicts)
         else:
-            payload = encode(self._desk.answer(request, verdicts))
+            payload = self._encoded(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
             self._desk.denied(self, batch, verdicts)
+
+    def _encoded(self, answer: Answer) -> bytes:
+        """Encode an answer; refuse its request alone when the codec has no place for it."""
+        try:
+            return encode(answer)
+        except LocalProtocolError:
+            logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
+            self._desk.refused("internal")
+            return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""
