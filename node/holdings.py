@@ -73,6 +73,7 @@ class Holdings:
         begun: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
+        max_bytes: int | None = None,
         first_gift: int,
     ) -> None:
         """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
@@ -82,7 +83,7 @@ class Holdings:
         """
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
-        self.copies = Copies(max_keys)
+        self.copies = Copies(max_keys, max_bytes)
         self.lender: Lender[Session] | None = None
         """Whoever knows what is lent of the keys counted here."""
         self._dirty: dict[bytes, None] = {}

@@ -22,6 +22,7 @@ from gossip.clock import ClusterClock
 from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
+from node.carried import overrule, oversized
 from node.counters import Counters
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
@@ -156,6 +157,7 @@ class Node:
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
         self._engine = new_engine(
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_lease=max(1, now),
             secret=random.randbytes(16),
             keeps_keys=True,
@@ -168,6 +170,7 @@ class Node:
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_gift=max(1, now),
         )
         self._handoff = Handoff(
@@ -488,6 +491,14 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
+        if batch.limits:
+            refusal = oversized(request.seq, batch)
+            if refusal is not None:
+                self.refused("oversized_limit")
+                return refusal
+            overruled = overrule(batch, self._counts_by_rule)
+            if overruled:
+                self.counters.add("overruled_limits", overruled)
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -791,6 +802,10 @@ class Node:
             return self.stats(1).counters
         link = self._link_to(NodeId(name))
         return None if link is None else await counters_of(link)
+
+    def _counts_by_rule(self, rule_id: int) -> bool:
+        rule = self._rules.by_id(rule_id)
+        return rule is not None and rule.limit is not None
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
