@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hashring import NodeId, shard_of
+from node.ledger import rests_within
 from ringfence.limiter import Limit, Snapshot
 from ringfence.limiter.engine import BYTES_PER_KEY, LEAST_BYTES
 
@@ -105,9 +106,7 @@ class Copies:
         """Look at the shards heard of least lately, and drop what has rested since it came."""
         for shard in list(islice(self._shards, _LOOK_AT)):
             rows = self._shards[shard]
-            for key in [
-                key for key, row in rows.items() if now - row.at > _rests_within(row.limit)
-            ]:
+            for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:
                 self._dropped(rows.pop(key))
             if rows:
                 self._shards.move_to_end(shard)
@@ -123,9 +122,3 @@ class Copies:
         if row is not None:
             self._size -= 1
             self._bytes -= row.size
-
-
-def _rests_within(limit: Limit) -> int:
-    """Find a time in ns after which nothing of any counter under this limit is left."""
-    windows = 2 * limit.period_ns
-    return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

@@ -28,6 +28,7 @@ from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.ledger import Ledger
 from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
@@ -47,6 +48,7 @@ from ringfence.client.link import Link, LinkSettings
 from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
+from ringfence.limiter import Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
@@ -106,7 +108,7 @@ class Node:
 
     _seal: Seal | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a few lines for each part
         self,
         settings: NodeSettings,
         access: Access,
@@ -219,7 +221,10 @@ class Node:
         self._lender.changed = self._holdings.touch
         self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
+        self._lender.settled = lambda session, key, units: session.spent(key, units)
         self._senders: Senders[Session] = Senders()
+        self._ledgers: dict[str, Ledger] = {}
+        """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
         self._peers: Peers | None = None
         self._gossiping: Gossiping | None = None
@@ -483,6 +488,32 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.name, hello.session)
 
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self._clock.now, self._limit_of)
+        return self._ledgers[name]
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+        domains = self._access.domains.get(name)
+        if domains is None:
+            return None
+        for number in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
+            rule = self._rules.by_id(number)
+            if rule is None or rule.domain not in domains:
+                where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
+                return (
+                    f"the token {name!r} must ask rules of {', '.join(sorted(domains))}, "
+                    f"got {where}; add the domain to its domains in tokens.toml"
+                )
+        return None
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
+        if units:
+            self.counters.add("refused_refunds", units)
+
     def welcome(self) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
@@ -537,6 +568,8 @@ class Node:
             measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
         session = sender.session
+        if verdicts is not None:
+            sender.note(batch, verdicts)
         if session is not None and self._transport is not None:
             session.send_payload(payload)
             if verdicts is not None:
@@ -809,6 +842,10 @@ class Node:
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+    def _limit_of(self, key: bytes) -> Limit | None:
+        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
+        return None if rule is None else rule.limit
 
     def _period_of(self, key: bytes) -> int:
         rule = self._rules.by_id(int.from_bytes(key[:8], "big"))

@@ -5,9 +5,11 @@ the `Desk`'s; bytes that break the protocol end this connection and nothing else
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from node.access import Scope
+from node.ledger import Ledger
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.errors import LocalProtocolError
@@ -69,6 +71,15 @@ class Desk(Protocol):
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
+
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
 
     def welcome(self) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving."""
@@ -169,6 +180,11 @@ class Session:
             self._desk.refused("slow_reader")
             self._close(ErrorCode.OVERLOADED, "answers are not being read")
 
+    def spent(self, key: bytes, units: int) -> None:
+        """Note units that this client has spent from a lease."""
+        if self._sender is not None and self._sender.ledger is not None:
+            self._sender.ledger.spent(key, units)
+
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""
         self._close(code, reason)
@@ -198,7 +214,7 @@ class Session:
                     self._desk.listen(self)
                 self.send(Done(seq))
             case Borrow(seq):
-                if self._may(seq, Scope.CHECK):
+                if self._may(seq, Scope.CHECK) and self._may_ask(seq, [message.key]):
                     self.send(self._desk.lend(self, message))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
@@ -236,6 +252,8 @@ class Session:
         self._role, self._scopes = hello.role, scopes
         self._sender = self._desk.sender(hello)
         self._sender.session = self
+        if hello.role is Role.CLIENT and Scope.REFUND not in scopes:
+            self._sender.ledger = self._desk.ledger(hello.name)
         self.send(welcome)
 
     def _ask(self, request: Request, sender: "Sender[Session]") -> None:
@@ -245,6 +263,8 @@ class Session:
             return
         if request.hops and self._role is not Role.NODE:
             self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
+            return
+        if not self._may_ask(seq, request.keys):
             return
         if sender.has_asked(seq):
             answer = sender.answer_to(seq)
@@ -263,6 +283,8 @@ class Session:
             request.ages_ns,
             request.leases,
         )
+        if request.op is Op.REFUND and sender.ledger is not None:
+            self._desk.cut(sender.ledger.bound(batch))
         verdicts = self._desk.decide(request, batch)
         if verdicts is None:
             sender.remember(seq, None)
@@ -273,6 +295,7 @@ class Session:
             payload = self._encoded(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
+            sender.note(batch, verdicts)
             self._desk.denied(self, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:
@@ -292,6 +315,17 @@ class Session:
         self.send(
             Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
         )
+        return False
+
+    def _may_ask(self, seq: int, keys: Sequence[bytes]) -> bool:
+        """Whether the sender may ask these keys; if not, refuse the request."""
+        if self._role is Role.NODE or self._sender is None:
+            return True
+        reason = self._desk.foreign(self._sender.who[0], keys)
+        if reason is None:
+            return True
+        self._desk.refused("not_permitted")
+        self.send(Refused(seq, ErrorCode.NOT_PERMITTED, reason))
         return False
 
     def _refuse(self, code: ErrorCode, reason: str) -> None:
