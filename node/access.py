@@ -27,7 +27,9 @@ class Scope(StrEnum):
     """What a token lets its bearer do."""
 
     CHECK = "check"
-    """Check, peek, refund; read rules and members."""
+    """Check, peek, give back what this token was charged; read rules and members."""
+    REFUND = "refund"
+    """Give back units of any key, whoever was charged."""
     RESET = "reset"
     """Forget counters."""
     OBSERVE = "observe"
@@ -39,6 +41,7 @@ class Scope(StrEnum):
 class _TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     scopes: list[Scope]
+    domains: list[str] | None = None
 
 
 class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +99,8 @@ class Access:
     """Its name: nodes of other clusters prove nothing here, even with the same key."""
     tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
     """Per token name, the digest of its secret and its scopes."""
+    domains: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per token name, the domains whose rules it may ask, where it may not ask all."""
     is_open: bool = False
     """No keys at all: loopback only."""
 
@@ -166,6 +171,11 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
             name: (_digest_of(record), frozenset(record.scopes))
             for name, record in told.tokens.items()
         }
+        domains = {
+            name: frozenset(record.domains)
+            for name, record in told.tokens.items()
+            if record.domains is not None
+        }
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"{keys.tokens}: {in_plain_words(error, known=', '.join(Scope))}; "
@@ -175,7 +185,7 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
         raise ConfigError(
             f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
         ) from error
-    return Access(cluster_keys, cluster, tokens)
+    return Access(cluster_keys, cluster, tokens, domains)
 
 
 def _digest_of(record: _TokenRecord) -> bytes:

@@ -81,6 +81,7 @@ class Holdings:
         begun: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
+        max_bytes: int | None = None,
         first_gift: int,
         least_parts: int = 1,
     ) -> None:
@@ -92,7 +93,7 @@ class Holdings:
         """
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
-        self.copies = Copies(max_keys)
+        self.copies = Copies(max_keys, max_bytes)
         self.lender: Lender[Session] | None = None
         """Whoever knows what is lent of the keys counted here."""
         self._dirty: dict[bytes, None] = {}

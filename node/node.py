@@ -22,11 +22,13 @@ from gossip.clock import ClusterClock
 from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
+from node.carried import overrule, oversized
 from node.counters import Counters
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.ledger import Ledger
 from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
@@ -48,6 +50,7 @@ from ringfence.client.link import Link, LinkSettings
 from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
+from ringfence.limiter import Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
@@ -114,7 +117,7 @@ class Node:
     _peers: Peers | None = None
     _gossiping: Gossiping | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a few lines for each part
         self,
         settings: NodeSettings,
         access: Access,
@@ -164,6 +167,7 @@ class Node:
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
         self._engine = new_engine(
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_lease=max(1, now),
             secret=random.randbytes(16),
             keeps_keys=True,
@@ -176,6 +180,7 @@ class Node:
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_gift=max(1, now),
             least_parts=least_parts,
         )
@@ -225,7 +230,10 @@ class Node:
         self._lender.changed = self._holdings.touch
         self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
+        self._lender.settled = lambda session, key, units: session.spent(key, units)
         self._senders: Senders[Session] = Senders()
+        self._ledgers: dict[str, Ledger] = {}
+        """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
         self._unsent: Unsent[Session] = Unsent(Session.give_up)
         self._places: Places[Session] = Places(settings.places)
@@ -501,6 +509,32 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.name, hello.session)
 
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self._clock.now, self._limit_of)
+        return self._ledgers[name]
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+        domains = self._access.domains.get(name)
+        if domains is None:
+            return None
+        for number in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
+            rule = self._rules.by_id(number)
+            if rule is None or rule.domain not in domains:
+                where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
+                return (
+                    f"the token {name!r} must ask rules of {', '.join(sorted(domains))}, "
+                    f"got {where}; add the domain to its domains in tokens.toml"
+                )
+        return None
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
+        if units:
+            self.counters.add("refused_refunds", units)
+
     def welcome(self, session: Session, hello: Hello) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
@@ -513,6 +547,14 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
+        if batch.limits:
+            refusal = oversized(request.seq, batch)
+            if refusal is not None:
+                self.refused("oversized_limit")
+                return refusal
+            overruled = overrule(batch, self._counts_by_rule)
+            if overruled:
+                self.counters.add("overruled_limits", overruled)
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -551,6 +593,8 @@ class Node:
             measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
         session = sender.session
+        if verdicts is not None:
+            sender.note(batch, verdicts)
         if session is not None and self._transport is not None:
             session.send_payload(payload)
             if verdicts is not None:
@@ -824,8 +868,16 @@ class Node:
         link = self._link_to(NodeId(name))
         return None if link is None else await counters_of(link)
 
+    def _counts_by_rule(self, rule_id: int) -> bool:
+        rule = self._rules.by_id(rule_id)
+        return rule is not None and rule.limit is not None
+
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+    def _limit_of(self, key: bytes) -> Limit | None:
+        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
+        return None if rule is None else rule.limit
 
     def _period_of(self, key: bytes) -> int:
         rule = self._rules.by_id(int.from_bytes(key[:8], "big"))

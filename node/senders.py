@@ -6,6 +6,10 @@ Bounded in senders and in bytes: a sender is forgotten when many others have ask
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
+from node.ledger import Ledger
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.wire import Op
+
 __all__ = ["Sender", "Senders"]
 
 _REMEMBERED = 512
@@ -27,6 +31,8 @@ class Sender(Generic[SessionT]):
         self.who = who
         self.size = 0
         """Bytes of the answers that are kept."""
+        self.ledger: Ledger | None = None
+        """What its token was charged; None when it may give back anything."""
         self._senders = senders
         self._answers: OrderedDict[int, bytes | None] = OrderedDict()
 
@@ -47,6 +53,11 @@ class Sender(Generic[SessionT]):
             _, forgotten = self._answers.popitem(last=False)
             self.size -= len(forgotten or b"")
         self._senders.grew(self, self.size - before)
+
+    def note(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Note what the sender was charged, as a bound of what it may give back."""
+        if self.ledger is not None and batch.op is Op.CHECK:
+            self.ledger.charged(batch, verdicts)
 
     def forget(self) -> None:
         """Forget all answers."""

@@ -4,11 +4,15 @@ Decides what the other side may ask, and answers each frame it sends. Deciding a
 the `Desk`'s; bytes that break the protocol end this connection and nothing else.
 """
 
+import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from node.access import Access, Scope, proof_in
+from node.ledger import Ledger
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
+from ringfence.errors import LocalProtocolError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     MAX_ARRAYS,
@@ -53,6 +57,8 @@ from ringfence.wire import (
 
 __all__ = ["Desk", "Session"]
 
+logger = logging.getLogger("ringfence.node")
+
 _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
 _MOST_UNSENT = 4 << 20
@@ -71,6 +77,15 @@ class Desk(Protocol):
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
+
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
 
     def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving or full."""
@@ -195,6 +210,11 @@ class Session:
         """Whether the peer has proved to be a node of the cluster."""
         return self._role is Role.NODE
 
+    def spent(self, key: bytes, units: int) -> None:
+        """Note units that this client has spent from a lease."""
+        if self._sender is not None and self._sender.ledger is not None:
+            self._sender.ledger.spent(key, units)
+
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""
         self._close(code, reason)
@@ -207,7 +227,7 @@ class Session:
         if scopes is None:
             self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
         else:
-            self._scopes = scopes
+            self._set_scopes(self._sender, scopes)
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:
@@ -234,7 +254,7 @@ class Session:
                     self._desk.listen(self)
                 self.send(Done(seq))
             case Borrow(seq):
-                if self._may(seq, Scope.CHECK):
+                if self._may(seq, Scope.CHECK) and self._may_ask(seq, [message.key]):
                     self.send(self._desk.lend(self, message))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
@@ -270,11 +290,18 @@ class Session:
             return
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self._role, self._scopes = hello.role, scopes
+        self._role = hello.role
         self._proof, self._binding = proof_in(hello), binding
         self._sender = self._desk.sender(hello)
         self._sender.session = self
+        self._set_scopes(self._sender, scopes)
         self.send(welcome)
+
+    def _set_scopes(self, sender: "Sender[Session]", scopes: frozenset[Scope]) -> None:
+        """Grant these scopes; without the scope `refund`, a ledger bounds what is given back."""
+        self._scopes = scopes
+        is_bounded = self._role is Role.CLIENT and Scope.REFUND not in scopes
+        sender.ledger = self._desk.ledger(sender.who[0]) if is_bounded else None
 
     def _ask(self, request: Request, sender: "Sender[Session]") -> None:
         seq = request.seq
@@ -283,6 +310,8 @@ class Session:
             return
         if request.hops and self._role is not Role.NODE:
             self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
+            return
+        if not self._may_ask(seq, request.keys):
             return
         if sender.has_asked(seq):
             answer = sender.answer_to(seq)
@@ -301,6 +330,8 @@ class Session:
             request.ages_ns,
             request.leases,
         )
+        if request.op is Op.REFUND and sender.ledger is not None:
+            self._desk.cut(sender.ledger.bound(batch))
         verdicts = self._desk.decide(request, batch)
         if verdicts is None:
             sender.remember(seq, None)
@@ -308,10 +339,20 @@ class Session:
         elif isinstance(verdicts, Refused):
             self.send(verdicts)
         else:
-            payload = encode(self._desk.answer(request, verdicts))
+            payload = self._encoded(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
+            sender.note(batch, verdicts)
             self._desk.denied(self, batch, verdicts)
+
+    def _encoded(self, answer: Answer) -> bytes:
+        """Encode an answer; refuse its request alone when the codec has no place for it."""
+        try:
+            return encode(answer)
+        except LocalProtocolError:
+            logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
+            self._desk.refused("internal")
+            return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""
@@ -321,6 +362,17 @@ class Session:
         self.send(
             Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
         )
+        return False
+
+    def _may_ask(self, seq: int, keys: Sequence[bytes]) -> bool:
+        """Whether the sender may ask these keys; if not, refuse the request."""
+        if self._role is Role.NODE or self._sender is None:
+            return True
+        reason = self._desk.foreign(self._sender.who[0], keys)
+        if reason is None:
+            return True
+        self._desk.refused("not_permitted")
+        self.send(Refused(seq, ErrorCode.NOT_PERMITTED, reason))
         return False
 
     def _refuse(self, code: ErrorCode, reason: str) -> None:

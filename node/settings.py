@@ -75,6 +75,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Most connections of clients from one IPv4 address or IPv6 /64 network."""
     max_connections_per_token: int = 2048
     """Most connections of clients with the same token."""
+    max_bytes: int = 0
+    """Most bytes of counters, and as many of copies; 0 for 512 a key, at least 64 MiB."""
     forward_timeout: float = 0.4
     """How long a peer may take to answer a forwarded check."""
     drain_timeout: float = 5.0
@@ -233,6 +235,10 @@ def _validate(settings: NodeSettings) -> None:
             raise ConfigError(f"{name} must be at least 1, got {getattr(settings, name)}; raise it")
     if settings.max_keys < 1:
         raise ConfigError("max_keys must be at least 1")
+    if settings.max_bytes < 0:
+        raise ConfigError(
+            f"max_bytes must be 0 or more, got {settings.max_bytes}; leave it out for 512 a key"
+        )
     if settings.advertise:
         _address_of("advertise", settings.advertise)
     _validate_texts(settings)

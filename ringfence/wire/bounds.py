@@ -30,8 +30,8 @@ MAX_KEYS = 4096
 """Most keys in one `Request`; it has at least one."""
 MIN_KEY = 8
 """Fewest bytes in a key."""
-MAX_KEY = 1024
-"""Most bytes in a key."""
+MAX_KEY = 128
+"""Most bytes in a key: clients put a digest in the place of longer values."""
 MAX_COST = 1 << 53
 """Most units that one check asks for: the largest count that every JSON reader keeps exact."""
 MAX_DEADLINE_MS = 60_000
