@@ -7,22 +7,29 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hmac import compare_digest, digest
 from pathlib import Path
 
 import msgspec
 
 from node.complaints import in_plain_words
 from ringfence.errors import ConfigError
-from ringfence.wire import Hello, Role, matches, node_proof, proves
+from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
-__all__ = ["Access", "KeyDir", "Scope", "load_access"]
+__all__ = ["Access", "KeyDir", "Scope", "load_access", "proof_in"]
+
+
+_RESET_CONTEXT = b"ringfence stateless reset\x00"
+"""Keeps this use of the cluster key apart from every other one."""
 
 
 class Scope(StrEnum):
     """What a token lets its bearer do."""
 
     CHECK = "check"
-    """Check, peek, refund; read rules and members."""
+    """Check, peek, give back what this token was charged; read rules and members."""
+    REFUND = "refund"
+    """Give back units of any key, whoever was charged."""
     RESET = "reset"
     """Forget counters."""
     OBSERVE = "observe"
@@ -34,6 +41,7 @@ class Scope(StrEnum):
 class _TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     scopes: list[Scope]
+    domains: list[str] | None = None
 
 
 class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,27 +99,48 @@ class Access:
     """Its name: nodes of other clusters prove nothing here, even with the same key."""
     tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
     """Per token name, the digest of its secret and its scopes."""
+    domains: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Per token name, the domains whose rules it may ask, where it may not ask all."""
     is_open: bool = False
     """No keys at all: loopback only."""
 
-    def scopes_of(self, hello: Hello) -> frozenset[Scope] | None:
-        """Tell what the sender of a hello may do; None when it is not who it says."""
-        if hello.role is Role.NODE:
-            known = any(
-                [
-                    proves(key, hello.name, hello.credential, self.cluster)
-                    for key in self.cluster_keys
-                ]
-            )
+    def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
+        """Tell what the sender of a hello may do; None when it is not who it says.
+
+        `binding` is the secret of the connection that the hello came on.
+        """
+        return self.scopes_now(hello.role, hello.name, proof_in(hello), binding)
+
+    def scopes_now(
+        self, role: Role, name: str, proof: bytes, binding: bytes
+    ) -> frozenset[Scope] | None:
+        """Scopes of a caller by what `proof_in` kept of its hello; None when it has none."""
+        if role is Role.NODE:
+            keys = self.cluster_keys
+            known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
-        digest, scopes = self.tokens.get(hello.name, (bytes(32), frozenset()))
-        return scopes if matches(hello.credential, digest) and scopes else None
+        known_digest, scopes = self.tokens.get(name, (bytes(32), frozenset()))
+        return scopes if compare_digest(proof, known_digest) and scopes else None
 
-    def proof_of(self, name: str) -> bytes:
-        """What a node called `name` shows its peers."""
-        return node_proof(self.cluster_keys[0], name, self.cluster)
+    def reset_secret(self, name: str) -> bytes:
+        """Key of the stateless resets of the node `name`; empty without keys.
+
+        Nodes that shared one could be made to end each other's connections (RFC 9000, 21.11).
+        """
+        if self.is_open:
+            return b""
+        return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
+
+    def proof_of(self, name: str, binding: bytes = b"") -> bytes:
+        """What a node called `name` shows a peer on the connection with this `binding`."""
+        return node_proof(self.cluster_keys[0], name, self.cluster, binding)
+
+
+def proof_in(hello: Hello) -> bytes:
+    """What a node may keep of a credential: a node's proof, but only the digest of a token."""
+    return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 
 def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
@@ -142,6 +171,11 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
             name: (_digest_of(record), frozenset(record.scopes))
             for name, record in told.tokens.items()
         }
+        domains = {
+            name: frozenset(record.domains)
+            for name, record in told.tokens.items()
+            if record.domains is not None
+        }
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"{keys.tokens}: {in_plain_words(error, known=', '.join(Scope))}; "
@@ -151,11 +185,11 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
         raise ConfigError(
             f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
         ) from error
-    return Access(cluster_keys, cluster, tokens)
+    return Access(cluster_keys, cluster, tokens, domains)
 
 
 def _digest_of(record: _TokenRecord) -> bytes:
-    digest = bytes.fromhex(record.digest)
-    if len(digest) != 32:
-        raise ValueError(f"a digest has 32 bytes, not {len(digest)}")
-    return digest
+    token = bytes.fromhex(record.digest)
+    if len(token) != 32:
+        raise ValueError(f"a digest has 32 bytes, not {len(token)}")
+    return token

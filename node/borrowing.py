@@ -4,6 +4,7 @@ Each part is counted by its own data center alone, so all parts together never e
 whoever asks; and what one data center does not need, another one may use.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
@@ -55,12 +56,13 @@ class Borrowing:
         A group of several checks stays as it was decided: it is charged in one place or not at all.
         """
         numbers = batch.group_numbers()
+        sizes = Counter(numbers)
         short = [
             row
             for row, key in enumerate(batch.keys)
             if verdicts.outcomes.codes[row] == Code.DENIED
             and key[:8] in self.rules
-            and numbers.count(numbers[row]) == 1
+            and sizes[numbers[row]] == 1
         ]
         for datacenter, ring in self.rings.items():
             now = self._clock()

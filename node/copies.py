@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from itertools import islice
 
 from hashring import NodeId, shard_of
+from node.ledger import rests_within
 from ringfence.limiter import Limit, Snapshot
+from ringfence.limiter.engine import BYTES_PER_KEY, LEAST_BYTES
 
 __all__ = ["Copies"]
 
+_ROW_BYTES = 300
+_NUMBER_BYTES = 40
+"""Of an integer in a list."""
 _LOOK_AT = 64
 """Shards that one call of `expire` looks at."""
 
@@ -25,12 +30,23 @@ class _Row:
     at: int
     """When it came: the durations in `state` count from here."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes with its key, roughly."""
+        numbers = len(self.state) + sum(map(len, self.heard.values()))
+        return _ROW_BYTES + _NUMBER_BYTES * numbers
+
 
 class Copies:
-    """Copies by shard and key, `most` keys in all; the shard heard of least lately goes first."""
+    """Copies by shard and key; of too many, the shard heard of least lately goes first.
 
-    def __init__(self, most: int) -> None:
+    There are at most `most` keys and `most_bytes` bytes, by default as many as an engine has.
+    """
+
+    def __init__(self, most: int, most_bytes: int | None = None) -> None:
         self._most = most
+        self._most_bytes = most_bytes or max(LEAST_BYTES, BYTES_PER_KEY * most)
+        self._bytes = 0
         self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
         self._senders: dict[int, NodeId] = {}
         self._size = 0
@@ -48,14 +64,16 @@ class Copies:
             self._senders[shard] = sender
             rows = self._shards.setdefault(shard, {})
             self._shards.move_to_end(shard)
-            self._size -= rows.pop(key, None) is not None
+            self._dropped(rows.pop(key, None))
             if counts.states[at]:
                 heard = counts.heard[at] if counts.heard else {}
-                rows[key] = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
+                row = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
+                rows[key] = row
                 self._size += 1
+                self._bytes += row.size
             elif not rows:
                 self._forget(shard)
-        while self._size > self._most:
+        while self._size > self._most or self._bytes > self._most_bytes:
             self._forget(next(iter(self._shards)))
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
@@ -88,22 +106,19 @@ class Copies:
         """Look at the shards heard of least lately, and drop what has rested since it came."""
         for shard in list(islice(self._shards, _LOOK_AT)):
             rows = self._shards[shard]
-            for key in [
-                key for key, row in rows.items() if now - row.at > _rests_within(row.limit)
-            ]:
-                del rows[key]
-                self._size -= 1
+            for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:
+                self._dropped(rows.pop(key))
             if rows:
                 self._shards.move_to_end(shard)
             else:
                 self._forget(shard)
 
     def _forget(self, shard: int) -> None:
-        self._size -= len(self._shards.pop(shard, {}))
+        for row in self._shards.pop(shard, {}).values():
+            self._dropped(row)
         self._senders.pop(shard, None)
 
-
-def _rests_within(limit: Limit) -> int:
-    """Find a time in ns after which nothing of any counter under this limit is left."""
-    windows = 2 * limit.period_ns
-    return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))
+    def _dropped(self, row: _Row | None) -> None:
+        if row is not None:
+            self._size -= 1
+            self._bytes -= row.size

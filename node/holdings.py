@@ -84,6 +84,7 @@ class Holdings:
         begun: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
+        max_bytes: int | None = None,
         first_gift: int,
         decided_checks: DecidedChecks | None = None,
         least_parts: int = 1,
@@ -100,7 +101,7 @@ class Holdings:
         """Travels with the shards, so that a repeated check finds its outcome at their holder."""
         self.held = bytearray(SHARDS)
         """1 at the index of each shard that is counted here, else 0."""
-        self.copies = Copies(max_keys)
+        self.copies = Copies(max_keys, max_bytes)
         self.lender: Lender[Session] | None = None
         """Whoever knows what is lent of the keys counted here."""
         self._dirty: dict[bytes, None] = {}

@@ -64,6 +64,8 @@ class Lender(Generic[WhoT]):
         """Told of keys of which more is left than there was."""
         self.changed: Callable[[bytes], None] | None = None
         """Told of keys of which another part is lent or spent than before."""
+        self.settled: Callable[[WhoT, bytes, int], None] | None = None
+        """Told of units that a borrower was charged."""
         self._engine = engine
         self._rule_of = rule_of
         self._recall = recall
@@ -161,7 +163,7 @@ class Lender(Generic[WhoT]):
                 self._close(number)
                 used = min(spent, lease.units)
                 if used:
-                    self._engine.charge([lease.key], [used], [0], now)
+                    self._charge(lease, used, 0, now)
                 if used < lease.units and self.freed is not None:
                     self.freed([lease.key])
 
@@ -187,7 +189,7 @@ class Lender(Generic[WhoT]):
         for key in gone:
             for number, lease in list(self._of_key[key].items()):
                 self._close(number)
-                self._engine.charge([key], [lease.units], [0], now)
+                self._charge(lease, lease.units, 0, now)
         return gone
 
     def expire(self, now: int) -> None:
@@ -197,7 +199,12 @@ class Lender(Generic[WhoT]):
             lease = self._leases.get(number)
             if lease is not None:
                 self._close(number)
-                self._engine.charge([lease.key], [lease.units], [now - until], now)
+                self._charge(lease, lease.units, now - until, now)
+
+    def _charge(self, lease: _Lease[WhoT], units: int, age_ns: int, now: int) -> None:
+        self._engine.charge([lease.key], [units], [age_ns], now)
+        if self.settled is not None:
+            self.settled(lease.who, lease.key, units)
 
     def _leases_of(self, key: bytes) -> Sequence[_Lease[WhoT]]:
         return [*self._of_key.get(key, {}).values()]

@@ -22,15 +22,18 @@ from gossip.clock import ClusterClock
 from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
+from node.carried import overrule, oversized
 from node.counters import Counters
 from node.decided_checks import DecidedChecks
 from node.deciding import Deciding, NodeRoutes
 from node.gossiping import Gossiping
 from node.handoff import Handoff
 from node.holdings import Holdings
+from node.ledger import Ledger
 from node.lending import Lender
 from node.measures import Measures
 from node.peers import Peers, member_of
+from node.places import Places
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
 from node.session import Session
@@ -38,6 +41,7 @@ from node.settings import NodeSettings
 from node.stall_recovery import STALLED_NS, StallRecovery
 from node.streaming import Streaming, as_snapshot
 from node.times import ClusterTime, ProbeStamps
+from node.unsent import Unsent
 from node.watchers import Watchers
 from node.worldwide import Worldwide
 from ringfence.client.batch import Batch, Verdicts
@@ -48,6 +52,7 @@ from ringfence.client.link import Link, LinkSettings
 from ringfence.client.link_call import call, counters_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
+from ringfence.limiter import Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
@@ -111,10 +116,12 @@ class Node:
     """
 
     _seal: Seal | None = None
-    _gossiping: Gossiping | None = None
+    _packed_rules: PackedRules | None = None
+    _began: float | None = None
     _peers: Peers | None = None
+    _gossiping: Gossiping | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - a few lines for each part
         self,
         settings: NodeSettings,
         access: Access,
@@ -130,12 +137,10 @@ class Node:
         self._settings = settings
         self._access = access
         self._rules = rules
-        self._packed_rules: PackedRules | None = None
         self._random = random
         self._cluster_clock = ClusterClock()
         self._host_clock = clock
         self._clock = ClusterTime(clock, self._cluster_clock)
-        self._began: float | None = None
         now = clock.now()
         host, port = settings.advertise_at
         self._membership = Membership(
@@ -166,6 +171,7 @@ class Node:
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
         self._engine = new_engine(
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_lease=max(1, now),
             secret=random.randbytes(16),
             keeps_keys=True,
@@ -180,6 +186,7 @@ class Node:
             lambda keys: self._worldwide.came(keys),  # noqa: PLW0108 - it is made later
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
+            max_bytes=settings.max_bytes or None,
             first_gift=max(1, now),
             decided_checks=self._decided_checks,
             least_parts=least_parts,
@@ -233,7 +240,12 @@ class Node:
         self._lender.changed = self._holdings.touch
         self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
+        self._lender.settled = lambda session, key, units: session.spent(key, units)
+        self._ledgers: dict[str, Ledger] = {}
+        """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
+        self._unsent: Unsent[Session] = Unsent(Session.give_up)
+        self._places: Places[Session] = Places(settings.places)
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -263,10 +275,12 @@ class Node:
         """
         self._transport = transport
         self._began = transport.now()
-        hello = Hello(Role.NODE, self.name, self._access.proof_of(self.name), 0)
+        hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout
         links = LinkSettings(answer_timeout=patience, slow_timeout=2 * patience)
-        self._peers = Peers(transport, hello, links, self, self._random, lambda: self._view.hash)
+        self._peers = Peers(
+            transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
+        )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
         self._gossiping = Gossiping(
             self._membership,
@@ -339,6 +353,10 @@ class Node:
             return _TooEarly(self.name)
         session = Session(self, self._transport, connection)
         self._sessions[id(session)] = session
+        oldest = self._places.arrived(session, connection.address[0])
+        if oldest is not None:
+            self.refused("stranger_replaced")
+            oldest.close(ErrorCode.OVERLOADED, "no hello came before other connections did")
         return session
 
     def change_rules(self, rules: RuleSet) -> None:
@@ -358,10 +376,16 @@ class Node:
             self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
-        """Take other keys and tokens; connections that stand stay."""
+        """Put other keys and tokens in force, for connections that stand as well."""
         self._access = access
+        for session in list(self._sessions.values()):
+            session.recheck(access)
         if self._seal is not None:  # Else `run` makes one of these.
             self._seal.change_keys(access.cluster_keys)
+
+    def _prove(self, connection: Connection) -> bytes:
+        """The credential of this node on one connection to a peer, by the key now in use."""
+        return self._access.proof_of(self.name, connection.binding)
 
     def _uptime(self) -> int:
         """Nanoseconds that the node has run: membership counts its timers by them."""
@@ -507,9 +531,9 @@ class Node:
 
     # -- what a session asks -------------------------------------------------------------------
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
         """Tell what the sender of a hello may do."""
-        scopes = self._access.scopes_of(hello)
+        scopes = self._access.scopes_of(hello, binding)
         if scopes is None:
             self._refusal_log.tell(hello, address, self._clock.now())
         return scopes
@@ -518,10 +542,40 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.name, hello.session)
 
-    def welcome(self) -> Welcome | Refused:
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self._clock.now, self._limit_of)
+        return self._ledgers[name]
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+        domains = self._access.domains.get(name)
+        if domains is None:
+            return None
+        for number in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
+            rule = self._rules.by_id(number)
+            if rule is None or rule.domain not in domains:
+                where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
+                return (
+                    f"the token {name!r} must ask rules of {', '.join(sorted(domains))}, "
+                    f"got {where}; add the domain to its domains in tokens.toml"
+                )
+        return None
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
+        if units:
+            self.counters.add("refused_refunds", units)
+
+    def welcome(self, session: Session, hello: Hello) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
+        if hello.role is Role.NODE:
+            self._places.take_member(session)
+        elif (reason := self._places.take_client(session, hello.name)) is not None:
+            return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
@@ -535,6 +589,14 @@ class Node:
                 held_up_ns // 1_000_000,
             )
             self.counters.add("stalls")
+        if batch.limits:
+            refusal = oversized(request.seq, batch)
+            if refusal is not None:
+                self.refused("oversized_limit")
+                return refusal
+            overruled = overrule(batch, self._counts_by_rule)
+            if overruled:
+                self.counters.add("overruled_limits", overruled)
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -577,6 +639,8 @@ class Node:
             measures.forwarded_ns.add(measures.stopwatch() - began)
         sender.remember(request.seq, payload)
         session = sender.session
+        if verdicts is not None:
+            sender.note(batch, verdicts)
         if session is not None and self._transport is not None:
             session.send_payload(payload)
             if verdicts is not None:
@@ -745,6 +809,7 @@ class Node:
             dict(counters)
             | {
                 "connections": len(self._sessions),
+                "unsent_bytes": self._unsent.total,
                 "copied_keys": len(self._holdings.copies),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
@@ -759,6 +824,10 @@ class Node:
         """Count a refusal by its cause."""
         self.counters.add(f"refused_{cause}")
 
+    def sent(self, session: Session, size: int) -> None:
+        """Note a message on the way; sessions that do not read may be given up."""
+        self._unsent.sent(session, size)
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
         self.counters.add("repeated")
@@ -766,6 +835,8 @@ class Node:
     def left(self, session: Session) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
+        self._unsent.left(session)
+        self._places.left(session)
         self._watchers.left(session)
         self._idle.set()
 
@@ -845,8 +916,16 @@ class Node:
         link = self._link_to(NodeId(name))
         return None if link is None else await counters_of(link)
 
+    def _counts_by_rule(self, rule_id: int) -> bool:
+        rule = self._rules.by_id(rule_id)
+        return rule is not None and rule.limit is not None
+
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+    def _limit_of(self, key: bytes) -> Limit | None:
+        rule = self._rules.by_id(int.from_bytes(key[:8], "big"))
+        return None if rule is None else rule.limit
 
     def _period_of(self, key: bytes) -> int:
         rule = self._rules.by_id(int.from_bytes(key[:8], "big"))

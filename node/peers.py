@@ -10,7 +10,7 @@ from random import Random
 
 from gossip import Record, Status
 from hashring import Member, NodeId
-from ringfence.client.link import Link, LinkListener, LinkSettings
+from ringfence.client.link import Link, LinkListener, LinkSettings, Prove
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Hello
 
@@ -30,6 +30,7 @@ class Peers:
         self,
         transport: Transport,
         hello: Hello,
+        prove: Prove,
         settings: LinkSettings,
         listener: LinkListener,
         random: Random,
@@ -37,6 +38,7 @@ class Peers:
     ) -> None:
         self._transport = transport
         self._hello = hello
+        self._prove = prove
         self._settings = settings
         self._bulk_settings = replace(settings, answer_timeout=_BULK_TIMEOUT)
         self._listener = listener
@@ -115,6 +117,7 @@ class Peers:
             self._listener,
             self._random,
             self._view,
+            prove=self._prove,
         )
 
 

@@ -7,6 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from node.ledger import Ledger
+from ringfence.client.batch import Batch, Verdicts
+from ringfence.wire import Op
+
 __all__ = ["Sender", "Senders"]
 
 _REMEMBERED = 512
@@ -28,6 +32,8 @@ class Sender(Generic[SessionT]):
         self.who = who
         self.size = 0
         """Bytes of the answers that are kept."""
+        self.ledger: Ledger | None = None
+        """What its token was charged; None when it may give back anything."""
         self._senders = senders
         self._answers: OrderedDict[int, tuple[bytes | None, int]] = OrderedDict()
         """By number of the request: its answer, if any yet, and when that was given."""
@@ -56,6 +62,11 @@ class Sender(Generic[SessionT]):
             _, (forgotten, _) = self._answers.popitem(last=False)
             self.size -= len(forgotten or b"")
         self._senders.grew(self, self.size - before)
+
+    def note(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Note what the sender was charged, as a bound of what it may give back."""
+        if self.ledger is not None and batch.op is Op.CHECK:
+            self.ledger.charged(batch, verdicts)
 
     def forget(self) -> None:
         """Forget all answers."""

@@ -22,6 +22,7 @@ from ringfence.client.clock import SystemClock
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
 from ringfence.transport.authority import self_signed
+from ringfence.transport.settings import Settings as TransportSettings
 from ringfence.transport.tls import ClientTls, ServerTls, load_client_tls, load_server_tls
 from ringfence.transport.udp_trio import TrioUdp
 
@@ -57,6 +58,8 @@ async def serve(
             on_bug=_log_bug,
             client=_client_tls(keys),
             server=_server_tls(keys),
+            settings=_transport_settings(settings),
+            reset_secret=access.reset_secret(settings.name),
             accept=node.accept,
         )
         resolve = Discovery(settings.join).resolve if settings.join else None
@@ -153,6 +156,16 @@ async def _follow(
 
 def _log_bug(error: BaseException) -> None:
     logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
+
+
+def _transport_settings(settings: NodeSettings) -> TransportSettings:
+    usual = TransportSettings()
+    most = settings.max_connections
+    return TransportSettings(
+        max_connections=most,
+        max_half_open=min(usual.max_half_open, most),
+        retry_above=min(usual.retry_above, most),
+    )
 
 
 def _server_tls(keys: KeyDir | None) -> ServerTls:

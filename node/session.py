@@ -4,13 +4,20 @@ Decides what the other side may ask, and answers each frame it sends. Deciding a
 the `Desk`'s; bytes that break the protocol end this connection and nothing else.
 """
 
+import logging
+from collections.abc import Sequence
 from typing import Protocol
 
-from node.access import Scope
+from node.access import Access, Scope, proof_in
+from node.ledger import Ledger
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
+from ringfence.errors import LocalProtocolError
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
+    MAX_ARRAYS,
+    MAX_HELLO,
+    MAX_MESSAGE,
     Answer,
     AskLeave,
     AskMembers,
@@ -52,6 +59,8 @@ from ringfence.wire import (
 
 __all__ = ["Desk", "Session"]
 
+logger = logging.getLogger("ringfence.node")
+
 _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
 _MOST_UNSENT = 4 << 20
@@ -62,14 +71,26 @@ _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 class Desk(Protocol):
     """What a session needs of its node."""
 
-    def admit(self, hello: Hello, address: Address) -> frozenset[Scope] | None:
-        """Tell what the sender, who is at `address`, may do; None to turn it away."""
+    def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
+        """Tell what the sender, who is at `address`, may do; None to turn it away.
+
+        `binding` is the secret of its connection.
+        """
 
     def sender(self, hello: Hello) -> "Sender[Session]":
         """The memory kept for a sender, across its connections."""
 
-    def welcome(self) -> Welcome | Refused:
-        """The answer to a good hello; a refusal when the node is leaving."""
+    def ledger(self, name: str) -> Ledger:
+        """The charges of a token, which bound what it may give back."""
+
+    def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
+        """Why a token may not ask these keys; None when it may."""
+
+    def cut(self, units: int) -> None:
+        """Count units that a client may not give back."""
+
+    def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
+        """The answer to a good hello; a refusal when the node is leaving or full."""
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide now, refuse, or return None when the batch must be forwarded."""
@@ -116,6 +137,9 @@ class Desk(Protocol):
     def refused(self, cause: str) -> None:
         """Count a refusal."""
 
+    def sent(self, session: "Session", size: int) -> None:
+        """Note a message of `size` bytes on the way; sessions that do not read may be given up."""
+
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
 
@@ -134,6 +158,9 @@ class Session:
         self._role: Role | None = None
         self._sender: Sender[Session] | None = None
         """Known once it has said hello."""
+        self._proof = b""
+        """What is kept of its credential, to check it again after a change."""
+        self._binding = b""
         self._hello_timer: Timer | None = None
 
     def on_open(self, connection: Connection) -> None:
@@ -146,7 +173,9 @@ class Session:
     def on_message(self, payload: bytes) -> None:
         """Answer one frame."""
         try:
-            message = decode(payload)
+            limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
+            arrays = None if self._role is Role.NODE else MAX_ARRAYS
+            message = decode(payload, limit=limit, maps=False, arrays=arrays)
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:
@@ -167,12 +196,43 @@ class Session:
         """Send an encoded message; a peer that leaves too much unread is let go."""
         self._connection.send(payload)
         if self._connection.unsent > _MOST_UNSENT:
-            self._desk.refused("slow_reader")
-            self._close(ErrorCode.OVERLOADED, "answers are not being read")
+            self.give_up()
+        else:
+            self._desk.sent(self, len(payload))
+
+    def give_up(self) -> None:
+        """Close a connection whose peer does not read."""
+        self._desk.refused("slow_reader")
+        self._close(ErrorCode.OVERLOADED, "answers are not being read")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not acknowledged."""
+        return self._connection.unsent
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the peer has proved to be a node of the cluster."""
+        return self._role is Role.NODE
+
+    def spent(self, key: bytes, units: int) -> None:
+        """Note units that this client has spent from a lease."""
+        if self._sender is not None and self._sender.ledger is not None:
+            self._sender.ledger.spent(key, units)
 
     def close(self, code: ErrorCode, reason: str) -> None:
         """End the connection from this side."""
         self._close(code, reason)
+
+    def recheck(self, access: Access) -> None:
+        """Apply changed keys and tokens; a caller whose credential is gone is disconnected."""
+        if self._role is None or self._sender is None:
+            return
+        scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
+        if scopes is None:
+            self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
+        else:
+            self._set_scopes(self._sender, scopes)
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:
@@ -199,7 +259,7 @@ class Session:
                     self._desk.listen(self)
                 self.send(Done(seq))
             case Borrow(seq):
-                if self._may(seq, Scope.CHECK):
+                if self._may(seq, Scope.CHECK) and self._may_ask(seq, [message.key]):
                     self.send(self._desk.lend(self, message))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
@@ -230,7 +290,8 @@ class Session:
                 self._refuse(ErrorCode.BAD_MESSAGE, f"nobody asked for a {kind}")
 
     def _greet(self, hello: Hello) -> None:
-        scopes = self._desk.admit(hello, self._connection.address)
+        binding = self._connection.binding
+        scopes = self._desk.admit(hello, self._connection.address, binding)
         if scopes is None:
             what = "cluster key" if hello.role is Role.NODE else "token"
             self._refuse(
@@ -238,16 +299,24 @@ class Session:
                 f"the {what} shown by {hello.name!r} is not one this node knows",
             )
             return
-        welcome = self._desk.welcome()
+        welcome = self._desk.welcome(self, hello)
         if isinstance(welcome, Refused):
             self._refuse(ErrorCode(welcome.code), welcome.reason)
             return
         if self._hello_timer is not None:
             self._hello_timer.cancel()
-        self._role, self._scopes = hello.role, scopes
+        self._role = hello.role
+        self._proof, self._binding = proof_in(hello), binding
         self._sender = self._desk.sender(hello)
         self._sender.session = self
+        self._set_scopes(self._sender, scopes)
         self.send(welcome)
+
+    def _set_scopes(self, sender: "Sender[Session]", scopes: frozenset[Scope]) -> None:
+        """Grant these scopes; without the scope `refund`, a ledger bounds what is given back."""
+        self._scopes = scopes
+        is_bounded = self._role is Role.CLIENT and Scope.REFUND not in scopes
+        sender.ledger = self._desk.ledger(sender.who[0]) if is_bounded else None
 
     def _ask(self, request: Request, sender: "Sender[Session]") -> None:
         seq = request.seq
@@ -256,6 +325,8 @@ class Session:
             return
         if request.hops and self._role is not Role.NODE:
             self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
+            return
+        if not self._may_ask(seq, request.keys):
             return
         if sender.has_asked(seq):
             answer = sender.answer_to(seq)
@@ -278,6 +349,8 @@ class Session:
         is_first_ask = request.op is Op.CHECK and not request.ids
         if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
             batch.ids = _ids(sender.who[1], seq, len(batch))
+        if request.op is Op.REFUND and sender.ledger is not None:
+            self._desk.cut(sender.ledger.bound(batch))
         verdicts = self._desk.decide(request, batch)
         if verdicts is None:
             if is_first_ask:
@@ -287,10 +360,20 @@ class Session:
         elif isinstance(verdicts, Refused):
             self.send(verdicts)
         else:
-            payload = encode(self._desk.answer(request, verdicts))
+            payload = self._encoded(self._desk.answer(request, verdicts))
             sender.remember(seq, payload)
             self.send_payload(payload)
+            sender.note(batch, verdicts)
             self._desk.denied(self, batch, verdicts)
+
+    def _encoded(self, answer: Answer) -> bytes:
+        """Encode an answer; refuse its request alone when the codec has no place for it."""
+        try:
+            return encode(answer)
+        except LocalProtocolError:
+            logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
+            self._desk.refused("internal")
+            return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""
@@ -300,6 +383,17 @@ class Session:
         self.send(
             Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
         )
+        return False
+
+    def _may_ask(self, seq: int, keys: Sequence[bytes]) -> bool:
+        """Whether the sender may ask these keys; if not, refuse the request."""
+        if self._role is Role.NODE or self._sender is None:
+            return True
+        reason = self._desk.foreign(self._sender.who[0], keys)
+        if reason is None:
+            return True
+        self._desk.refused("not_permitted")
+        self.send(Refused(seq, ErrorCode.NOT_PERMITTED, reason))
         return False
 
     def _refuse(self, code: ErrorCode, reason: str) -> None:

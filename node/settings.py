@@ -19,6 +19,7 @@ import msgspec
 from hashring import Member, NodeId
 from node.complaints import in_plain_words
 from node.discovery import from_environment, parse_seed
+from node.places import Limits
 from ringfence.client.url import DEFAULT_PORT, parse_address
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
@@ -67,6 +68,15 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Let several rule files share a domain."""
     max_keys: int = 1_000_000
     """Most counters kept; then those that lose the least are dropped."""
+    max_connections: int = 4096
+    """Most connections that come in. Three quarters of them are for clients and an eighth for
+    connections without a hello so far; the rest is kept for members."""
+    max_connections_per_address: int = 1024
+    """Most connections of clients from one IPv4 address or IPv6 /64 network."""
+    max_connections_per_token: int = 2048
+    """Most connections of clients with the same token."""
+    max_bytes: int = 0
+    """Most bytes of counters, and as many of copies; 0 for 512 a key, at least 64 MiB."""
     forward_timeout: float = 0.4
     """How long a peer may take to answer a forwarded check."""
     drain_timeout: float = 5.0
@@ -95,6 +105,13 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     def is_beyond_loopback(self) -> bool:
         """Whether others than this host can reach the node."""
         return not _is_loopback(self.listen_at[0])
+
+    @property
+    def places(self) -> Limits:
+        """Who may hold how many connections."""
+        return Limits.of(
+            self.max_connections, self.max_connections_per_address, self.max_connections_per_token
+        )
 
     @property
     def member(self) -> Member:
@@ -201,7 +218,7 @@ def _completed(settings: NodeSettings, environment: Mapping[str, str]) -> NodeSe
     return msgspec.structs.replace(settings, name=name, advertise=advertise)
 
 
-def _validate(settings: NodeSettings) -> None:
+def _validate(settings: NodeSettings) -> None:  # noqa: PLR0912 - one branch per setting
     for name in ("forward_timeout", "drain_timeout"):
         if not 0 < getattr(settings, name) <= 60:
             raise ConfigError(f"{name} must be above 0 and at most 60 seconds")
@@ -209,8 +226,19 @@ def _validate(settings: NodeSettings) -> None:
         raise ConfigError("reload_interval must be from 0 to 3600 seconds")
     if not 1 <= settings.processes <= MOST_PROCESSES:
         raise ConfigError(f"processes must be from 1 to {MOST_PROCESSES}")
+    if settings.max_connections < 16:
+        raise ConfigError(
+            f"max_connections must be at least 16, got {settings.max_connections}; raise it"
+        )
+    for name in ("max_connections_per_address", "max_connections_per_token"):
+        if getattr(settings, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(settings, name)}; raise it")
     if settings.max_keys < 1:
         raise ConfigError("max_keys must be at least 1")
+    if settings.max_bytes < 0:
+        raise ConfigError(
+            f"max_bytes must be 0 or more, got {settings.max_bytes}; leave it out for 512 a key"
+        )
     if settings.advertise:
         _address_of("advertise", settings.advertise)
     _validate_texts(settings)

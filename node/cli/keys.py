@@ -30,7 +30,7 @@ def keys() -> None:
     "tokens",
     multiple=True,
     metavar="NAME:SCOPE,SCOPE",
-    help="A client's token; scopes are check, reset, observe, admin. "
+    help="A client's token; scopes are check, refund, reset, observe, admin. "
     f"Repeatable; {' and '.join(_DEFAULT_TOKENS)} when absent.",
 )
 @click.option("--days", default=825, show_default=True, type=click.IntRange(1, 3650))

@@ -55,7 +55,12 @@ def chosen_engine() -> EngineChoice:
 
 
 def new_engine(
-    *, max_keys: int, first_lease: int = 1, secret: bytes | None = None, keeps_keys: bool = False
+    *,
+    max_keys: int,
+    max_bytes: int | None = None,
+    first_lease: int = 1,
+    secret: bytes | None = None,
+    keeps_keys: bool = False,
 ) -> Engine:
     """Make an engine of the chosen kind.
 
@@ -64,6 +69,6 @@ def new_engine(
     listed. Raises `ConfigError`.
     """
     if not chosen_engine().is_compiled:
-        return Engine(max_keys=max_keys, first_lease=first_lease)
+        return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease)
     tables = compiled_tables(secret or secrets.token_bytes(SECRET_BYTES), keeps_keys=keeps_keys)
-    return Engine(max_keys=max_keys, first_lease=first_lease, tables=tables)
+    return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease, tables=tables)

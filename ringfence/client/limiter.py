@@ -28,7 +28,7 @@ from ringfence.client.question import Question, charged
 from ringfence.client.rows import decisions as decisions_of
 from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
-from ringfence.limiter import Algorithm, Code, Limit, Outcomes
+from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.wire import Op, Source
 
@@ -553,11 +553,18 @@ def _again(found: Sequence[Match | None], before: Decision, op: Op) -> list[Matc
     was unknown, since the rest was given back.
     """
     return [
-        Match(match.rule.as_carried(), match.key, match.metric, match.cost)
+        Match(_portable(match.rule), match.key, match.metric, match.cost)
         if match is not None and (op is not Op.REFUND or status.is_unknown)
         else None
         for match, status in zip(found, before.statuses, strict=True)
     ]
+
+
+def _portable(rule: Rule) -> Rule:
+    """Have the limit come with the check, if nodes take such a limit."""
+    if rule.limit is not None and rule.limit.slots > MAX_CARRIED_SLOTS:
+        return rule
+    return rule.as_carried()
 
 
 def _joined(before: Decision, after: Decision) -> Decision:

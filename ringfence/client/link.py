@@ -10,10 +10,11 @@ Decides when frames leave and what becomes of the connection; what is in them is
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ringfence.client.asks import Ask
 from ringfence.client.batch import Batch
@@ -42,7 +43,10 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings"]
+__all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings", "Prove"]
+
+Prove: TypeAlias = Callable[[Connection], bytes]
+"""Makes the credential of a hello for one connection."""
 
 
 class LinkListener(Protocol):
@@ -81,8 +85,12 @@ class Link:
         random: Random,
         view: Callable[[], int],
         near: Near | None = None,
+        prove: Prove | None = None,
     ) -> None:
-        """`near`, when given, learns what this member denies, and borrows from it."""
+        """`near`, when given, learns what this member denies, and borrows from it.
+
+        `prove`, when given, makes the credential of the hello anew for each connection.
+        """
         self.address = address
         self.name = ""
         """The member's own name, once it has said welcome."""
@@ -107,6 +115,7 @@ class Link:
         self._timer_due = 0.0
         self._retry: Timer | None = None
         self._near = near
+        self._prove = prove
         self._listen_seq = 0
         """Number of the question whether the member tells us of denials that end early."""
         self._may_listen = near is not None
@@ -259,7 +268,10 @@ class Link:
 
     def on_open(self, connection: Connection) -> None:
         """Say hello as soon as the path is encrypted."""
-        connection.send(encode(self._hello))
+        hello = self._hello
+        if self._prove is not None:
+            hello = replace(hello, credential=self._prove(connection))
+        connection.send(encode(hello))
         self._transport.call_at(
             self._transport.now() + self._settings.welcome_timeout,
             partial(self._insist_on_welcome, connection),
@@ -471,4 +483,6 @@ class Link:
             self._transport.flush()
 
     def _error_of(self, code: int, reason: str) -> RingfenceError:
-        return error_of(code, reason, self.address, has_credential=bool(self._hello.credential))
+        return error_of(
+            code, reason, self.address, has_credential=bool(self._hello.credential or self._prove)
+        )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.errors import ConfigError
-from ringfence.limiter import Code, Limit
+from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit
 from ringfence.rules import Match, Rule
 from ringfence.wire import MAX_KEYS, Op
 
@@ -123,6 +123,11 @@ class Question:
                 batch.which.append(0)
                 continue
             if limit not in places:
+                if limit.slots > MAX_CARRIED_SLOTS:
+                    raise ConfigError(
+                        f"slots must be at most {MAX_CARRIED_SLOTS} in a limit that comes with a "
+                        f"check, got {limit.slots}; put this limit into the rules of the nodes"
+                    )
                 batch.limits.append(limit)
                 places[limit] = len(batch.limits)
             batch.which.append(places[limit])

@@ -79,7 +79,7 @@ class Api:
         self._routes = {
             "/v1/check": _Route(_POST, (Scope.CHECK,), self._check),
             "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.READ), self._peek),
-            "/v1/refund": _Route(_POST, (Scope.CHECK,), self._refund),
+            "/v1/refund": _Route(_POST, (Scope.REFUND,), self._refund),
             "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
             "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
             "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),

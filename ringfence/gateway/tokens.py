@@ -22,7 +22,9 @@ class Scope(StrEnum):
     """What a token lets its bearer do."""
 
     CHECK = "check"
-    """Spend, give back, wait, look, ask; what proxies need."""
+    """Spend, wait, look, ask; what proxies need."""
+    REFUND = "refund"
+    """Give back units of any key, whoever was charged."""
     READ = "observe"
     """Look without spending, read counters."""
     RESET = "reset"
@@ -31,6 +33,7 @@ class Scope(StrEnum):
 
 _MEANINGS = {
     "check": Scope.CHECK,
+    "refund": Scope.REFUND,
     "observe": Scope.READ,
     "reset": Scope.RESET,
     "read": Scope.READ,
@@ -42,6 +45,8 @@ _MEANINGS = {
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     scopes: list[str]
+    domains: list[str] | None = None
+    """Where it is given, the token has no scopes here: only nodes hold tokens to domains."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,4 +102,6 @@ def _read(name: str, record: _Record) -> tuple[bytes, frozenset[Scope]]:
     odd = [scope for scope in record.scopes if scope not in _MEANINGS]
     if odd:
         raise ValueError(f"token {name!r}: unknown scope {odd[0]!r}; known: {', '.join(_MEANINGS)}")
+    if record.domains is not None:
+        return digest, frozenset()
     return digest, frozenset([_MEANINGS[scope] for scope in record.scopes])

@@ -8,7 +8,14 @@ from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.limiter.engine import Engine, EngineRule
 from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.kinds import Tables
-from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, InvalidLimit, Limit
+from ringfence.limiter.limit import (
+    MAX_CARRIED_SLOTS,
+    NS_PER_SECOND,
+    Algorithm,
+    Calendar,
+    InvalidLimit,
+    Limit,
+)
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
@@ -18,6 +25,7 @@ __all__ = [
     "Algorithm",
     "Calendar",
     "InvalidLimit",
+    "MAX_CARRIED_SLOTS",
     "NS_PER_SECOND",
     "Code",
     "Outcome",

@@ -4,7 +4,7 @@ Which rule a request meets, and who owns its key, was decided before; the engine
 id from the first 8 bytes of the key and takes the rest for granted.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringfence.limiter.groups import (
@@ -19,13 +19,20 @@ from ringfence.limiter.groups import (
     spans,
 )
 from ringfence.limiter.kinds import ReferenceTables, Tables
-from ringfence.limiter.limit import Limit
+from ringfence.limiter.limit import MAX_CARRIED_SLOTS, Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
-__all__ = ["Engine", "EngineRule"]
+__all__ = ["BYTES_PER_KEY", "Engine", "EngineRule", "LEAST_BYTES"]
+
+BYTES_PER_KEY = 512
+"""Bytes that an engine has room for per key, unless it is told otherwise."""
+LEAST_BYTES = 64 << 20
+_FREED_PART = 16
+"""When there are too many bytes, one part of so many is freed, so that bytes are counted rarely."""
+_SLOT_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +55,45 @@ class _Kept:
 
 
 class Engine:
-    """The tables of one process, at most `max_keys` keys in all.
+    """The tables of one process, at most `max_keys` keys and `max_bytes` bytes in all.
 
     `limits` and `which` are those of a wire request: `which[i]` is 0 for the rule's own limit or
     1 + an index into `limits`; both are empty when no check carries a limit. A carried limit acts
     on the rule's own counters; when no rule has that id, on counters that all such checks share.
+
+    `max_bytes` bounds an estimate of the bytes of counters and keys. Without it there are
+    `BYTES_PER_KEY` for each of `max_keys`, at least `LEAST_BYTES`.
     """
 
     def __init__(
-        self, *, max_keys: int, first_lease: int = 1, tables: Tables | None = None
+        self,
+        *,
+        max_keys: int,
+        max_bytes: int | None = None,
+        first_lease: int = 1,
+        tables: Tables | None = None,
     ) -> None:
         if max_keys < 1:
             raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
         self._max_keys = max_keys
+        self._max_bytes = max_bytes or max(LEAST_BYTES, BYTES_PER_KEY * max_keys)
+        self._largest = _largest_entry(())
+        """Most bytes that a check adds."""
         self._first_lease = first_lease
         self._kind = tables or ReferenceTables()
         self._rules: dict[bytes, _Kept] = {}
         self._ruleless: Table | None = None
         self._frames = self._kind.frames(self._decide_group)
-        self._room = max_keys
-        """New keys that surely fit before the keys must be counted again."""
+        self._room = min(max_keys, self._max_bytes // self._largest)
+        """New keys that surely fit before keys and bytes must be counted again."""
 
     def __len__(self) -> int:
         return sum(map(len, self._tables()))
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes that the counters take with their keys, roughly; the rooms in tables aside."""
+        return sum([table.bytes_in_use for table in self._tables()])
 
     @property
     def evicted(self) -> int:
@@ -106,6 +129,8 @@ class Engine:
                 table = kept.table
                 table.change_limit(rule.limit, is_shared=rule.is_shared)
             self._rules[prefix] = _Kept(table, rule.vetoes)
+        self._largest = _largest_entry([rule.limit for rule in rules.values()])
+        self._room = min(self._room, 0)
         if self._frames is not None:
             self._frames.set_tables(
                 [(prefix, kept.table, kept.vetoes) for prefix, kept in self._rules.items()]
@@ -391,4 +416,27 @@ class Engine:
             return
         while (excess := len(self) - self._max_keys) > 0:
             max(self._tables(), key=len).evict(excess, now)
-        self._room = self._max_keys - len(self)
+        in_use = self.bytes_in_use
+        if in_use > self._max_bytes:
+            in_use = self._free(self._max_bytes - self._max_bytes // _FREED_PART, now)
+        self._room = min(self._max_keys - len(self), (self._max_bytes - in_use) // self._largest)
+
+    def _free(self, most: int, now: int) -> int:
+        """Evict keys until the counters take at most `most` bytes; return what they take then."""
+        while (in_use := self.bytes_in_use) > most:
+            fullest = max(self._tables(), key=_bytes_in_use)
+            before = len(fullest)
+            fullest.evict(max(1, before // _FREED_PART), now)
+            if len(fullest) == before:
+                break
+        return in_use
+
+
+def _bytes_in_use(table: Table) -> int:
+    return table.bytes_in_use
+
+
+def _largest_entry(limits: Iterable[Limit]) -> int:
+    """Most bytes that a check by one of these limits, or by a carried one, adds."""
+    slots = max([MAX_CARRIED_SLOTS, *(limit.slots for limit in limits)])
+    return BYTES_PER_KEY + _SLOT_BYTES * slots

@@ -4,9 +4,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-__all__ = ["Algorithm", "Calendar", "InvalidLimit", "Limit", "NS_PER_SECOND"]
+__all__ = [
+    "Algorithm",
+    "Calendar",
+    "InvalidLimit",
+    "Limit",
+    "MAX_CARRIED_SLOTS",
+    "NS_PER_SECOND",
+]
 
 NS_PER_SECOND = 1_000_000_000
+MAX_CARRIED_SLOTS = 60
+"""Most slots of a limit that comes with a check: a counter takes memory for each."""
 
 _LARGEST_AMOUNT = 2**53 - 1
 """Every integer up to here is exact in JSON and in any other language's numbers."""

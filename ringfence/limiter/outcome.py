@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
-__all__ = ["Code", "Outcome", "Outcomes"]
+__all__ = ["Code", "LONGEST_NS", "Outcome", "Outcomes"]
+
+LONGEST_NS: Final = 2**63 - 1
+"""Longest duration that an outcome states, 292 years: a longer one is cut to it."""
 
 
 class Code(IntEnum):
@@ -24,7 +28,7 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to one check; durations in nanoseconds from the check's `now`."""
+    """The answer to one check; durations in ns from the check's `now`, at most `LONGEST_NS`."""
 
     code: Code
     limit: int

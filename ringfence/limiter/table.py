@@ -1,8 +1,8 @@
 """The counters of one rule: which keys have one, under which scheme, and which go when it is full.
 
-The arithmetic of a check is the scheme's; rules and all-or-nothing groups are the engine's. Memory
-is bounded by the number of keys and needs no timer: each new key looks at the two entries that
-were looked at longest ago and drops those that are as new.
+The arithmetic of a check is the scheme's; rules and all-or-nothing groups are the engine's. The
+number of keys is bounded and the bytes they take are counted. Neither needs a timer: each new key
+looks at the two entries that were looked at longest ago and drops those that are as new.
 """
 
 from collections import OrderedDict
@@ -31,6 +31,8 @@ _LOOK_AT = 2
 """Entries a new key looks at: with two, rested entries leave faster than new ones come."""
 _SAMPLE = 8
 """Entries that one eviction chooses from."""
+_ENTRY_BYTES = 400
+"""Of a counter of a few numbers with its key of at most 128 bytes."""
 _PLAIN_BUCKET = 2
 """Numbers in the state of a bucket that nobody else pours into."""
 _CODES = tuple(Code)
@@ -55,11 +57,19 @@ class Table:
         self._lease_ids = LeaseIds(first_lease)
         self._counters: OrderedDict[bytes, Counter] = OrderedDict()
         """In the order in which the hand of the clock will look at them."""
+        self._extra: dict[bytes, int] = {}
+        """By key, the bytes of its counter beyond `_ENTRY_BYTES`, where there are any."""
+        self._extra_bytes = 0
         self._schemes: OrderedDict[Limit, Scheme] = OrderedDict()
         self._scheme = self._scheme_of(limit)
 
     def __len__(self) -> int:
         return len(self._counters)
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes that the counters take with their keys, roughly: what evicting keys gives back."""
+        return _ENTRY_BYTES * len(self._counters) + self._extra_bytes
 
     @property
     def limit(self) -> Limit:
@@ -103,8 +113,10 @@ class Table:
                 if counter.scheme is not scheme:
                     counter = scheme.adopt(counter, now)
                     if cost or scheme is own:  # A peek with a carried limit leaves no trace.
-                        self._counters[key] = counter
+                        self._put(key, counter)
                 row = counter.check(cost, now)
+                if scheme.grows:
+                    self._weigh(key)
             rows.append(row)
         return rows
 
@@ -154,7 +166,7 @@ class Table:
 
     def reset(self, key: bytes) -> None:
         """Forget a key."""
-        self._counters.pop(key, None)
+        self._drop(key)
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
         """Apply another limit from the next check on, to the counts as they are.
@@ -288,7 +300,7 @@ class Table:
             victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
             for key, _counter in sample:
                 self._counters.move_to_end(key)
-            del self._counters[victim]
+            self._drop(victim)
             self.evicted += counter.used(now) > 0
 
     def hand_over(self, prefix: bytes, heir: "Table") -> None:
@@ -300,7 +312,7 @@ class Table:
             counter = self._find(key)
             assert counter is not None
             self.reset(key)
-            heir._counters[key] = counter
+            heir._put(key, counter)
 
     def _find(self, key: bytes) -> Counter | None:
         """Find the counter of a key; it may be a copy, so that changes are followed by `_keep`."""
@@ -308,17 +320,37 @@ class Table:
 
     def _keep(self, key: bytes, counter: Counter, now: int) -> None:
         """Put a counter in the place of the one that the key has."""
-        self._counters[key] = counter
+        self._put(key, counter)
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
         for oldest, rival in list(islice(self._counters.items(), _LOOK_AT)):
             if rival.is_rested(now):
-                del self._counters[oldest]
+                self._drop(oldest)
             else:
                 self._counters.move_to_end(oldest)
         if len(self) >= self._max_keys:
             self.evict(1, now)
+        self._put(key, counter)
+
+    def _put(self, key: bytes, counter: Counter) -> None:
         self._counters[key] = counter
+        self._weigh(key)
+
+    def _drop(self, key: bytes) -> None:
+        if self._counters.pop(key, None) is not None:
+            self._extra_bytes -= self._extra.pop(key, 0)
+
+    def _weigh(self, key: bytes) -> None:
+        """Count the bytes of a counter that is there."""
+        counter = self._counters.get(key)
+        extra = 0 if counter is None else counter.extra_bytes
+        before = self._extra.get(key, 0)
+        if extra != before:
+            self._extra_bytes += extra - before
+            if extra:
+                self._extra[key] = extra
+            else:
+                del self._extra[key]
 
     def _scheme_of(self, limit: Limit) -> Scheme:
         scheme = self._schemes.get(limit)

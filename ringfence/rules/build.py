@@ -60,6 +60,10 @@ _REFUSED_IN_DESCRIPTOR = {
     },
 }
 _MOST_PATTERNS = 1000
+_MOST_SUGGESTIONS = 50
+"""Names that replace nothing and get a suggestion: finding the nearest of many names is slow."""
+_MOST_NAMES = 1000
+_GIVE_NAME = "give the limit to drop a `name:`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,9 +351,11 @@ def _check_hiding(sibling: _Sibling, any_value: _Sibling | None) -> None:
 
 def _check_replaces(space: _Namespace) -> None:
     names = {row.name for row in space.rows if isinstance(row, Rule) and row.name}
+    suggestions = _MOST_SUGGESTIONS if 0 < len(names) <= _MOST_NAMES else 0
     for spot, line, name in space.replaces:
         if name not in names:
-            mend = suggest(name, sorted(names)) if names else "give the limit to drop a `name:`"
+            mend = suggest(name, sorted(names)) if suggestions > 0 else _GIVE_NAME
+            suggestions -= 1
             spot.error(line, f"replaces {name!r}, but no limit of this domain has that name", mend)
 
 

@@ -219,6 +219,8 @@ class _Composer:
     def _take(self, event: yaml.Event) -> None:
         line = 0 if event.start_mark is None else event.start_mark.line + 1
         match event:
+            case yaml.ScalarEvent():  # Most events, so tried first.
+                self._put(_Built(self._scalar(event, line)), event.anchor, line)
             case yaml.DocumentStartEvent():
                 self._documents += 1
                 if self._documents > 1:
@@ -226,8 +228,6 @@ class _Composer:
                     raise _BadSyntax(line, "a second document begins", mend)
             case yaml.AliasEvent():
                 self._put(self._alias(event.anchor or "", line), None, line)
-            case yaml.ScalarEvent():
-                self._put(_Built(self._scalar(event, line)), event.anchor, line)
             case yaml.CollectionStartEvent():
                 is_map = isinstance(event, yaml.MappingStartEvent)
                 _check_tag(event.tag, line, "map" if is_map else "seq")
@@ -284,8 +284,10 @@ def _close(closed: _Open) -> _Built:
     items = tuple(part.item for part in closed.parts)
     if not closed.is_map:
         return _Built(Listing(items, closed.line), size, depth)
-    pairs = list(zip(items[::2], items[1::2], strict=True))
-    return _Built(Table(tuple(_merged(pairs)), closed.line), size, depth)
+    pairs = tuple(zip(items[::2], items[1::2], strict=True))
+    if any([type(key) is Scalar and key.kind is Kind.MERGE for key in items[::2]]):
+        pairs = tuple(_merged(pairs))
+    return _Built(Table(pairs, closed.line), size, depth)
 
 
 def _merged(pairs: Sequence[tuple[Item, Item]]) -> Iterator[tuple[Item, Item]]:

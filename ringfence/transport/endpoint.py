@@ -49,8 +49,10 @@ class Endpoint:
         client: ClientTls | None = None,
         server: ServerTls | None = None,
         accept: Accept | None = None,
+        reset_secret: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        """`reset_secret` is this node's alone, and the same after a restart; see `Udp`."""
         self._settings = settings
         self._on_bug = on_bug
         self.on_sealed: OnSealed | None = None
@@ -65,8 +67,7 @@ class Endpoint:
             if server is None or accept is None
             else [server_configuration(server, each) for each in every]
         )
-        # Derived from the node's key, so that it is the same one after a restart.
-        secret = entropy(32) if server is None else server.key_pem
+        secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
         self._door = Door(entropy, self._reset_key)
         self.refusals: Counter[str] = Counter()
@@ -80,6 +81,8 @@ class Endpoint:
         self._pipes: dict[Pipe, None] = {}
         self._half_open: dict[Pipe, None] = {}
         """Incoming handshakes, the oldest first."""
+        self._established: dict[Pipe, None] = {}
+        """Incoming connections that are open."""
         self._lingering: dict[Pipe, None] = {}
         """Closed incoming ones, whose peer may still knock with the same connection id."""
         self._dirty: dict[Pipe, None] = {}
@@ -226,6 +229,7 @@ class Endpoint:
         if self._accept is None:
             return None
         self._half_open.pop(pipe, None)
+        self._established[pipe] = None
         try:
             return self._accept(pipe)
         except Exception as error:  # noqa: BLE001 - as for any handler.
@@ -235,6 +239,7 @@ class Endpoint:
 
     def ended(self, pipe: Pipe) -> None:
         """See `Owner`."""
+        self._established.pop(pipe, None)
         if pipe in self._half_open:
             del self._half_open[pipe]
             self._failed += 1.0
@@ -292,7 +297,7 @@ class Endpoint:
             addr,
             now,
             must_prove=len(self._half_open) + self._strain(now) >= self._settings.retry_above,
-            is_full=self.connections >= self._settings.max_connections,
+            is_full=len(self._established) >= self._settings.max_connections,
         )
         match verdict:
             case Admit(original_cid, retry_cid):
@@ -325,6 +330,7 @@ class Endpoint:
             self._drop(next(iter(self._half_open)), "another handshake took its place")
         pipe = Pipe(self, addr, None, None)
         pipe.window = self._settings.window
+        pipe.distrust(self._settings.stranger_message)
         pipe.attempt_ends = now + self._settings.handshake_timeout
         self._pipes[pipe] = None
         self._half_open[pipe] = None
@@ -386,6 +392,7 @@ class Endpoint:
             self.unroute(cid)
         self._pipes.pop(pipe, None)
         self._half_open.pop(pipe, None)
+        self._established.pop(pipe, None)
         self._lingering.pop(pipe, None)
         self._dirty.pop(pipe, None)
         if pipe.quic is not None:

@@ -40,6 +40,13 @@ class Connection(Protocol):
         """Whether the handshake is done and nobody has closed."""
 
     @property
+    def binding(self) -> bytes:
+        """Secret of this one connection that only its two ends know; empty until it is open.
+
+        A credential made from it is worth nothing on any other connection.
+        """
+
+    @property
     def unsent(self) -> int:
         """Bytes accepted by `send` that the peer has not acknowledged; the sender bounds them."""
 

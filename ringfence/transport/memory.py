@@ -7,6 +7,7 @@ instant. There are no packets and no certificates inside: `endpoint` has those.
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from math import inf
 from random import Random
 
@@ -58,6 +59,7 @@ class MemoryNetwork:
         self._silent: set[Address] = set()
         """Addresses of crashed transports: whoever asks there hears nothing."""
         self._ends: dict[End, None] = {}
+        self._numbers = count(1)
 
     def transport(
         self, address: Address, *, on_bug: OnBug, accept: Accept | None = None
@@ -149,6 +151,10 @@ class MemoryNetwork:
         """Take note that `transport` has closed its connections and runs no more."""
         if self._running.get(transport.address) is transport:
             del self._running[transport.address]
+
+    def next_binding(self) -> bytes:
+        """What tells a new connection from all others."""
+        return b"connection %d" % next(self._numbers)
 
     def knock(self, end: End) -> None:
         """Carry a new connection's first packet to where it is meant for."""
@@ -313,6 +319,7 @@ class MemoryTransport:
         """Answer a connection that arrives."""
         end = End(self, visitor.home.address, None)
         end.peer, visitor.peer = visitor, end
+        end.binding = visitor.binding = self.network.next_binding()
         end.open()
         visitor.later(visitor.open)
 

@@ -30,6 +30,8 @@ class End:
         self._address = address
         self._handler = handler
         self._is_open = False
+        self.binding = b""
+        """See `Connection`; the network numbers its connections."""
         self.is_closed = False
         """Whether either side has ended it, or silence has."""
         self._queue: deque[bytes] = deque()

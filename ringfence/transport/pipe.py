@@ -29,7 +29,7 @@ from ringfence.transport.closing import (
 from ringfence.transport.interface import Address, Handler
 from ringfence.transport.quic import STREAM, Datagrams, Quic
 from ringfence.wire.errors import BadMessage, ErrorCode
-from ringfence.wire.framing import Framer, frame
+from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
 
 __all__ = ["Owner", "Pipe", "State"]
 
@@ -90,6 +90,7 @@ class Pipe:
         self._parting: tuple[int, str] | None = None
         self._head = b""
         self._stream_exists = False
+        self._is_stranger = False
         self._heard_at = 0.0
         self.is_incoming = handler is None
         self.state = State.RESOLVING
@@ -123,6 +124,11 @@ class Pipe:
         return self.state is State.OPEN
 
     @property
+    def binding(self) -> bytes:
+        """See `Connection`."""
+        return b"" if self.state is not State.OPEN or self.quic is None else self.quic.binding
+
+    @property
     def unsent(self) -> int:
         """Bytes accepted by `send` that the peer has not acknowledged."""
         if self.state is State.CLOSED:
@@ -136,12 +142,18 @@ class Pipe:
         message = frame(payload)
         if self._stream_exists:
             assert self.quic is not None
-            self.quic.window = self.window  # Whoever gets an answer is no stranger.
+            if self._is_stranger:
+                self._trust()
             self.quic.send_stream_data(STREAM, message)
             self._owner.wake(self)
         else:
             self._early.append(message)
             self._early_size += len(message)
+
+    def distrust(self, most: int) -> None:
+        """Take only messages of at most `most` bytes until the first message of ours is sent."""
+        self._is_stranger = True
+        self._framer.limit = most
 
     def close(self, code: int = 0, reason: str = "") -> None:
         """Close once what was sent before has left; the handler hears nothing more."""
@@ -201,6 +213,7 @@ class Pipe:
                 self._parting = None
                 self.quic.close(error_code=code, reason_phrase=reason)
                 datagrams += self.quic.datagrams_to_send(now)
+                self.quic.release()
         except Exception as error:  # noqa: BLE001 - aioquic's own bugs must stay within one pipe.
             self._break(error)
         if datagrams:
@@ -224,6 +237,8 @@ class Pipe:
         self.state = State.CLOSED
         self.attempt_ends = self.ping_at = inf
         self._early.clear()
+        if self.quic is not None and not tell:
+            self.quic.release()
         if tell:
             self._parting = (closing.code, _fitting(closing.reason))
             self._owner.wake(self)
@@ -286,16 +301,37 @@ class Pipe:
             return self._violated("unexpected_stream", f"stream {event.stream_id} is not in use")
         if not self._stream_exists:
             self._send_early()
-        try:
-            messages = self._framer.feed(event.data)
-        except BadMessage as bad:
-            self._owner.refused(f"frame_{bad.cause}")
-            return self.end(Closing(bad.code, bad.reason), tell=True)
-        for message in messages:
-            self._tell(message)
+        if not self._take_bytes(event.data):
+            return None
         if event.end_stream:
             self._violated("stream_ended", "the stream was ended")
         return None
+
+    def _take_bytes(self, data: bytes) -> bool:
+        """Tell the handler the messages that `data` completes; whether all of it was in order."""
+        try:
+            is_stranger = self._is_stranger
+            messages = self._framer.feed(data)
+            for message in messages:
+                self._tell(message)
+            while is_stranger and messages and self.state is State.OPEN:
+                # The handler may have answered meanwhile, which allows longer messages.
+                is_stranger = self._is_stranger
+                messages = self._framer.feed(b"")
+                for message in messages:
+                    self._tell(message)
+        except BadMessage as bad:
+            self._owner.refused(f"frame_{bad.cause}")
+            self.end(Closing(bad.code, bad.reason), tell=True)
+            return False
+        return True
+
+    def _trust(self) -> None:
+        """The peer was sent an answer: from here on it may send as much as any other."""
+        assert self.quic is not None
+        self._is_stranger = False
+        self.quic.window = self.window
+        self._framer.limit = MAX_MESSAGE
 
     def _tell(self, message: bytes | None) -> None:
         """Give the handler a message, or with None the news that the connection is open."""

@@ -38,6 +38,12 @@ STREAM = 0
 MAX_CRYPTO_AHEAD = 16 << 10
 """Handshake bytes that may wait for earlier ones; aioquic would hold 512 KiB for each stranger."""
 
+KEY_UPDATE_AFTER = 1 << 22
+"""Packets sent with one key until it is updated; AES-GCM allows 2^23 (RFC 9001, section 6.6)."""
+
+_BINDING = b"ringfence binding"
+"""Label that keeps this use of the TLS master secret apart from every other one."""
+
 _RIDE = 0.0005
 """Seconds; at this pace of sending, acknowledgements ride on every second datagram or so."""
 
@@ -83,6 +89,8 @@ class Quic(QuicConnection):
         """Whether the peer ended it; with neither, silence did."""
         self._data_sent_at = -inf
         self._sent_at = -inf
+        self._update_keys_at = KEY_UPDATE_AFTER
+        """Packet number from which on the keys are to be updated."""
         self._swift: Swift | None = None
         """The short way of most packets, from the handshake's end on."""
 
@@ -100,6 +108,19 @@ class Quic(QuicConnection):
         return self._state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
+    def binding(self) -> bytes:
+        """Secret that follows from the whole TLS handshake, so that no other connection has it.
+
+        It is derived as TLS 1.3 derives its resumption secret: the transcript ends with the
+        client's Finished, where that of an exporter (RFC 8446, section 7.5) ends with the server's.
+        Call it only once the handshake is complete.
+        """
+        schedule = self.tls.key_schedule
+        assert schedule is not None
+        secret: bytes = schedule.derive_secret(_BINDING)
+        return secret
+
+    @property
     def peer_reset_token(self) -> bytes:
         """What the peer would end the connection with if it forgot it; empty when unknown."""
         return self._peer_cid.stateless_reset_token
@@ -114,6 +135,16 @@ class Quic(QuicConnection):
         """Bytes given to the stream that the peer has not acknowledged."""
         stream = self._streams.get(STREAM)
         return 0 if stream is None else len(stream.sender._buffer)
+
+    def release(self) -> None:
+        """Free what waits in the stream's buffers of a connection that is closing.
+
+        It lasts for some round trips more, in which nothing of this is ever sent or read.
+        """
+        if self._close_event is not None:
+            for stream in self._streams.values():
+                stream.sender._buffer.clear()
+                stream.receiver._buffer.clear()
 
     def dismantle(self) -> None:
         """Free all memory at once; no use afterwards, and none of its methods may be running.
@@ -193,8 +224,27 @@ class Quic(QuicConnection):
         if has_data:
             self._data_sent_at = now
         self._sent_at = now
+        if self._packet_number >= self._update_keys_at:
+            self.request_key_update()
         datagrams = None if self._swift is None else self._swift.build(now, self.window)
         return self.datagrams_to_send(now) if datagrams is None else datagrams
+
+    def _log_key_updated(self, key_type: str, trigger: str) -> None:
+        """Count from here: keys of both directions change together, whichever side asked for it."""
+        super()._log_key_updated(key_type, trigger)
+        self._update_keys_at = self._packet_number + KEY_UPDATE_AFTER
+
+    def _handle_ack_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
+        """As in aioquic, which also takes acknowledgements of packets that were never sent."""
+        start = buf.tell()
+        if buf.pull_uint_var() >= self._packet_number:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.PROTOCOL_VIOLATION,
+                frame_type=frame_type,
+                reason_phrase="acknowledged a packet that was not sent",
+            )
+        buf.seek(start)
+        super()._handle_ack_frame(context, frame_type, buf)
 
     def _set_reset_tokens(self) -> None:
         if self._reset_key:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from ringfence.wire.framing import MAX_MESSAGE
+
 __all__ = ["Settings"]
 
 
@@ -18,7 +20,8 @@ class Settings:
     initial_rtt: float = 0.1
     """Guess at the round trip before the first answer; a lost first datagram costs twice this."""
     max_connections: int = 4096
-    """Connections that a listening endpoint holds at once, half-open ones included."""
+    """Established connections from others at which newcomers are refused. Handshakes do not count,
+    as they could keep callers out otherwise; those under way may exceed this by their own bound."""
     max_half_open: int = 256
     """Incoming handshakes at once; one more drops the oldest of them."""
     retry_above: int = 64
@@ -28,7 +31,9 @@ class Settings:
     """Bytes that a peer may have under way to us, per connection."""
     stranger_window: int = 64 << 10
     """The same for a connection that came in, until we send on it for the first time. Strangers can
-    finish a handshake, so this times `max_connections` is what they can make us hold."""
+    finish a handshake; each can make us hold this much, out of order, and one message."""
+    stranger_message: int = 1 << 10
+    """Most bytes of one message on such a connection; a longer one ends it at its length prefix."""
     max_datagram: int = 1200
     """Largest UDP payload we send to other hosts; 1200 passes wherever QUIC does."""
     loopback_datagram: int = 16000
@@ -45,6 +50,8 @@ class Settings:
             raise ValueError("max_half_open must be at least 1")
         if not 4096 <= self.stranger_window <= self.window:
             raise ValueError("need 4096 <= stranger_window <= window")
+        if not 1 <= self.stranger_message <= MAX_MESSAGE:
+            raise ValueError(f"need 1 <= stranger_message <= {MAX_MESSAGE}")
         if not 1200 <= self.max_datagram <= self.loopback_datagram <= 16000:
             raise ValueError("need 1200 <= max_datagram <= loopback_datagram <= 16000")
 

@@ -198,7 +198,7 @@ class Inward:
         oldest = next(iter(sent), inf)
         if at < 0 or ranges or oldest < largest - before or largest < space.largest_acked_packet:
             return 0
-        if before > largest:
+        if before > largest or largest >= self._rest.quic._packet_number:
             return 0
         space.largest_acked_packet = largest
         last: QuicSentPacket | None = None

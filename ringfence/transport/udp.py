@@ -78,10 +78,13 @@ class Udp(ABC):
         client: ClientTls | None = None,
         server: ServerTls | None = None,
         accept: Accept | None = None,
+        reset_secret: bytes = b"",
     ) -> None:
         """`bind` is the address to listen on; None, for a client, is any port of this host.
 
-        Connections come in only with both `server` and `accept`.
+        Connections come in only with both `server` and `accept`. `reset_secret` is the key of
+        stateless resets (RFC 9000, section 21.11): no other endpoint may have it, and a restarted
+        one must have it again. Empty, it follows from the private key of `server`.
         """
         self._bind = bind
         self._endpoint = Endpoint(
@@ -90,6 +93,7 @@ class Udp(ABC):
             client=client,
             server=server,
             accept=accept,
+            reset_secret=reset_secret,
         )
         self._on_bug = on_bug
         self._socket: socket.socket | None = None

@@ -4,9 +4,11 @@ A core: bytes and messages in, messages and bytes out. Carrying them is the tran
 """
 
 from ringfence.wire.bounds import (
+    MAX_ARRAYS,
     MAX_COST,
     MAX_CREDENTIAL,
     MAX_DEADLINE_MS,
+    MAX_HELLO,
     MAX_KEY,
     MAX_KEYS,
     MAX_REASON,
@@ -141,6 +143,8 @@ __all__ = [
     "MAX_DEADLINE_MS",
     "MAX_TEXT",
     "MAX_REASON",
+    "MAX_ARRAYS",
     "MAX_CREDENTIAL",
+    "MAX_HELLO",
     "MAX_U64",
 ]

@@ -5,10 +5,12 @@ reader more than its size suggests.
 """
 
 __all__ = [
+    "MAX_ARRAYS",
     "MAX_COST",
     "MAX_CREDENTIAL",
     "MAX_DEADLINE_MS",
     "MAX_DEPTH",
+    "MAX_HELLO",
     "MAX_ITEMS",
     "MAX_KEY",
     "MAX_KEYS",
@@ -28,8 +30,8 @@ MAX_KEYS = 4096
 """Most keys in one `Request`; it has at least one."""
 MIN_KEY = 8
 """Fewest bytes in a key."""
-MAX_KEY = 1024
-"""Most bytes in a key."""
+MAX_KEY = 128
+"""Most bytes in a key: clients put a digest in the place of longer values."""
 MAX_COST = 1 << 53
 """Most units that one check asks for: the largest count that every JSON reader keeps exact."""
 MAX_DEADLINE_MS = 60_000
@@ -40,6 +42,8 @@ MAX_TEXT = 255
 """Most characters in a name, an address, a time zone."""
 MAX_REASON = 500
 """Most characters in a reason; `encode` cuts a longer one."""
+MAX_HELLO = 1024
+"""Most bytes in a hello, and in any message before it."""
 MAX_CREDENTIAL = 64
 """Most bytes in a hello's credential."""
 MAX_LEASES = 16
@@ -56,5 +60,7 @@ MAX_PACKED = 1 << 19
 """Most bytes of packed members in one message."""
 MAX_ITEMS = 1 << 15
 """Most items in any array: members, counters, one level of the rules."""
+MAX_ARRAYS = MAX_KEYS + 64
+"""Most arrays in a message from a client: one for each limit of a `Request`, and a few more."""
 MAX_DEPTH = 64
 """How deep the rules' arrays and maps may nest."""

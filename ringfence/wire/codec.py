@@ -12,7 +12,7 @@ from msgpack import packb, unpackb
 
 from hashring.member import MAX_WEIGHT, MIN_WEIGHT
 from ringfence.errors import LocalProtocolError
-from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_ITEMS, MAX_REASON, MAX_U64
+from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_HELLO, MAX_ITEMS, MAX_REASON, MAX_U64
 from ringfence.wire.errors import BadMessage, Cause, WrongVersion
 from ringfence.wire.fields import bad_field, binary, integer, items, plain, real, text
 from ringfence.wire.framing import MAX_MESSAGE
@@ -76,6 +76,8 @@ _ROLES = (Role.NODE, Role.CLIENT)
 _STATES = frozenset({"joining", "alive", "suspect", "forwarding", "leaving", "dead", "left"})
 _ROW_FIELDS = 7
 _MAX_PORT = 65_535
+_SHORT = 4096
+"""Bytes of a message in which any number of arrays costs less than two milliseconds."""
 _MAX_CODE = 65_535
 _VALIDATED_AS_WRITTEN = (REQUEST, ANSWER, *VALIDATED_AS_LAID_OUT)
 
@@ -100,7 +102,7 @@ def encode(message: Message) -> bytes:
             f"cannot send: msgpack has no place for a {name}: {error}"
         ) from error
     if len(payload) > MAX_MESSAGE:
-        raise LocalProtocolError(f"cannot send: {_too_large(payload).reason}")
+        raise LocalProtocolError(f"cannot send: {_too_large(payload, MAX_MESSAGE).reason}")
     return payload
 
 
@@ -120,18 +122,27 @@ class PackedRules:
         return head[:-2] + self._rest
 
 
-def decode(payload: bytes) -> Message:
+def decode(
+    payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True, arrays: int | None = None
+) -> Message:
     """Turn the payload of one frame into a message.
 
+    `limit` is the most bytes it may have and `arrays`, if given, the most arrays, which are counted
+    in long messages only. Without `maps` it must not contain one. No question to a node does; each
+    map or array costs far more time than its single byte suggests.
     Raises `BadMessage`, and nothing else whatever the bytes: `WrongVersion` when a `Hello` or
     `Welcome` is of another version, its plain base for all other deviations.
     """
     if not payload:
         raise BadMessage(Cause.EMPTY, "a message of no bytes")
-    if len(payload) > MAX_MESSAGE:
-        raise _too_large(payload)
+    if len(payload) > limit:
+        raise _too_large(payload, limit)
+    hook = _as_map if maps else _no_map
+    count = None if arrays is None or len(payload) <= _SHORT else _count_to(arrays)
     try:
-        fields: object = unpackb(payload, max_array_len=MAX_ITEMS, object_pairs_hook=_as_map)
+        fields: object = unpackb(
+            payload, max_array_len=MAX_ITEMS, object_pairs_hook=hook, list_hook=count
+        )
     except ValueError as error:
         raise BadMessage(Cause.GARBLED, "a message that is not one msgpack value") from error
     if type(fields) is not list or not fields:
@@ -142,14 +153,16 @@ def decode(payload: bytes) -> Message:
     kind, length, read = _READERS[number]
     if number <= _WELCOME:
         _check_version(fields)
+        if number == _HELLO and len(payload) > MAX_HELLO:
+            raise _too_large(payload, MAX_HELLO)
     if len(fields) != length:
         raise BadMessage(Cause.BAD_SHAPE, f"{kind.__name__} has {length} fields, not {len(fields)}")
     return read(fields)
 
 
-def _too_large(payload: bytes) -> BadMessage:
+def _too_large(payload: bytes, limit: int) -> BadMessage:
     return BadMessage(
-        Cause.OVERSIZED, f"a message of {len(payload)} bytes; at most {MAX_MESSAGE} are allowed"
+        Cause.OVERSIZED, f"a message of {len(payload)} bytes; at most {limit} are allowed"
     )
 
 
@@ -159,6 +172,25 @@ def _as_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
     if len(result) != len(pairs):
         raise BadMessage(Cause.GARBLED, "a map that names a key twice")
     return result
+
+
+def _count_to(most: int) -> Callable[[list[object]], list[object]]:
+    """Make a hook that passes so many arrays and refuses the next one."""
+    left = most
+
+    def count(array: list[object]) -> list[object]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BadMessage(Cause.BAD_SHAPE, f"more than {most} arrays in a message")
+        return array
+
+    return count
+
+
+def _no_map(pairs: list[tuple[object, object]]) -> None:
+    """Refuse the first map, before any other is built."""
+    raise BadMessage(Cause.BAD_SHAPE, "a map in a message that has none")
 
 
 def _check_version(fields: list[object]) -> None:

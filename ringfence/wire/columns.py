@@ -8,11 +8,12 @@ size is, and reading one costs a copy instead of a test per value.
 
 import struct
 
+from ringfence.limiter.outcome import LONGEST_NS
 from ringfence.wire.bounds import MAX_U64
 from ringfence.wire.errors import BadMessage
 from ringfence.wire.fields import bad_field
 
-__all__ = ["read_integers", "read_runs", "write_integers", "write_runs"]
+__all__ = ["read_integers", "read_runs", "write_durations", "write_integers", "write_runs"]
 
 _FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """Letters of `struct` by width."""
@@ -36,6 +37,13 @@ def write_integers(column: list[int], count: int, field: str, most: int = MAX_U6
         return struct.pack(f">{count}{_FORMATS[_width_of(largest)]}", *column)
     except struct.error as error:  # One is below 0.
         raise _bad_column(field, count, most) from error
+
+
+def write_durations(column: list[int], count: int, field: str) -> int | bytes:
+    """Put `count` durations into their wire form; longer ones than `LONGEST_NS` are cut to it."""
+    if column and max(column) > LONGEST_NS:
+        column = [min(duration_ns, LONGEST_NS) for duration_ns in column]
+    return write_integers(column, count, field)
 
 
 def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:

@@ -27,13 +27,16 @@ def frame(payload: bytes) -> bytes:
 class Framer:
     """Cuts one stream into messages; every connection has its own.
 
-    Holds less than `MAX_MESSAGE` + 4 bytes between two calls. A byte is copied at most twice,
+    Between two calls it holds less than `limit` + 4 bytes. A byte is copied at most twice,
     however small the pieces it comes in.
     """
 
-    __slots__ = ("_buffer", "_wanted", "_wrong_length")
+    __slots__ = ("_buffer", "_wanted", "_wrong_length", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self.limit = limit
+        """Most bytes in one message. Below `MAX_MESSAGE`, each call of `feed` returns at most one
+        message, so that the receiver can raise the limit before the next length is read."""
         self._buffer = bytearray()
         self._wanted = _PREFIX
         """Bytes that the buffer must hold before there is anything new to see."""
@@ -42,14 +45,15 @@ class Framer:
     def feed(self, data: bytes) -> list[bytes]:
         """Take the stream's next bytes; return the messages they complete, in order.
 
-        Raises `BadMessage` at a length of 0 or above `MAX_MESSAGE`, and loses with it whatever else
-        was in `data`. The stream is then beyond repair: each later call raises too.
+        Raises `BadMessage` at a length of 0 or above `limit`, and loses with it whatever else
+        was in `data`. The stream is then beyond repair: each later call raises too. Under a lower
+        limit than `MAX_MESSAGE`, call again with no data until no message is returned.
         """
         if self._wrong_length is None:
             messages = self._take(data)
         if self._wrong_length is not None:
             self._buffer.clear()
-            raise _bad_length(self._wrong_length)
+            raise _bad_length(self._wrong_length, self.limit)
         return messages
 
     def _take(self, data: bytes) -> list[bytes]:
@@ -73,7 +77,7 @@ class Framer:
         wanted = _PREFIX
         while end - start >= _PREFIX:
             length = int.from_bytes(stream[start : start + _PREFIX], "big")
-            if not 0 < length <= MAX_MESSAGE:
+            if not 0 < length <= self.limit:
                 self._wrong_length = length
                 break
             wanted = _PREFIX + length
@@ -82,13 +86,13 @@ class Framer:
             messages.append(bytes(stream[start + _PREFIX : start + wanted]))
             start += wanted
             wanted = _PREFIX
+            if self.limit < MAX_MESSAGE:
+                break
         self._wanted = wanted
         return messages, start
 
 
-def _bad_length(length: int) -> BadMessage:
+def _bad_length(length: int, limit: int) -> BadMessage:
     if length == 0:
         return BadMessage(Cause.EMPTY, "a frame of length 0")
-    return BadMessage(
-        Cause.OVERSIZED, f"a frame of {length} bytes; at most {MAX_MESSAGE} are allowed"
-    )
+    return BadMessage(Cause.OVERSIZED, f"a frame of {length} bytes; at most {limit} are allowed")

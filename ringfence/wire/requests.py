@@ -8,7 +8,13 @@ from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
 from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
 from ringfence.wire.check_ids import CheckId
-from ringfence.wire.columns import read_integers, read_runs, write_integers, write_runs
+from ringfence.wire.columns import (
+    read_integers,
+    read_runs,
+    write_durations,
+    write_integers,
+    write_runs,
+)
 from ringfence.wire.fields import bad_field, flag, integer, items
 from ringfence.wire.limits import read_limit, write_limit
 from ringfence.wire.messages import Answer, Op, Request, Source
@@ -103,9 +109,9 @@ def write_answer(message: Answer) -> list[object]:
         write_integers(outcomes.codes, count, "Answer.codes", _LAST_CODE),
         write_integers(outcomes.limits, count, "Answer.limits"),
         write_integers(outcomes.remaining, count, "Answer.remaining"),
-        write_integers(outcomes.retry_after_ns, count, "Answer.retry_after_ns"),
-        write_integers(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
-        write_integers(outcomes.delay_ns, count, "Answer.delay_ns"),
+        write_durations(outcomes.retry_after_ns, count, "Answer.retry_after_ns"),
+        write_durations(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
+        write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
         write_integers(outcomes.leases, count, "Answer.leases"),
         write_integers(message.sources, count, "Answer.sources", _LAST_SOURCE),
     ]

@@ -479,6 +479,19 @@ async def test_new_rules_come_with_the_next_answer(autojump_clock):
         assert (await limiter.check("d", {"path": "/"})).limit == 1
 
 
+async def test_denials_end_with_the_rules_that_they_were_made_by(autojump_clock):
+    async with town(user=1) as t:
+        limiter = Limiter(cluster := await t.joined(), near=cluster.near)
+        for _ in range(2):
+            before = await limiter.check("d", {"user": "a"})
+        t.change_rules(rules_of(2, user=9))
+        await limiter.check("d", {"user": "b"})  # Its answer tells of newer rules.
+        await trio.sleep(1)
+        after = await limiter.check("d", {"user": "a"})
+
+    assert (before.allowed, after.allowed) == (False, True)
+
+
 async def test_a_client_that_asks_nothing_hears_of_new_rules_all_the_same(autojump_clock):
     async with town(user=9) as t:
         limiter = Limiter(await t.joined())

@@ -83,6 +83,18 @@ def test_the_next_lease_is_there_before_the_last_unit_is_gone():
     assert w.told() == [((1,), (100,))]
 
 
+def test_a_next_lease_that_is_over_is_not_spent_when_nothing_has_ticked_since():
+    w = World()
+    w.borrow(units=100, number=1, seconds=4.0)
+    w.spend(51)
+    w.lend(units=200, number=2, seconds=1.0)
+    w.now += 2
+
+    within, beyond = w.spend(49), w.spend()
+
+    assert (all(within), beyond) == (True, [False])
+
+
 def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
     w = World()
     w.spend(16)

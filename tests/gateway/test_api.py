@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+import trio
 
 from tests.gateway.gateway import api, ask, header, post, told
 
@@ -85,12 +86,16 @@ async def test_looking_spends_nothing_and_giving_back_and_forgetting_make_room()
     assert (refunded["remaining"], reset["remaining"]) == (1, 3)
 
 
-async def test_acquire_waits_no_longer_than_it_may(autojump_clock) -> None:
-    async with api(max_wait=5.0) as gateway:
+@pytest.mark.parametrize(("asked", "longest"), [(3600, 5.0), (5, 60.0)])
+async def test_acquire_waits_no_longer_than_it_may(autojump_clock, asked, longest) -> None:
+    async with api(max_wait=longest) as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})
-        answer = told(await post(gateway, "/v1/acquire", {**X, "max_wait": 3600}))
+        began = trio.current_time()
+        answer = told(await post(gateway, "/v1/acquire", {**X, "max_wait": asked}))
+        waited = trio.current_time() - began
 
-    assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most the gateway waits"
+    assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most that it waits"
+    assert waited == 0, "what 5 s would not do is answered at once"
 
 
 async def test_the_shape_that_courses_teach() -> None:

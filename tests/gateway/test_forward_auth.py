@@ -90,6 +90,16 @@ async def test_descriptors_are_what_the_settings_name() -> None:
     assert remaining == ["1", "0", "1", "1"], "the fourth tells of the tighter of two"
 
 
+async def test_the_host_is_the_one_that_the_client_asked_the_proxy_for() -> None:
+    async with api(auth=["client=host"]) as gateway:
+        for number in range(4):
+            forwarded = await auth(gateway, host=f"n{number}", x_forwarded_host="shop.example")
+        direct = await auth(gateway, host="shop.example")
+        other = await auth(gateway, host="n0")
+
+    assert [each.status for each in (forwarded, direct, other)] == [429, 429, 200]
+
+
 async def test_only_the_header_that_the_proxy_writes_says_the_path() -> None:
     async with api(auth=["path+client=ip"]) as gateway:
         answers = [

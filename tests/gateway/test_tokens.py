@@ -30,7 +30,7 @@ def bearer(name: str = "app", secret: bytes = SECRET) -> str:
         ('["observe"]', {Scope.READ}),
         ('["admin"]', {Scope.RESET}),
         ('["check", "reset"]', {Scope.CHECK, Scope.RESET}),
-        ('["check", "read", "reset"]', set(Scope)),
+        ('["check", "refund", "read", "reset"]', set(Scope)),
     ],
 )
 def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
@@ -46,6 +46,7 @@ def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
         ("check", "GET", "/metrics", "observe"),
         ("check", "GET", "/v1/counters", "observe"),
         ("check", "POST", "/v1/reset", "reset"),
+        ("check", "POST", "/v1/refund", "refund"),
         ("observe", "POST", "/v1/peek", None),
         ("read", "GET", "/metrics", None),
         ("read", "GET", "/v1/auth", "check"),
@@ -85,6 +86,12 @@ async def test_who_may_not_is_told_the_least_scope_that_suffices(
 )
 def test_what_proves_nothing_may_nothing(tmp_path: Path, sent: str | None) -> None:
     assert load_tokens(file_of(tmp_path, '["check"]')).scopes_of(sent) is None
+
+
+def test_a_token_that_nodes_hold_to_domains_may_nothing_here(tmp_path: Path) -> None:
+    path = file_of(tmp_path, '["check"]\ndomains = ["shop"]')
+
+    assert load_tokens(path).scopes_of(bearer()) == frozenset()
 
 
 def test_without_a_file_everybody_may_everything() -> None:

@@ -556,7 +556,7 @@ def test_a_machine_reads_which_files_were_made(run: Run, tmp_path: Path) -> None
     [
         (["--address", "a.example.org"], "give host names by --name"),
         (["--token", "app"], "NAME:SCOPE"),
-        (["--token", "app:chekc"], "scopes are check, reset, observe"),
+        (["--token", "app:chekc"], "scopes are check, refund, reset, observe"),
         (["--days", "0"], "--days"),
     ],
 )

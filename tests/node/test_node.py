@@ -14,21 +14,22 @@ from hashring import shard_of
 from node.access import Access
 from node.node import Node
 from node.settings import NodeSettings
-from ringfence.client.batch import Verdicts
+from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import Limit
+from ringfence.limiter import Code, Limit
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
 from ringfence.rules.load import load_text
 from ringfence.rules.strings import parse_limit
 from ringfence.transport.memory import MemoryNetwork
-from ringfence.wire import Source
+from ringfence.wire import Op, Request, Source
 from tests.node.cluster import (
     NAMES,
     RULES,
     HandClock,
     World,
     address_of,
+    counter,
     of,
     owned,
     ring_of,
@@ -95,6 +96,24 @@ async def test_keys_may_change_before_a_node_runs() -> None:
     node.change_access(Access(cluster="ringfence"))
 
     assert not node.access.is_open
+
+
+async def test_members_connect_with_the_new_key_once_the_old_one_is_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    old, new = b"o" * 32, b"n" * 32
+    async with world() as w, w.client("a", only=True) as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        for keys in ((b"", old), (old, b""), (old,), (old, new), (new, old), (new,)):
+            for node in w.nodes.values():
+                node.change_access(Access(keys, "ringfence", is_open=True))
+            await trio.sleep(2)
+
+            decision = await limiter.check("api", client, 0)
+            assert decision.source is Source.OWNER
+        assert w.total("refused_bad_credential") >= 2
+        assert w.count("b", "checks") == 7
 
 
 async def test_a_request_that_meets_no_rule_never_leaves_the_process(
@@ -260,6 +279,51 @@ async def test_several_descriptors_are_charged_together_or_not_at_all_across_own
 
                 assert of(decisions) == [True] * 5 + [False] * 2
                 assert (await limiter.peek("api", both[1])).remaining == 95
+
+
+SHADOWED = (
+    RULES
+    + """
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1, algorithm: fixed_window}
+"""
+)
+
+
+@pytest.mark.parametrize("shadow_at", ["a", "b"])
+@pytest.mark.parametrize("seed", ["a", "c"])
+async def test_a_shadow_rule_over_its_limit_denies_no_group(
+    autojump_clock: MockClock, shadow_at: str, seed: str
+) -> None:
+    async with world(rules=SHADOWED) as w, w.client(seed, only=True) as limiter:
+        both = [owned(w.rules, "client", "a"), owned(w.rules, "shadow", shadow_at)]
+
+        decisions = [await limiter.check("api", both) for _ in range(6)]
+
+        assert of(decisions) == [True] * 5 + [False]
+        assert [decision.statuses[0].remaining for decision in decisions] == [4, 3, 2, 1, 0, 0]
+
+
+async def test_a_shadow_rule_over_its_limit_denies_no_group_that_a_node_sends_to_two_owners(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=SHADOWED) as w:
+        keys = [
+            counter(w.rules, name, owned(w.rules, name, owner)[name])
+            for name, owner in (("client", "a"), ("shadow", "b"))
+        ]
+        codes, remaining = [], []
+        for seq in range(1, 4):
+            batch = Batch(Op.CHECK, keys, [1, 1], [2])
+            request = Request(seq, Op.CHECK, 0, 500, 0, False, keys, [1, 1], [2], [], [], [], [])
+            verdicts = await w.nodes["c"]._deciding.decide(request, batch)
+            assert verdicts is not None
+            codes.append(verdicts.outcomes.codes)
+            remaining.append(verdicts.outcomes.remaining[0])
+
+        assert codes == [[Code.ALLOWED, Code.ALLOWED], *[[Code.ALLOWED, Code.DENIED]] * 2]
+        assert remaining == [4, 3, 2]
 
 
 async def test_a_group_through_a_node_that_owns_none_of_it_leaves_no_charge_behind(

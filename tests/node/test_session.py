@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -119,13 +119,17 @@ class World:
         caller.connection = caller.transport.connect(("a", 1), caller)
         caller.transport.flush()
         await caller.opened.wait()
-        if greeting:
-            await caller.say(*greeting)
+        for hello in greeting:
+            if hello.role is Role.NODE:
+                proof = ACCESS.proof_of(hello.name, caller.connection.binding)
+                await caller.say(replace(hello, credential=proof))
+            else:
+                await caller.say(hello)
         return caller
 
     async def hear_of_b(self) -> None:
         """Tell the node of a member that is never there, and that has its shards."""
-        b = await self.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
+        b = await self.call(Hello(Role.NODE, "b", b"", 1))
         await b.say(Exchange(1, pack_records([B])))
         [pulled] = await b.say(Pull(2, list(RING.shards_of(NodeId("b"))), 0))
         assert isinstance(pulled, Pulled)
@@ -380,7 +384,7 @@ async def test_a_refund_needs_no_more_than_a_check(autojump_clock: object) -> No
 async def test_only_a_node_forwards(autojump_clock: object) -> None:
     async with running_node() as world:
         client = await world.call(APP)
-        peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
+        peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
         heard = await client.say(check(1, hops=1))
 
@@ -393,7 +397,7 @@ async def test_a_check_that_two_nodes_have_passed_on_is_not_passed_on_again(
     autojump_clock: object,
 ) -> None:
     async with running_node() as world:
-        peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
+        peer = await world.call(Hello(Role.NODE, "b", b"", 1))
 
         heard = await peer.say(check(1, key_of("b"), hops=2))
 

@@ -9,6 +9,7 @@ from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import Descriptor, Domain, OnFailure, Open, Rule, RuleSet, rule_id
 from ringfence.rules.glob import Glob, is_pattern
+from ringfence.rules.keys import MAX_KEY
 from ringfence.rules.load import load_path, load_text
 
 FILES = Path(__file__).parent / "files"
@@ -169,6 +170,20 @@ def test_a_value_that_fits_no_pattern_meets_nothing(text):
     assert match(load("wildcards"), text) is None
 
 
+def test_of_two_patterns_that_fit_the_first_in_the_file_is_met():
+    limits = "{unit: minute, requests_per_unit: 5}"
+    rules = load_text(
+        "domain: d\ndescriptors:\n"
+        f"  - {{key: path, value: '/a*', rate_limit: {limits}}}\n"
+        f"  - {{key: path, value: '*z', rate_limit: {limits}}}\n"
+    ).rules
+
+    [both] = rules.match("d", [Descriptor((("path", "/a/z"),))])
+    [second] = rules.match("d", [Descriptor((("path", "/b/z"),))])
+
+    assert (both.metric, second.metric) == ("d.path_/a*", "d.path_*z")
+
+
 def test_each_value_under_a_pattern_has_its_own_counter_unless_the_threshold_is_shared():
     rules = load("wildcards")
     own = [match(rules, f"wild=foo{number}") for number in (1, 2)]
@@ -256,6 +271,18 @@ def test_overrides_of_one_descriptor_count_on_under_one_key():
 
     assert by_day.key == by_hour.key != other.key
     assert by_day.key[:8] != match(rules, text).key[:8]
+
+
+def test_the_key_of_an_override_is_no_longer_than_any_other():
+    limit = limit_of("10/day")
+    rules = load("tree")
+    found = [
+        rules.match("test-domain", [Descriptor((("key1", "x" * 1000 + end),), limit)])[0].key
+        for end in ("a", "b")
+    ]
+
+    assert max(map(len, found)) <= MAX_KEY
+    assert found[0] != found[1]
 
 
 def test_an_override_needs_no_rule_but_entries_and_takes_no_flags():

@@ -105,7 +105,8 @@ class Wire:
             return self.accepted[-1]
 
         endpoint = Endpoint(
-            settings=options or Settings(),
+            # These callers send long messages without a hello.
+            settings=options or Settings(stranger_message=MAX_MESSAGE),
             on_bug=self.bugs.append,
             client=trust(),
             server=tls or node_tls(),
@@ -616,6 +617,30 @@ def test_ten_thousand_forged_handshakes_keep_memory_bounded_and_a_good_client_ge
     assert node.half_open == 0
     assert node.refusals["handshake_timeout"] == 16
     assert node.connections == 1
+
+
+@pytest.mark.parametrize("size", [1025, MAX_MESSAGE])
+def test_a_stranger_cannot_send_a_long_message(wire: Wire, size: int) -> None:
+    node = wire.node(options=Settings())
+    pipe, log = wire.connect(wire.app())
+    pipe.send(bytes(size))
+    wire.run(1)
+
+    assert log.closed == (
+        ErrorCode.BAD_MESSAGE,
+        f"a frame of {size} bytes; at most 1024 are allowed",
+    )
+    assert node.refusals["frame_oversized"] == 1
+
+
+def test_a_caller_may_send_long_messages_right_behind_the_first_one(wire: Wire) -> None:
+    wire.node(options=Settings())
+    pipe, log = wire.connect(wire.app())
+    for size in (1024, 5000, 70_000):
+        pipe.send(bytes(size))
+    wire.run(1)
+
+    assert [len(message) for message in log.messages] == [1024, 5000, 70_000]
 
 
 def test_what_strangers_leave_behind_is_free_without_the_garbage_collector(wire: Wire) -> None:

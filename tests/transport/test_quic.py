@@ -196,3 +196,16 @@ def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_
         client.receive_datagram(datagram, SERVER, 10.0)  # The burst was begun before the question.
 
     assert client._loss._rtt_smoothed >= 0
+
+
+def test_both_ends_of_a_connection_and_nobody_else_have_its_binding() -> None:
+    one, two = Pair(), Pair()
+
+    assert one.client.binding == one.server.binding
+    assert len(one.client.binding) >= 32
+    assert one.client.binding != two.client.binding
+    one.client.send_stream_data(0, b"words")
+    one.client.request_key_update()
+    before = one.client.binding
+    one.run(50)
+    assert one.client.binding == one.server.binding == before

@@ -226,6 +226,7 @@ def test_a_datagram_that_comes_twice_is_taken_once():
         b"\x02\x40",
         b"\x0e\x00\x80\xff\xff\xff\x01x",  # Far over the limit.
         b"\x02\x05\x00\x00\x3f",  # Packets below the first.
+        b"\x02\x7f\xff\x00\x00\x00",  # A packet that was never sent.
         b"\x0e\x00\x05\x01x\x3f",  # Good bytes, then a frame that nobody knows.
     ],
 )

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from msgpack import packb
 
 from ringfence.errors import LocalProtocolError, RemoteProtocolError
+from ringfence.limiter import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_DEPTH, MAX_REASON, MAX_TEXT, MAX_U64
 from ringfence.wire.codec import VERSION, PackedRules, decode, encode
@@ -310,3 +311,31 @@ def test_rules_that_were_laid_out_once_are_answered_as_if_written_anew(seq, vers
 def test_rules_that_no_message_can_hold_are_refused_when_they_are_laid_out():
     with pytest.raises(LocalProtocolError, match="cannot send"):
         PackedRules(1, ["x" * 200] * 10_000)
+
+
+def test_a_reader_that_expects_no_maps_refuses_the_first_one():
+    payload = encode(Stats(1, {"checks": 1}))
+
+    assert decode(payload).counters == {"checks": 1}
+    with pytest.raises(BadMessage, match="a map in a message that has none") as caught:
+        decode(payload, maps=False)
+    assert caught.value.cause == "bad_shape"
+
+
+def test_a_hello_that_no_node_would_take_cannot_be_sent():
+    with pytest.raises(LocalProtocolError, match="at most 1024 are allowed"):
+        encode(Hello(Role.CLIENT, "\U0001f600" * 255, bytes(MAX_CREDENTIAL), 2**64 - 1))
+    with pytest.raises(BadMessage, match="at most 10 are allowed"):
+        decode(encode(Goodbye("I must be going")), limit=10)
+
+
+def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
+    limits = [Limit(amount, 10**9) for amount in range(1, 501)]
+    request = Request(
+        1, Op.CHECK, 1, 250, 0, False, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500, [], []
+    )
+    payload = encode(request)
+
+    assert decode(payload, arrays=503) == request
+    with pytest.raises(BadMessage, match="more than 502 arrays"):
+        decode(payload, arrays=502)

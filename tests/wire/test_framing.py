@@ -92,3 +92,18 @@ def test_any_bytes_give_messages_or_a_refusal(data, cut):
         assert error.cause in {"empty", "oversized"}  # noqa: PT017 - refusing is one of two ends
     else:
         assert data.startswith(b"".join(map(frame, found)))
+
+
+def test_under_a_low_limit_messages_come_one_at_a_time_so_that_it_can_be_raised_between_them():
+    framer = Framer(limit=5)
+
+    assert framer.feed(frame(b"hello") + frame(b"much longer") + frame(b"next")) == [b"hello"]
+    framer.limit = MAX_MESSAGE
+    assert framer.feed(b"") == [b"much longer", b"next"]
+
+
+def test_a_message_above_a_low_limit_is_refused_by_its_length_alone():
+    framer = Framer(limit=5)
+
+    with pytest.raises(BadMessage, match="at most 5 are allowed"):
+        framer.feed(frame(b"longer")[:4])

@@ -1,3 +1,4 @@
+import hashlib
 import hmac
 
 from hypothesis import given
@@ -34,9 +35,19 @@ def test_invented_proofs_do_not_hold(proof):
 
 
 def test_the_proof_is_the_documented_one():
-    key, said = b"a cluster's key!", b"ringfence wire 1: node\x00ringfence\x00n1"
+    key, where = b"a cluster's key!", hashlib.sha256(b"this connection").digest()
+    said = b"ringfence wire 1: node\x00" + where + b"ringfence\x00n1"
 
-    assert node_proof(key, "n1", "ringfence") == hmac.digest(key, said, "sha256")
+    proof = node_proof(key, "n1", "ringfence", b"this connection")
+
+    assert proof == hmac.digest(key, said, "sha256")
+
+
+def test_a_proof_for_one_connection_does_not_hold_on_another():
+    proof = node_proof(b"a cluster's key!", "n1", "ours", b"one")
+
+    assert proves(b"a cluster's key!", "n1", proof, "ours", b"one")
+    assert not proves(b"a cluster's key!", "n1", proof, "ours", b"two")
 
 
 def test_a_proof_for_one_cluster_does_not_hold_in_another():

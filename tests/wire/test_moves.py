@@ -362,7 +362,7 @@ def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
         Copy(1, Counts([KEY], [[1]], [LIMIT], [1], [])),
         Copy(1, Counts([KEY, KEY], [[1]], [LIMIT], [0, 0], [])),
         Copy(0, Counts([], [], [], [], [])),
-        Copy(1, Counts([bytes(MAX_KEY)] * 2000, [[]] * 2000, [LIMIT], [0] * 2000, [])),
+        Copy(1, Counts([bytes(MAX_KEY)] * 8192, [[]] * 8192, [LIMIT], [0] * 8192, [])),
         Pulled(1, [], Counts([KEY], [[1]], [LIMIT], [0], []), []),
         Pulled(1, [Shards([1], [0], Hold.HELD, 0, "", "", 0)], Counts([], [], [], [], []), []),
         Cells(1, "eu", [KEY], [[1, 2, 3]]),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgpack import packb, unpackb
 
 from ringfence.limiter.limit import Limit
-from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.limiter.outcome import LONGEST_NS, Code, Outcomes
 from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MAX_U64, MIN_KEY
 from ringfence.wire.errors import BadMessage
 from ringfence.wire.messages import Answer, Op, Request, Source
@@ -78,7 +78,9 @@ def requests(draw: st.DrawFn) -> Request:
 def answers(draw: st.DrawFn) -> Answer:
     count = draw(st.integers(1, 12))
     codes = draw(column(count, st.sampled_from(Code).map(int)))
-    rows = Outcomes(codes, *(draw(column(count, u64)) for _ in range(6)))
+    durations = st.integers(0, LONGEST_NS)  # Longer ones are cut.
+    kinds = (u64, u64, durations, durations, durations, u64)
+    rows = Outcomes(codes, *(draw(column(count, kind)) for kind in kinds))
     sources = draw(column(count, st.sampled_from(Source).map(int)))
     return Answer(draw(seqs), draw(u64), draw(u64), rows, sources)
 

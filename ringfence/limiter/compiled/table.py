@@ -65,6 +65,11 @@ class CompiledTable(HotTable, Table):
         """Bytes that compiled counters take, keys aside."""
         return sum(store.nbytes for store in self.stores)
 
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes that the counters take with their keys, roughly: what evicting keys gives back."""
+        return super().bytes_in_use + sum([store.bytes_in_use for store in self.stores])
+
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
         """Apply another limit from the next check on, as `Table.change_limit` does."""
         if is_shared != self._is_shared:
@@ -84,7 +89,7 @@ class CompiledTable(HotTable, Table):
 
     def reset(self, key: bytes) -> None:
         """Forget a key."""
-        self._counters.pop(key, None)
+        self._drop(key)
         for store in self.stores:
             store.pop(key)
 
@@ -166,9 +171,9 @@ class CompiledTable(HotTable, Table):
             if store is not place:
                 store.pop(key)
         if place is None:
-            self._counters[key] = counter
+            self._put(key, counter)
         else:
-            self._counters.pop(key, None)
+            self._drop(key)
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
         if self._counters:

@@ -9,6 +9,7 @@ from math import gcd
 from typing import Final
 
 from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import LONGEST_NS
 from ringfence.limiter.reference.counter import (
     ALLOWED,
     DENIED,
@@ -98,9 +99,10 @@ class Bucket(Counter):
         capacity = scheme.capacity
         if after > capacity:
             code = NEVER if wanted > scheme.ceiling else DENIED
-            retry = 0 if code == NEVER else -((capacity - after) // ticks_per_ns)
+            # A bucket may hold far more than its capacity: its limit may have been a larger one.
+            retry = 0 if code == NEVER else min(-((capacity - after) // ticks_per_ns), LONGEST_NS)
             remaining = (capacity - level) // scheme.unit if level < capacity else 0
-            return code, remaining, retry, -(-level // ticks_per_ns), 0, 0
+            return code, remaining, retry, min(-(-level // ticks_per_ns), LONGEST_NS), 0, 0
         delay = 0
         if cost:
             self.tat = at + after

@@ -25,12 +25,14 @@ __all__ = ["Concurrency", "ConcurrencyScheme"]
 
 _FIELDS = 3
 """Numbers per lease in a state."""
+_LEASE_BYTES = 215
 
 
 class ConcurrencyScheme(Scheme):
     """How long a lease lives, and how many units may be in flight."""
 
     __slots__ = ("lease_ids", "time_to_live_ns")
+    grows = True
 
     def __init__(self, limit: Limit, lease_ids: LeaseIds) -> None:
         super().__init__(limit)
@@ -170,6 +172,11 @@ class Concurrency(Counter):
         """Units in flight."""
         self._expire(now)
         return self.in_flight
+
+    @property
+    def extra_bytes(self) -> int:
+        """Those of all leases."""
+        return _LEASE_BYTES * len(self.leases)
 
     def _new_id(self) -> int:
         """Name a lease unlike those that have come from another node."""

@@ -6,7 +6,7 @@ module per algorithm, and which keys have a counter at all in `ringfence.limiter
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
@@ -83,6 +83,11 @@ class Counter(ABC):
         """Whether forgetting the counter would change nothing."""
         return not self.used(now)
 
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes beyond those of a counter of a few numbers, roughly; cheap to ask for."""
+        return 0
+
     def share_in_use(self, now: int) -> int:
         """Used part of the ceiling in millionths: what forgetting this key would give away."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
@@ -92,6 +97,8 @@ class Scheme(ABC):
     """A limit worked out for counting: the numbers every check of it needs. Never changes."""
 
     __slots__ = ("ceiling", "hard", "limit")
+    grows: ClassVar[bool] = False
+    """Whether a counter takes more bytes with every check."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit: Final = limit

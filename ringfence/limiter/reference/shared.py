@@ -18,6 +18,7 @@ from ringfence.limiter.states import MOST_UNITS, BadState, checked, fitting, in_
 
 __all__ = ["Shared", "SharedBucketScheme", "SharedWindowScheme"]
 
+_CELL_BYTES = 100
 _BEFORE = ""
 """The writer, no data center, of units that were counted before the windows changed."""
 
@@ -192,6 +193,11 @@ class SharedWindow(Counter, Shared):
     def recall(self, writer: str, cells: Mapping[int, int], now: int) -> None:
         """See `Shared`."""
         self.hear(writer, cells, now)
+
+    @property
+    def extra_bytes(self) -> int:
+        """Those of the own window and of the cells of other data centers."""
+        return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.heard.values()))
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
         """Add all data centers up in a counter of the plain kind."""

@@ -23,6 +23,7 @@ from ringfence.limiter.states import MOST_NUMBERS, BadState, checked, fitting, u
 
 __all__ = ["SlidingLog", "SlidingLogScheme"]
 
+_ENTRY_BYTES = 18
 _TRIM_AT = 32
 """Expired entries that a log may carry before it moves the rest forward."""
 
@@ -31,6 +32,7 @@ class SlidingLogScheme(Scheme):
     """How long a hit counts, and how many may."""
 
     __slots__ = ("period_ns",)
+    grows = True
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit)
@@ -193,6 +195,11 @@ class SlidingLog(Counter):
         """Hits in the window that ends at `now`."""
         self._expire(now)
         return self.total
+
+    @property
+    def extra_bytes(self) -> int:
+        """Those of all entries: a stamp and a count each, and the room that arrays keep."""
+        return _ENTRY_BYTES * len(self.stamps)
 
     def _expire(self, now: int) -> None:
         """Stop counting hits at or before `now - period`."""

@@ -22,6 +22,10 @@ from ringfence.limiter.states import BadState, checked, fitting, units_in
 
 __all__ = ["SlidingWindow", "SlidingWindowScheme"]
 
+_POINTER_BYTES = 8
+_COUNT_BYTES = _POINTER_BYTES + 32
+_LARGEST_CACHED = 256
+"""Python keeps one object for each integer up to here."""
 _Counts: TypeAlias = tuple[int, ...]
 """Hits per slot, the current slot first, the weighted one last: one more than there are slots."""
 
@@ -29,13 +33,15 @@ _Counts: TypeAlias = tuple[int, ...]
 class SlidingWindowScheme(Scheme):
     """How finely the window is cut, and how much fits in it."""
 
-    __slots__ = ("blank", "slot_ns", "slots")
+    __slots__ = ("blank", "extra_bytes", "slot_ns", "slots")
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit)
         self.slots: Final = limit.slots
         self.slot_ns: Final = limit.period_ns // limit.slots
         self.blank: Final[_Counts] = (0,) * (limit.slots + 1)
+        per_slot = _POINTER_BYTES if self.ceiling <= _LARGEST_CACHED else _COUNT_BYTES
+        self.extra_bytes: Final = per_slot * (limit.slots - 1)
 
     def open(self, now: int, used: int = 0) -> "SlidingWindow":
         """Start with `used` units in the slot that contains `now`."""
@@ -135,6 +141,11 @@ class SlidingWindow(Counter):
         """The estimate at `now`."""
         slot, counts = self._rolled(now)
         return _estimate(counts, slot, self.scheme.slot_ns, now)
+
+    @property
+    def extra_bytes(self) -> int:
+        """Those of the slots beyond the first."""
+        return self.scheme.extra_bytes
 
     def rolled(self, now: int) -> "SlidingWindow":
         """A counter with the same hits whose first count is that of the slot of `now`."""

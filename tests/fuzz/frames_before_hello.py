@@ -1,0 +1,192 @@
+"""Fuzz target: bytes from a stranger, through the framer of a connection into a node's session.
+
+Bytes become frames: hellos, right and wrong, other messages, and random ones, damaged and cut into
+pieces. Nothing may raise; only a hello with the right credential may be answered by a welcome; and
+until then the node holds no more of the stranger than one small frame.
+
+`python -m tests.fuzz.frames_before_hello --seconds 60 --seed 1`.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from msgpack import packb
+
+from node.access import Access, Scope
+from node.node import Node
+from node.session import Session
+from node.settings import NodeSettings
+from ringfence.rules import RuleSet
+from ringfence.transport.interface import Address, Timer
+from ringfence.wire import (
+    MAX_HELLO,
+    MAX_MESSAGE,
+    AskRules,
+    BadMessage,
+    Framer,
+    Goodbye,
+    Hello,
+    Ping,
+    Refused,
+    Role,
+    Welcome,
+    decode,
+    encode,
+    frame,
+    token_digest,
+)
+from tests.fuzz.bytes_to_histories import Choices, main
+
+__all__ = ["run"]
+
+SECRET = b"s" * 32
+ACCESS = Access((b"k" * 32,), "ringfence", {"app": (token_digest(SECRET), frozenset(Scope))})
+GOOD = Hello(Role.CLIENT, "app", SECRET, 1)
+CORPUS = [
+    encode(message)
+    for message in (
+        GOOD,
+        GOOD,
+        Hello(Role.CLIENT, "app", bytes(32), 1),
+        Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1),
+        Hello(Role.NODE, "b", ACCESS.proof_of("c"), 1),
+        Ping(1),
+        AskRules(1),
+        Goodbye("bye"),
+        Welcome("a", 1, 1),
+    )
+] + [
+    packb([1, 1, 1, {}, SECRET, 1]),
+    packb([9, 1, 1, [{}] * 300]),
+    packb([[]] * 900),
+    b"\x80" * 900,
+]
+
+
+class _Clock:
+    def now(self) -> int:
+        return 1
+
+
+class _NoTimer:
+    def cancel(self) -> None:
+        pass
+
+
+@dataclass
+class _Line:
+    """A connection and a transport that do nothing but remember."""
+
+    sent: list[bytes] = field(default_factory=list)
+    closed: list[tuple[int, str]] = field(default_factory=list)
+    address: Address = ("192.0.2.1", 4000)
+    binding: bytes = b""
+    unsent: int = 0
+    is_open: bool = True
+    refusals: dict[str, int] = field(default_factory=dict)
+
+    def send(self, payload: bytes) -> None:
+        self.sent.append(payload)
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        self.closed.append((code, reason))
+
+    def now(self) -> float:
+        return 0.0
+
+    def flush(self) -> None:
+        pass
+
+    def call_at(self, when: float, call: Callable[[], None]) -> Timer:
+        return _NoTimer()
+
+
+NODE = Node(
+    NodeSettings(name="a", listen="a:7101"), ACCESS, RuleSet(), clock=_Clock(), random=Random(1)
+)
+NODE._transport = _Line()  # type: ignore[assignment]
+
+
+def run(data: bytes) -> int:
+    """Live through the history that `data` spells; return the number of frames."""
+    read = Choices(data)
+    line = _Line()
+    session = Session(NODE, line, line)  # type: ignore[arg-type]  # What a session uses of each.
+    session.on_open(line)
+    framer = Framer(MAX_HELLO)
+    frames = 0
+    while read and not line.closed:
+        payload = _payload(read)
+        stream = _framed(read, payload)
+        while stream and not line.closed:
+            size = 1 + read.below(256) if read.below(2) else len(stream)
+            try:
+                messages = framer.feed(stream[:size])
+                while messages and not line.closed:
+                    for message in messages:
+                        _take(session, line, message)
+                    if line.sent:
+                        framer.limit = MAX_MESSAGE
+                    messages = framer.feed(b"")
+            except BadMessage as error:
+                session.on_close(error.code, error.reason)
+                line.close(error.code, error.reason)
+            stream = stream[size:]
+            assert len(framer._buffer) < MAX_HELLO + 4 or line.sent or line.closed
+        frames += 1
+    if not line.closed:
+        session.on_close(0, "")
+    assert not NODE._places._strangers
+    assert not NODE._places._clients
+    return frames
+
+
+def _take(session: Session, line: _Line, message: bytes) -> None:
+    before = len(line.sent)
+    is_known = session._sender is not None
+    session.on_message(message)
+    answers = [decode(each) for each in line.sent[before:]]
+    if is_known:
+        return
+    assert len(answers) <= 1
+    if session._sender is not None:
+        assert isinstance(answers[0], Welcome)
+        hello = decode(message)
+        assert isinstance(hello, Hello)
+        assert len(message) <= MAX_HELLO
+        assert ACCESS.scopes_of(hello)
+    else:
+        assert all(isinstance(answer, Refused) for answer in answers)
+        assert line.closed, "a stranger has one try"
+
+
+def _payload(read: Choices) -> bytes:
+    kind = read.below(10)
+    if kind == 0:
+        return read.take(read.below(64))
+    payload = bytearray(CORPUS[read.below(len(CORPUS))])
+    if kind < 4:
+        for _ in range(1 + read.below(3)):
+            payload[read.below(256) % len(payload)] = read.below(256)
+    elif kind == 4:
+        del payload[read.below(256) % len(payload) :]
+    elif kind == 5:
+        payload += read.take(8)
+    elif kind == 6:
+        payload *= 1 + read.below(255)
+    return bytes(payload)
+
+
+def _framed(read: Choices, payload: bytes) -> bytes:
+    kind = read.below(16)
+    if kind == 0 or not payload:
+        return read.take(4) + payload
+    if kind == 1:
+        return (len(payload) + read.below(9) - 4 & 0xFFFFFFFF).to_bytes(4, "big") + payload
+    return frame(payload)
+
+
+if __name__ == "__main__":
+    sys.exit(main(run, "tests.fuzz.frames_before_hello", "frames", size=600))

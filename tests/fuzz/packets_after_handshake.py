@@ -1,0 +1,168 @@
+"""Fuzz target: packets after the handshake, on the fast path and in aioquic, which must agree.
+
+Bytes become packets of frames, right and wrong, sealed with the client's keys and then perhaps
+damaged. Each goes into two servers in the same state: one takes the fast path, one does not. After
+each packet they must have accepted and rejected the same.
+
+`python -m tests.fuzz.packets_after_handshake --seconds 60 --seed 1`.
+"""
+
+import sys
+
+from aioquic.buffer import encode_uint_var
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import StopSendingReceived, StreamReset
+from aioquic.tls import Epoch
+
+from ringfence.transport.quic import STREAM
+from tests.fuzz.bytes_to_histories import Choices, main
+from tests.transport.test_swift import CLIENT, World
+
+__all__ = ["run"]
+
+MOST = 1 << 62
+OFFSETS = (0, 1, 5, 63, 64, 70_000, 1 << 20, MOST - 1)
+KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
+
+
+class _Server:
+    """One of the two servers, and the client whose keys seal what it is sent."""
+
+    def __init__(self, *, is_swift: bool) -> None:
+        self.world = World()
+        self.world.now = 20.0  # The same for both: acknowledgements tell delays.
+        self.quic = self.world.server.quic
+        self.is_swift = is_swift
+        self.heard = b""
+        self.is_over = False
+
+    def send(self, size: int) -> None:
+        """Have packets on the way that can be acknowledged."""
+        if size:
+            self.quic.send_stream_data(STREAM, bytes(size))
+        QuicConnection.datagrams_to_send(self.quic, self.world.now)
+
+    def packet(self, first: int, number: int, length: int, payload: bytes) -> bytes:
+        client = self.world.client.quic
+        crypto = client._cryptos[Epoch.ONE_RTT].send
+        first |= 0x40 | crypto.key_phase << 2 | length - 1
+        short = (number & (1 << 8 * length) - 1).to_bytes(length, "big")
+        header = bytes((first,)) + client._peer_cid.cid + short
+        return crypto.encrypt_packet(header, payload, number)
+
+    def receive(self, datagram: bytes) -> None:
+        if not self.is_swift:
+            self.quic._swift = None
+        self.quic.receive_datagram(datagram, CLIENT, self.world.now)
+        while (event := self.quic.next_event()) is not None:
+            self.heard += getattr(event, "data", b"")
+            # Our connections close then.
+            self.is_over = self.is_over or isinstance(event, StreamReset | StopSendingReceived)
+        self.is_over = self.is_over or self.quic.closing is not None
+
+    def state(self) -> dict[str, object]:
+        """What both must have alike."""
+        space = self.quic._spaces[Epoch.ONE_RTT]
+        receiver = self.quic._streams[STREAM].receiver
+        closing = self.quic.closing
+        return {
+            "closing": closing and (closing.error_code, closing.reason_phrase),
+            "heard": self.heard,
+            "over": self.is_over,
+            "delivered": receiver.starting_offset(),
+            "used": self.quic._local_max_data.used,
+            "largest_acked": space.largest_acked_packet,
+            "sent": sorted(space.sent_packets),
+            "in_flight": space.ack_eliciting_in_flight,
+            "received": [(each.start, each.stop) for each in space.ack_queue],
+            "expected": space.expected_packet_number,
+            "streams": sorted(self.quic._streams),
+        }
+
+
+def run(data: bytes) -> int:
+    """Live through the history that `data` spells; return the number of packets."""
+    read = Choices(data)
+    servers = [_Server(is_swift=True), _Server(is_swift=False)]
+    packets = 0
+    number = servers[0].world.client.quic._packet_number
+    while read and not servers[0].is_over:
+        if not read.below(4):
+            size = (0, 1, 300, 5000)[read.below(4)]
+            for server in servers:
+                server.world.now += 0.03
+                server.send(size)
+        frames = [_frame(read, servers[0]) for _ in range(1 + read.below(3))]
+        payload = b"".join(frames).ljust(3, b"\x00")  # What header protection takes its sample of.
+        number += (1, 1, 1, 1, 2, 40, 0, -1)[read.below(8)]
+        first = 0x18 if read.below(200) == 1 else 0x20 * read.below(2)
+        length = (2, 2, 1, 3, 4)[read.below(5)]
+        damage = read.below(30), read.below(256), read.below(256)
+        for server in servers:
+            server.receive(_damaged(server.packet(first, number, length, payload), *damage))
+        left, right = [server.state() for server in servers]
+        assert left == right, (
+            payload.hex(),
+            {k: (v, right[k]) for k, v in left.items() if v != right[k]},
+        )
+        packets += 1
+    return packets
+
+
+def _damaged(packet: bytes, kind: int, place: int, value: int) -> bytes:
+    place %= len(packet)
+    match kind:
+        case 1:
+            return packet[:place]
+        case 2:
+            return packet[:place] + bytes((packet[place] ^ (value or 1),)) + packet[place + 1 :]
+        case 3:
+            return packet + bytes((value,))
+        case _:
+            return packet
+
+
+def _frame(read: Choices, server: _Server) -> bytes:
+    """A frame; most of them are such as the fast path takes."""
+    space = server.quic._spaces[Epoch.ONE_RTT]
+    kind = read.below(64)
+    if kind < 28:
+        offset = server.quic._streams[STREAM].receiver.starting_offset()
+        if kind == 0:
+            offset = OFFSETS[read.below(len(OFFSETS))]
+        elif kind < 4:
+            offset = max(0, offset + read.below(9) - 4)
+        return _stream(read, offset)
+    if kind < 56:
+        largest = max(space.sent_packets, default=space.largest_acked_packet) - read.below(3)
+        if kind == 28:
+            largest = server.quic._packet_number + OFFSETS[read.below(5)]
+        before = (0, 1, 2, max(largest, 0))[read.below(4)]
+        if read.below(40):
+            before = min(before, max(largest, 0))
+        ranges = (0, 0, 0, 0, 0, 0, 1, 2)[read.below(8)] if largest - before > 12 else 0
+        gaps = [encode_uint_var(read.below(3)) for _ in range(2 * ranges)]
+        fields = (max(largest, 0), read.below(200) << read.below(30), ranges, before)
+        return b"\x02" + b"".join([*map(encode_uint_var, fields), *gaps])
+    if kind < 60:
+        return bytes(1 + read.below(5))
+    if kind < 62:
+        return b"\x01"
+    return bytes((KINDS[read.below(len(KINDS))],)) + read.take(read.below(12))
+
+
+def _stream(read: Choices, offset: int) -> bytes:
+    flags = (6, 6, 6, 6, 6, 6, 6, 4, 4, 4, 4, 4, 4, 2, 0, 7)[read.below(16)]
+    stream = read.below(200)
+    body = read.take(read.below(40))
+    parts = [bytes((0x08 | flags,)), encode_uint_var({1: 1, 2: 4, 3: 64}.get(stream, STREAM))]
+    if flags & 0x04:
+        parts.append(encode_uint_var(offset))
+    if flags & 0x02:
+        wrong = OFFSETS[read.below(len(OFFSETS))] if read.below(50) == 1 else 0
+        parts.append(encode_uint_var(min(len(body) + wrong, MOST - 1)))
+    return b"".join([*parts, body])
+
+
+if __name__ == "__main__":
+    sys.exit(main(run, "tests.fuzz.packets_after_handshake", "packets", size=1500))

@@ -1,0 +1,142 @@
+"""P2: no duration, however long, ends a session or poisons a key for other clients."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Algorithm,
+    Code,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcomes,
+    Tables,
+)
+from ringfence.limiter.compiled import compiled_tables, why_not_compiled
+from ringfence.rules import Descriptor
+from ringfence.rules.load import Loaded, load_text
+from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, decode, encode
+from tests.node.test_session import APP, check, key_of, running_node
+
+LONGEST_NS = 2**63 - 1
+DAY_NS = 86_400 * NS_PER_SECOND
+HUGE = Limit(2**53 - 1, DAY_NS, Algorithm.TOKEN_BUCKET)
+DAILY = Limit(1, DAY_NS, Algorithm.TOKEN_BUCKET)
+ALGORITHMS = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.CONCURRENCY]
+
+
+def kinds() -> Sequence[Tables | None]:
+    if why_not_compiled() is not None:
+        return [None]
+    return [None, compiled_tables(bytes(16), keeps_keys=True)]
+
+
+@pytest.mark.parametrize("tables", kinds(), ids=["reference", "compiled"][: len(kinds())])
+@pytest.mark.parametrize("lowered", ALGORITHMS)
+def test_no_engine_answers_a_duration_beyond_63_bits(
+    tables: Tables | None, lowered: Algorithm
+) -> None:
+    engine = Engine(max_keys=100, tables=tables)
+    engine.set_rules({1: EngineRule(HUGE)})
+    key = (1).to_bytes(8, "big")
+    engine.decide([key], [2**53 - 1000], [], [], [], DAY_NS)
+
+    engine.set_rules({1: EngineRule(Limit(1, DAY_NS, lowered))})
+    denied = [engine.decide([key], [cost], [], [], [], DAY_NS) for cost in (1, 0)]
+
+    for outcomes in denied:
+        assert outcomes.codes == [Code.DENIED]
+        assert 0 < outcomes.retry_after_ns[0] <= LONGEST_NS
+        assert 0 < outcomes.reset_after_ns[0] <= LONGEST_NS
+
+
+async def test_a_cost_near_2_to_the_53_under_a_carried_limit_poisons_no_key(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        attacker, other = await world.call(APP), await world.call(replace(APP, session=2))
+        poisoned, healthy = key_of("a", 0), key_of("a", 1)
+        spend = replace(check(1, poisoned, cost=2**53 - 1000), limits=[HUGE])
+        await attacker.say(spend)
+
+        answers = await other.say(
+            replace(check(1, poisoned), limits=[DAILY]), check(2, healthy), check(3, healthy)
+        )
+
+        assert not other.closed
+        assert [codes_of(answer) for answer in answers] == [
+            [Code.DENIED],
+            [Code.ALLOWED],
+            [Code.ALLOWED],
+        ]
+
+
+async def test_lowering_a_bucket_from_a_million_a_day_to_one_a_day_ends_no_session(
+    autojump_clock: object,
+) -> None:
+    async with running_node(rules_of(1_000_000).rules) as world:
+        caller = await world.call(APP)
+        [match] = rules_of(1).rules.match("api", [Descriptor((("tenant", "t"),))])
+        assert match is not None
+        await caller.say(own(1, match.key, 500_000))
+
+        world.node.change_rules(rules_of(1).rules)
+        [answer] = await caller.say(own(2, match.key, 1))
+
+        assert not caller.closed
+        assert codes_of(answer) == [Code.DENIED]
+
+
+async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node() as world:
+        caller = await world.call(APP)
+        engine = world.node._engine
+        decide = engine.decide
+
+        def odd(keys: Sequence[bytes], *rest: object) -> Outcomes:
+            outcomes = decide(keys, *rest)  # type: ignore[arg-type]
+            if keys[0] == key_of("a", 7):
+                outcomes.limits = [-1]
+            return outcomes
+
+        monkeypatch.setattr(engine, "decide", odd)
+        refused, answer = await caller.say(check(1, key_of("a", 7)), check(2, key_of("a", 8)))
+
+        assert isinstance(refused, Refused)
+        assert (refused.seq, refused.code) == (1, ErrorCode.INTERNAL)
+        assert codes_of(answer) == [Code.ALLOWED]
+        assert not caller.closed
+        assert world.count("refused_internal") == 1
+
+
+def test_the_codec_carries_the_longest_duration_for_any_longer_one() -> None:
+    outcomes = Outcomes([2], [1], [0], [2**70], [2**70], [2**70], [0])
+
+    answer = decode(encode(Answer(1, 0, 0, outcomes, [0])))
+
+    assert isinstance(answer, Answer)
+    assert answer.outcomes.retry_after_ns == [LONGEST_NS]
+    assert answer.outcomes.reset_after_ns == [LONGEST_NS]
+    assert answer.outcomes.delay_ns == [LONGEST_NS]
+
+
+def rules_of(amount: int) -> Loaded:
+    return load_text(
+        "domain: api\ndescriptors:\n  - key: tenant\n    rate_limit:"
+        f" {{unit: day, requests_per_unit: {amount}, algorithm: token_bucket}}\n"
+    )
+
+
+def own(seq: int, key: bytes, cost: int) -> Request:
+    """A check by the limit of the node's own rule."""
+    return replace(check(seq, key, cost=cost), limits=[], which=[])
+
+
+def codes_of(message: Message) -> list[int]:
+    assert isinstance(message, Answer)
+    return message.outcomes.codes

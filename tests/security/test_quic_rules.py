@@ -1,0 +1,97 @@
+"""P17: QUIC's limits on keys and on acknowledgements hold, on the fast path as in aioquic."""
+
+import pytest
+from aioquic.buffer import encode_uint_var
+from aioquic.quic.packet import QuicErrorCode
+from aioquic.tls import Epoch
+
+from ringfence.transport.quic import STREAM, Quic
+from ringfence.transport.swift_in import Inward
+from ringfence.transport.swift_rest import Rest
+from tests.transport.test_swift import World
+
+AES_GCM_LIMIT = 1 << 23
+"""Packets that may be sent with one key (RFC 9001, section 6.6)."""
+
+
+def skip_to(sender: Quic, receiver: Quic, number: int) -> None:
+    """Let both sides believe that the packets below `number` were sent and acknowledged."""
+    sender._packet_number = number
+    sender._spaces[Epoch.ONE_RTT].largest_acked_packet = number - 1
+    space = receiver._spaces[Epoch.ONE_RTT]
+    space.expected_packet_number = number
+    space.largest_received_packet = number - 1
+    space.ack_queue.shift()
+
+
+def key_of(quic: Quic) -> object:
+    return quic._cryptos[Epoch.ONE_RTT].send.secret
+
+
+@pytest.mark.parametrize("swift", [True, False])
+def test_no_key_is_used_for_as_many_packets_as_aes_gcm_allows(swift: bool) -> None:
+    world = World(swift=(swift, swift))
+    client, server = world.client.quic, world.server.quic
+    keys = []
+    for _ in range(4):
+        skip_to(client, server, client._packet_number + AES_GCM_LIMIT // 2 - 3)
+        keys.append((key_of(client), key_of(server)))
+        for side in (*world.sides, *world.sides):
+            side.say(b"a few words")
+            world.run(0.05)
+
+    assert world.server.heard == world.client.said
+    assert world.client.heard == world.server.said
+    assert len({client_key for client_key, _ in keys}) == len(keys)
+    assert len({server_key for _, server_key in keys}) == len(keys)
+
+
+def test_a_key_that_the_peer_has_just_updated_is_not_updated_again() -> None:
+    world = World()
+    client, server = world.client.quic, world.server.quic
+    skip_to(client, server, AES_GCM_LIMIT // 2 - 3)
+    server.request_key_update()
+    world.server.say(b"with the next key")
+    world.run(0.05)
+    before = key_of(client)
+    for _ in range(5):
+        world.client.say(b"a few words")
+        world.run(0.05)
+
+    assert client._packet_number > AES_GCM_LIMIT // 2
+    assert key_of(client) == before
+    assert world.server.heard == world.client.said
+
+
+@pytest.mark.parametrize("swift", [True, False])
+@pytest.mark.parametrize("ahead", [0, 1, 1 << 40])
+def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
+    swift: bool, ahead: int
+) -> None:
+    world = World()
+    world.server.say(b"words on the way")
+    server = world.server.quic
+    server.urgent_datagrams(world.now)
+    largest = server._packet_number + ahead
+    frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00" + encode_uint_var(largest)
+    inward = Inward(Rest.of(server, STREAM))
+    (inward._take_frames if swift else inward._take_others)(frame, world.now)
+
+    assert server.closing is not None
+    assert server.closing.error_code == QuicErrorCode.PROTOCOL_VIOLATION
+    assert server.closing.reason_phrase == "acknowledged a packet that was not sent"
+
+
+@pytest.mark.parametrize("swift", [True, False])
+def test_acknowledging_the_last_packet_is_in_order(swift: bool) -> None:
+    world = World()
+    world.server.say(b"words on the way")
+    server = world.server.quic
+    server.urgent_datagrams(world.now)
+    largest = server._packet_number - 1
+    frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00\x00"
+    inward = Inward(Rest.of(server, STREAM))
+    (inward._take_frames if swift else inward._take_others)(frame, world.now)
+
+    assert server.closing is None
+    assert server.unacknowledged == 0

@@ -1,0 +1,217 @@
+"""P10: a token with the scope `check` cannot reset or lock keys of other clients."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+import trio
+
+from node.access import Access, Scope
+from node.node import Node
+from node.settings import NodeSettings
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
+from ringfence.rules import Descriptor
+from ringfence.rules.load import load_text
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import (
+    Answer,
+    Borrow,
+    ErrorCode,
+    Hello,
+    Lent,
+    Message,
+    Op,
+    Refused,
+    Request,
+    Role,
+    token_digest,
+)
+from tests.node.test_session import Caller, HandClock, World, check, reason_of
+
+MINUTE_NS = 60 * NS_PER_SECOND
+SECRET = b"s" * 32
+CHECK_ONLY = frozenset({Scope.CHECK})
+ACCESS = Access(
+    (b"k" * 32,),
+    "ringfence",
+    {
+        name: (token_digest(SECRET), scopes)
+        for name, scopes in {
+            "app": CHECK_ONLY,
+            "other": CHECK_ONLY,
+            "meter": frozenset({Scope.CHECK, Scope.REFUND}),
+            "tenant": CHECK_ONLY,
+        }.items()
+    },
+    {"tenant": frozenset({"shop"})},
+)
+RULES = load_text(
+    "domain: api\n"
+    "descriptors:\n"
+    "  - key: user\n"
+    "    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}\n"
+    "  - key: places\n"
+    "    rate_limit: {unit: minute, requests_per_unit: 3, algorithm: concurrency}\n"
+    "  - key: hot\n"
+    "    rate_limit: {unit: hour, requests_per_unit: 10000, algorithm: fixed_window}\n"
+).rules
+
+
+@asynccontextmanager
+async def node_of_rules() -> AsyncIterator[World]:
+    """One node that owns everything and knows `RULES`."""
+    bugs: list[Exception] = []
+    network = MemoryNetwork(Random(1))
+    settings = NodeSettings(name="a", listen="a:1", keys="keys")
+    node = Node(settings, ACCESS, RULES, clock=HandClock(), random=Random(2))
+    transport = network.transport(("a", 1), on_bug=bugs.append, accept=node.accept)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(transport.run)
+        await nursery.start(node.run, transport)
+        yield World(network, node, nursery, bugs)
+        nursery.cancel_scope.cancel()
+    assert bugs == []
+
+
+async def join(world: World, name: str, session: int = 1) -> Caller:
+    return await world.call(Hello(Role.CLIENT, name, SECRET, session))
+
+
+def key_of(rule: str, value: str) -> bytes:
+    [match] = RULES.match("api", [Descriptor(((rule, value),))])
+    assert match is not None
+    return match.key
+
+
+USER, PLACES, HOT = key_of("user", "u"), key_of("places", "p"), key_of("hot", "h")
+
+
+def ask(seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, lease: int = 0) -> Request:
+    leases = [lease] if lease else []
+    return replace(check(seq, key, cost=cost, op=op), limits=[], which=[], leases=leases)
+
+
+def left(messages: list[Message]) -> int:
+    [answer] = messages
+    assert isinstance(answer, Answer)
+    return answer.outcomes.remaining[0]
+
+
+async def test_nobody_gives_back_what_others_were_charged(autojump_clock: object) -> None:
+    async with node_of_rules() as world:
+        honest, attacker = await join(world, "app"), await join(world, "other")
+        await honest.say(ask(1, USER, 5))
+
+        after = await attacker.say(ask(1, USER, 5, Op.REFUND))
+
+        assert left(after) == 0
+        assert world.count("refused_refunds") == 5
+
+
+async def test_a_client_gives_back_what_its_own_token_was_charged(autojump_clock: object) -> None:
+    async with node_of_rules() as world:
+        one, twin = await join(world, "app"), await join(world, "app", session=2)
+        await one.say(ask(1, USER, 4))
+
+        first = await twin.say(ask(1, USER, 1, Op.REFUND))
+        rest = await one.say(ask(2, USER, 9, Op.REFUND))
+
+        assert (left(first), left(rest)) == (2, 5)
+        assert world.count("refused_refunds") == 6
+
+
+async def test_units_are_given_back_once(autojump_clock: object) -> None:
+    async with node_of_rules() as world:
+        attacker, honest = await join(world, "other"), await join(world, "app")
+        await attacker.say(ask(1, USER, 2))
+        await attacker.say(ask(2, USER, 2, Op.REFUND))
+        await honest.say(ask(1, USER, 5))
+
+        assert left(await attacker.say(ask(3, USER, 2, Op.REFUND))) == 0
+
+
+async def test_units_of_a_window_that_is_over_empty_no_newer_window(
+    autojump_clock: object,
+) -> None:
+    async with node_of_rules() as world:
+        attacker, honest = await join(world, "other"), await join(world, "app")
+        await attacker.say(ask(1, USER, 5))
+        clock = world.node._host_clock
+        assert isinstance(clock, HandClock)
+        clock.time += MINUTE_NS
+        await honest.say(ask(1, USER, 5))
+
+        assert left(await attacker.say(ask(2, USER, 5, Op.REFUND))) == 0
+
+
+async def test_a_token_with_the_scope_refund_gives_back_for_anybody(
+    autojump_clock: object,
+) -> None:
+    async with node_of_rules() as world:
+        app, meter = await join(world, "app"), await join(world, "meter")
+        await app.say(ask(1, USER, 5))
+
+        assert left(await meter.say(ask(1, USER, 2, Op.REFUND))) == 2
+        assert world.count("refused_refunds") == 0
+
+
+async def test_nobody_releases_the_places_of_others(autojump_clock: object) -> None:
+    async with node_of_rules() as world:
+        holder, attacker = await join(world, "app"), await join(world, "other")
+        [held] = await holder.say(ask(1, PLACES, 2))
+        assert isinstance(held, Answer)
+        lease = held.outcomes.leases[0]
+        await attacker.say(ask(1, PLACES, 1))
+
+        stolen = await attacker.say(ask(2, PLACES, 2, Op.REFUND, lease))
+        released = await holder.say(ask(2, PLACES, 2, Op.REFUND, lease))
+
+        assert (left(stolen), left(released)) == (0, 2)
+
+
+async def test_units_spent_from_a_lease_are_given_back(autojump_clock: object) -> None:
+    async with node_of_rules() as world:
+        app = await join(world, "app")
+        [lent] = await app.say(Borrow(1, HOT, 64, [], []))
+        assert isinstance(lent, Lent)
+        assert lent.units == 64
+        await app.say(Borrow(2, HOT, 0, [lent.lease], [40]))
+
+        assert left(await app.say(ask(1, HOT, 64, Op.REFUND))) == 10_000
+        assert world.count("refused_refunds") == 24
+
+
+async def test_a_limit_that_comes_along_neither_resets_nor_locks_a_key_of_a_rule(
+    autojump_clock: object,
+) -> None:
+    async with node_of_rules() as world:
+        honest, attacker = await join(world, "app"), await join(world, "other")
+        await honest.say(ask(1, USER, 4))
+        huge = Limit(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
+
+        [answer] = await attacker.say(replace(check(1, USER, cost=10**6), limits=[huge]))
+        after = await honest.say(ask(2, USER, 0))
+
+        assert isinstance(answer, Answer)
+        assert (answer.outcomes.codes, answer.outcomes.limits) == ([Code.NEVER], [5])
+        assert left(after) == 1
+        assert world.count("overruled_limits") == 1
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["rule", "limit of its own"])
+async def test_a_token_of_one_domain_asks_nothing_of_others(
+    autojump_clock: object, limited: bool
+) -> None:
+    async with node_of_rules() as world:
+        tenant = await join(world, "tenant")
+        frame = check(1) if limited else ask(1, USER)
+
+        reason = reason_of(await tenant.say(frame), ErrorCode.NOT_PERMITTED)
+        [refused] = await tenant.say(Borrow(2, HOT, 64, [], []))
+
+        assert "must ask rules of shop" in reason
+        assert isinstance(refused, Refused)
+        assert not tenant.closed
+        assert world.count("checks") == 0

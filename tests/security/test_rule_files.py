@@ -1,0 +1,36 @@
+"""P17 and fuzzing: no rule file, however odd, stalls a node or raises anything undocumented."""
+
+import time
+from random import Random
+
+import pytest
+
+from ringfence.rules.load import RuleFileError, load_text
+from tests.fuzz.rule_files import MOST_BYTES, mutated, resident_bytes, run, seeds
+
+HEAD = "domain: api\ndescriptors:\n"
+LIMIT = "unit: minute, requests_per_unit: 5"
+
+
+def test_mutated_rule_files_are_taken_or_refused_in_bounded_time_and_memory() -> None:
+    random, files = Random(1), seeds()
+    before = resident_bytes()
+
+    taken = [run(mutated(files, random)) for _ in range(600)]
+
+    assert 20 < sum(taken) < 580
+    assert resident_bytes() - before < MOST_BYTES
+
+
+def test_four_thousand_names_that_replace_nothing_are_refused_within_seconds() -> None:
+    lines = [
+        f"  - {{key: k{n}, rate_limit: {{{LIMIT}, name: n{n}, replaces: [{{name: m{n}}}]}}}}\n"
+        for n in range(4_000)
+    ]
+    began = time.process_time()
+
+    with pytest.raises(RuleFileError) as refused:
+        load_text(HEAD + "".join(lines))
+
+    assert time.process_time() - began < 10
+    assert len(refused.value.problems) == 4_000

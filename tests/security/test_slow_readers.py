@@ -1,0 +1,48 @@
+"""P14: connections that do not read share one bound of a node's memory."""
+
+from pathlib import Path
+
+from ringfence.transport.settings import Settings
+from ringfence.wire import AskRules, ErrorCode, Hello, Role, Rules, Welcome
+from tests.node.test_serve import started
+from tests.security.callers import callers, resident_bytes
+
+MIB = 1 << 20
+GREEDY = 90
+SMALL_WINDOW = Settings(window=64 << 10, stranger_window=64 << 10)
+
+
+def large_rules(directory: Path) -> Path:
+    rows = "".join(
+        f"  - key: client\n    value: {'v' * 60_000}{number}\n"
+        "    rate_limit: {unit: minute, requests_per_unit: 5}\n"
+        for number in range(15)
+    )
+    path = directory / "api.yaml"
+    path.write_text(f"domain: api\ndescriptors:\n{rows}", "utf-8")
+    return path
+
+
+async def test_connections_that_do_not_read_cannot_fill_the_memory(tmp_path: Path) -> None:
+    flags = {"a": ["--rules", str(large_rules(tmp_path))]}
+    with started(tmp_path, flags) as running:
+        node = running["a"]
+        async with callers(settings=SMALL_WINDOW) as greedy, callers() as others:
+            good = await others.open(node.port, Hello(Role.CLIENT, "good", b"", 1), AskRules(1))
+            assert isinstance(await good.wait_message(), Welcome)
+            assert isinstance(await good.wait_message(), Rules)
+            before = resident_bytes(node.process.pid)
+            waiting = []
+            for number in range(GREEDY):
+                caller = await greedy.open(node.port, Hello(Role.CLIENT, "greedy", b"", number))
+                assert isinstance(await caller.wait_message(), Welcome)
+                caller.stop_reading()
+                caller.send(*[AskRules(seq) for seq in range(1, 5)])
+                waiting.append(caller)
+                good.send(AskRules(2 + number))
+                assert isinstance(await good.wait_message(), Rules)
+
+            assert (await waiting[0].wait_closed())[0] == ErrorCode.OVERLOADED
+            assert good.closed is None
+            # 90 connections with 3.6 MB each were 324 MB; the bound is 64 MiB.
+            assert resident_bytes(node.process.pid) - before < 128 * MIB

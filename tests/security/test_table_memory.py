@@ -1,0 +1,130 @@
+"""P8: what a holder of a token sends cannot make a node keep more bytes than its bound."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+from msgpack import packb, unpackb
+
+from hashring import NodeId
+from node.copies import Copies
+from ringfence.errors import ConfigError
+from ringfence.limiter import (
+    MAX_CARRIED_SLOTS,
+    NS_PER_SECOND,
+    Algorithm,
+    Engine,
+    Limit,
+    Snapshot,
+    compiled_tables,
+    why_not_compiled,
+)
+from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
+from tests.node.cluster import world
+from tests.node.test_session import APP, check, reason_of, running_node
+
+MINUTE_NS = 60 * NS_PER_SECOND
+MANY = 2**53 - 1
+FINE = Limit(MANY, 3600 * NS_PER_SECOND, slots=3600)
+LARGEST = Limit(MANY, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
+LOG = Limit(MANY, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
+PLACES = Limit(MANY, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
+MOST_BYTES = 1 << 19
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        caller = await world.call(APP)
+        keys = [number.to_bytes(8, "big") + b"key" for number in range(500)]
+        frame = replace(check(1, *keys), limits=[FINE])
+        before, _ = tracemalloc.get_traced_memory()
+
+        heard = await caller.say(frame)
+
+        after, _ = tracemalloc.get_traced_memory()
+        assert after - before < 2 << 20
+        assert "at most 60" in reason_of(heard, ErrorCode.NOT_PERMITTED)
+        assert not caller.closed
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("limit", [LARGEST, LOG, PLACES], ids=["slots", "log", "places"])
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["reference", "compiled"])
+def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
+    limit: Limit, is_compiled: bool
+) -> None:
+    if is_compiled and why_not_compiled() is not None:
+        pytest.skip("the compiled engine is not built here")
+    tables = compiled_tables(bytes(16), keeps_keys=True) if is_compiled else None
+    engine = Engine(max_keys=1_000_000, max_bytes=MOST_BYTES, tables=tables)
+    chance = Random(1)
+    now = MINUTE_NS
+    before, _ = tracemalloc.get_traced_memory()
+
+    for _ in range(40):
+        now += NS_PER_SECOND // 2
+        keys = [chance.randrange(2_000).to_bytes(8, "big") + b"key" for _ in range(256)]
+        engine.decide(keys, [1000] * 256, [], [limit], [1] * 256, now)
+
+    after, _ = tracemalloc.get_traced_memory()
+    assert engine.bytes_in_use <= MOST_BYTES
+    assert after - before < 2 * MOST_BYTES
+    assert engine.evicted > 0
+
+
+def test_copies_of_counters_of_many_numbers_stay_below_the_bound_in_bytes() -> None:
+    copies = Copies(1_000_000, 1 << 20)
+
+    for number in range(1000):
+        keys = [number.to_bytes(8, "big")]
+        copies.keep(NodeId("a"), Snapshot(keys, [[1] * 1000], [LOG], [0], []), 1)
+
+    assert 20 <= len(copies) <= 30
+
+
+async def test_keys_of_more_than_128_bytes_end_the_connection_that_sends_them(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        sound, caller = await world.call(APP), await world.call(APP)
+        longest = bytes(MAX_KEY)
+        fields = unpackb(encode(check(1, longest)))
+        fields[7] = [bytes(129)]
+
+        await caller.say(packb(fields))
+        [answer] = await sound.say(check(2, longest))
+
+        assert len(longest) == 128
+        assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
+        assert isinstance(answer, Answer)
+
+
+async def test_clients_name_long_values_by_a_digest(autojump_clock: object) -> None:
+    async with world() as cluster, cluster.client() as limiter:
+        long, other = "x" * 100_000, "x" * 99_999 + "y"
+
+        first = [await limiter.check("api", {"client": long}) for _ in range(6)]
+        second = await limiter.check("api", {"client": other})
+
+        assert [decision.allowed for decision in first] == [True] * 5 + [False]
+        assert second.allowed
+
+
+async def test_clients_refuse_limits_of_too_many_slots_before_they_ask(
+    autojump_clock: object,
+) -> None:
+    async with world("a") as cluster, cluster.client("a") as limiter:
+        with pytest.raises(ConfigError, match="at most 60"):
+            await limiter.check_limit(FINE, "user:1")
