@@ -6,7 +6,18 @@ from typing import NoReturn
 __all__ = ["CORE_VERBS", "NodeLevelFaults"]
 
 CORE_VERBS = (
-    *("crash", "leave", "pause", "cut", "loss", "repeats", "slow", "clock_step", "clock_drift"),
+    *(
+        "crash",
+        "leave",
+        "pause",
+        "stall",
+        "cut",
+        "loss",
+        "repeats",
+        "slow",
+        "clock_step",
+        "clock_drift",
+    ),
 )
 """The verbs of `simulations.faults` that it has."""
 

@@ -34,6 +34,10 @@ _ONE_AT_A_TIME = 0.5
 _TOGETHER = 0.2
 """How many faults come with another one: while a change is news, the next is the hardest."""
 _LENGTHS = (0.3, 2.0, 8.0, 15.0)
+_STALLS = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
+"""Seconds for which a process is stopped: garbage collection, throttling, a debugger."""
+_ONLY_STALLS = 0.1
+"""How many runs have stalls and nothing else, so that each check must be counted exactly once."""
 _PARTS = (1, 1, 2, 3)
 """Parts that a transfer has at least: in half of all runs every shard moves in several."""
 
@@ -63,6 +67,8 @@ def drawn(seed: int, level: Level) -> Scenario:
         least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
     verbs = CORE_VERBS if level == "core" else tuple(VERBS)
+    if stream(seed, "stalls", level).random() < _ONLY_STALLS:
+        verbs = ("stall",)
     faults = drawn_faults(scenario, random, verbs)
     if random.random() < _ONE_AT_A_TIME:
         faults = _one_at_a_time(scenario, faults)
@@ -84,7 +90,7 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
             begin = random.uniform(1.0, seconds * 0.6)
             if faults and random.random() < _TOGETHER:
                 begin = faults[-1].at + random.uniform(0.0, 0.5)
-            until = min(seconds, begin + random.choice(_LENGTHS))
+            until = min(seconds, begin + random.choice(_STALLS if verb == "stall" else _LENGTHS))
             args = _args(verb, names, scenario, random)
             faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))

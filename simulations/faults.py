@@ -247,6 +247,7 @@ VERBS = {
     "crash": Verb(_crash, _restart, True, "a node ends without a word; it is started again"),
     "leave": Verb(_leave, _restart, False, "a node hands over and leaves; it is started again"),
     "pause": Verb(_pause, _resume, True, "a host stands still, and goes on"),
+    "stall": Verb(_pause, _resume, True, "a process is stopped for up to 5 s, and goes on"),
     "cut": Verb(_cut, _heal, True, "nothing is carried between two sides, or only one way"),
     "loss": Verb(_lose, _lose_no_more, False, "datagrams are lost"),
     "repeats": Verb(_repeat, _repeat_no_more, False, "datagrams come twice"),

@@ -184,8 +184,10 @@ class Judge:
         if lost > uncopied:
             text = f"{name}={key}: {units} units admitted, {used} counted, {uncopied} may be lost"
             yield Violation("lost_hits", end, text)
-        # By the first who was asked, and again by its standby's own question to it.
-        may_be_twice = 2 * column.unanswered if self._is_unclean else 0
+        # A check that its first member did not answer may have been counted there all the same;
+        # after faults other than stalls by a second member, too, when the two cannot compare.
+        times = 0 if not self._is_unclean else 1 if self._is_only_stalled else 2
+        may_be_twice = times * column.by_policy if times == 1 else times * column.unanswered
         if twice > may_be_twice:
             text = f"{name}={key}: {used} units counted, {units} admitted"
             yield Violation("invented_hits", end, text)
@@ -269,6 +271,11 @@ class Judge:
             if not (is_shared and fault.verb == "cut" and fault.args.keys() == {"datacenter"})
         )
         return 1 + splits + (self._datacenters - 1 if is_shared and splits else 0)
+
+    @property
+    def _is_only_stalled(self) -> bool:
+        """Whether processes were stopped, and nothing else went wrong."""
+        return all(fault.verb == "stall" for fault in self._faults)
 
     @property
     def _is_unclean(self) -> bool:

@@ -17,6 +17,7 @@ __all__ = ["Answered", "Column", "Ledger"]
 
 _COUNTED = (Source.OWNER, Source.STANDBY, Source.CACHE)
 _BY_OWNER = (Source.OWNER, Source.CACHE)
+_BY_MEMBER = (Source.OWNER, Source.STANDBY, Source.CACHE)
 """Said by the owner, perhaps some time ago: a denial that stands."""
 _SECOND_TRY = 0.05
 """Seconds after which an answer may be that of another member than the first who was asked: when a
@@ -74,6 +75,11 @@ class Column:
             for a in self.answers
             if a.source not in _BY_OWNER or a.told - a.asked > _SECOND_TRY
         )
+
+    @property
+    def by_policy(self) -> int:
+        """Units of checks that no member answered in time, which one may count later."""
+        return sum(a.cost for a in self.answers if a.source not in _BY_MEMBER)
 
     @property
     def datacenters(self) -> set[str]:

@@ -23,7 +23,7 @@ _NEW_COPY = 8.0
 """Seconds until a death or a return is known to all and every standby has all its copies."""
 _LEAVING = 8.0
 """Seconds that a node may take to hand over."""
-_PARTING = ("crash", "leave", "pause", "cut", "clog")
+_PARTING = ("crash", "leave", "pause", "stall", "cut", "clog")
 """Faults that take from others whom they are about, copies and all."""
 _MUCH = 0.03
 """The share of datagrams whose loss or harm makes some ask a second member."""
