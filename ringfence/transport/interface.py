@@ -95,6 +95,15 @@ class Transport(Protocol):
     on_sealed: OnSealed | None
     """Told of sealed datagrams that come in; without it they are refused."""
 
+    @property
+    def held_up_ns(self) -> int:
+        """Nanoseconds that what a handler is being called with waited in this host's kernel.
+
+        A process that is stopped or too slow finds the datagrams of that time waiting. Exact from
+        1 ms on; below that, the figure of the oldest datagram of the present read. 0 where the
+        system cannot tell.
+        """
+
     def send_sealed(self, datagram: bytes, address: Address) -> None:
         """Send one datagram beside the connections: it may get lost, come twice, or late.
 

@@ -221,6 +221,8 @@ class MemoryTransport:
         self.is_paused = False
         """Whether its host stands still."""
         self.on_sealed: OnSealed | None = None
+        self.held_up_ns = 0
+        """How long after it was due the present call is made: more than 0 after a pause."""
         self._address = address
         self._on_bug = on_bug
         self._timers = Timers()
@@ -256,8 +258,10 @@ class MemoryTransport:
                         await trio.sleep_forever()
                     if self.is_paused:
                         continue
-                    for planned in self._timers.take_due(self.now()):
+                    now = self.now()
+                    for planned in self._timers.take_due(now):
                         if planned.call is not None:
+                            self.held_up_ns = round((now - planned.when) * 1e9)
                             self.make(planned.call)
         finally:
             if self.is_alive:

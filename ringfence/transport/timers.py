@@ -13,9 +13,10 @@ __all__ = ["Planned", "Timers"]
 class Planned:
     """One call; a `Timer`."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "when")
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, when: float, call: Callable[[], None]) -> None:
+        self.when = when
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
@@ -32,7 +33,7 @@ class Timers:
 
     def plan(self, when: float, call: Callable[[], None]) -> Planned:
         """Add a call for `when`."""
-        planned = Planned(call)
+        planned = Planned(when, call)
         if len(self._heap) % 256 == 255:
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
             heapify(self._heap)

@@ -10,11 +10,14 @@ another one does not believe it.
 
 import errno
 import socket
+import sys
+import time
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from struct import Struct
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.closing import Closing, TransportCode, text_of
@@ -51,6 +54,14 @@ _MOST_NAMES = 4096
 _SOCKET_BUFFER = 4 << 20
 """Asked of the kernel, which may grant less: bursts wait there while Python is busy."""
 
+_SO_TIMESTAMPNS = 35
+"""Linux: the kernel notes on each datagram when it came. The `socket` module does not name it."""
+_STAMP = Struct("@ll")
+"""That note: seconds and nanoseconds on the wall clock."""
+_STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") else 0
+_BEHIND_NS = 1_000_000
+"""From such a wait on, the waits of all datagrams of a read are measured; below, of the first."""
+
 AddressInfo = tuple[object, object, object, object, tuple[object, ...]]
 """One row of `getaddrinfo`."""
 
@@ -85,6 +96,12 @@ class Udp(ABC):
         self._is_ipv6 = False
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
+        self.held_up_ns = 0
+        """See `Transport`."""
+        self._stamps = False
+        """Whether the kernel notes when datagrams come."""
+        self._wall_offset_ns = 0
+        """By how much the wall clock was ahead of the monotonic one when last compared."""
         self._resolved: OrderedDict[Address, tuple[float, Address | None]] = OrderedDict()
         """Numeric addresses of names that datagrams were sent to, and until when they hold; None
         as long as a name has not been looked up."""
@@ -262,6 +279,8 @@ class Udp(ABC):
                 continue
             self._is_ipv6 = sock.family == socket.AF_INET6
             self._socket = sock
+            self._stamps = _ask_for_stamps(sock)
+            self._wall_offset_ns = time.time_ns() - time.monotonic_ns()
             listen_for_errors(sock)
             return sock
         assert failure is not None
@@ -280,9 +299,14 @@ class Udp(ABC):
         assert sock is not None
         receive = self._endpoint.receive_datagram
         now = self.now()
+        self.held_up_ns = 0
         for count in range(_BATCH):
             try:
-                datagram, sender = sock.recvfrom(_LARGEST)
+                if self._stamps and (not count or self.held_up_ns >= _BEHIND_NS):
+                    datagram, notes, _, sender = sock.recvmsg(_LARGEST, _STAMP_SPACE)
+                    self.held_up_ns = self._wait_of(notes)
+                else:
+                    datagram, sender = sock.recvfrom(_LARGEST)
             except BlockingIOError:
                 if not count:
                     # Woken for nothing: an error wakes the reader too, and would go on doing so.
@@ -292,6 +316,21 @@ class Udp(ABC):
                 self._take_errors(sock, now)
                 continue
             receive(datagram, self._plain(sender) if self._is_ipv6 else sender, now)
+
+    def _wait_of(self, notes: list[tuple[int, int, bytes]]) -> int:
+        """Compute how long ago the kernel stamped a datagram, in nanoseconds."""
+        if not notes or len(notes[0][2]) != _STAMP.size:
+            return 0
+        seconds, nanoseconds = _STAMP.unpack(notes[0][2])
+        now = time.time_ns()
+        wait: int = now - seconds * 1_000_000_000 - nanoseconds
+        if wait < _BEHIND_NS:
+            return max(0, wait)
+        # Slewing moves both clocks alike. What the wall clock gained on the monotonic one since the
+        # last look is a step, by an operator or a host that slept, and no wait.
+        offset = now - time.monotonic_ns()
+        step, self._wall_offset_ns = offset - self._wall_offset_ns, offset
+        return max(0, wait - step) if step > _BEHIND_NS else wait
 
     def _take_errors(self, sock: socket.socket, now: float) -> None:
         for address, quoted in read_errors(sock):
@@ -330,6 +369,17 @@ class Udp(ABC):
 
 def _nothing() -> None:
     pass
+
+
+def _ask_for_stamps(sock: socket.socket) -> bool:
+    """Have the kernel note when each datagram comes; whether it will."""
+    if sys.platform != "linux":
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
 
 
 def _bound(address: Address) -> socket.socket:

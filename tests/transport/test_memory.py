@@ -274,6 +274,30 @@ async def test_to_a_paused_transport_messages_and_timers_wait(autojump_clock: Mo
         assert rang == [pytest.approx(resumed, abs=0.001)]
 
 
+async def test_after_a_pause_a_handler_can_tell_how_long_a_message_waited(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(delay=0.01) as w:
+        connection, _ = w.connect()
+        waits: list[int] = []
+        await trio.sleep(1)
+        w.accepted[0].on_message = lambda _: waits.append(w.b.held_up_ns)  # type: ignore[method-assign]
+        for is_paused in (False, True, False):
+            if is_paused:
+                w.network.pause(B)
+            connection.send(b"knock")
+            w.a.flush()
+            await trio.sleep(0.31)
+            w.network.resume(B)
+            await trio.sleep(0.1)
+
+        assert waits == [
+            pytest.approx(0, abs=1000),
+            pytest.approx(300_000_000, abs=1000),  # It was on its way for 10 ms.
+            pytest.approx(0, abs=1000),
+        ]
+
+
 async def test_a_transport_that_stops_says_goodbye(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         w = World(nursery)

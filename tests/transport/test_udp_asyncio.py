@@ -3,8 +3,10 @@ the same tests."""
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ import pytest
 from trio.lowlevel import in_trio_run
 
 from ringfence.errors import ConfigError
+from ringfence.transport import udp
 from ringfence.transport.authority import issue, new_authority, self_signed
 from ringfence.transport.closing import TransportCode
 from ringfence.transport.interface import Address, Connection
@@ -142,6 +145,73 @@ def test_messages_go_there_and_back_over_a_verified_connection(backend: str) -> 
             assert log.messages == payloads
 
     run(backend, main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps datagrams")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_waited_while_the_process_stood_still_says_how_long(backend: str) -> None:
+    async def main() -> None:
+        server = app()
+        waits: list[int] = []
+        news = anyio.Event()
+
+        def take(_: bytes, __: Address) -> None:
+            waits.append(server.held_up_ns)
+            if len(waits) in (1, 3):
+                news.set()
+
+        server.on_sealed = take
+        async with running(server):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"0", ("127.0.0.1", server.address[1]))
+                with anyio.fail_after(10):
+                    await news.wait()
+                news = anyio.Event()
+                began = time.monotonic_ns()
+                sender.sendto(b"1", ("127.0.0.1", server.address[1]))
+                time.sleep(0.06)  # noqa: ASYNC251 - nothing else may run
+                sender.sendto(b"2", ("127.0.0.1", server.address[1]))
+                time.sleep(0.03)  # noqa: ASYNC251
+                with anyio.fail_after(10):
+                    await news.wait()
+                passed = time.monotonic_ns() - began
+        assert 90_000_000 <= waits[1] <= passed
+        assert 30_000_000 <= waits[2] <= waits[1] - 59_000_000
+
+    run(backend, main)
+
+
+def test_a_step_of_the_wall_clock_is_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = 1_000_000_000
+
+    class Clock:
+        wall, monotonic = 1000 * second, 10 * second
+
+        def time_ns(self) -> int:
+            return self.wall
+
+        def monotonic_ns(self) -> int:
+            return self.monotonic
+
+    clock = Clock()
+    monkeypatch.setattr(udp, "time", clock)
+    transport = AsyncioUdp(on_bug=report)
+    transport._wall_offset_ns = clock.wall - clock.monotonic
+
+    def wait_of(stamp: int) -> int:
+        note = (0, 0, struct.pack("@ll", stamp // second, stamp % second))
+        return transport._wait_of([note])
+
+    came = clock.wall
+    clock.wall += second // 2
+    clock.monotonic += second // 2
+    assert wait_of(came) == second // 2
+    clock.wall += 60 * second  # Somebody sets the clock.
+    assert wait_of(came) == second // 2
+    assert wait_of(clock.wall - 2_000_000) == 2_000_000
+    clock.wall -= 120 * second
+    assert wait_of(came) == 0
+    assert transport._wait_of([]) == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
