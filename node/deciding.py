@@ -25,7 +25,7 @@ from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
 from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
-from ringfence.wire import ErrorCode, Op, Refused, Request, Source
+from ringfence.wire import BY_POLICY, ErrorCode, Op, Refused, Request, Source
 
 __all__ = ["Deciding", "NodeRoutes"]
 
@@ -35,6 +35,7 @@ _MOST_WAITING = 50_000
 """Checks that wait for a peer or a shard at once; more are refused."""
 _OWNER_SHARE = 0.6
 """Part of the asker's patience that a standby gives an owner which the asker could not reach."""
+_UNDECIDED = (*BY_POLICY, Source.LOCAL)
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
 _MOST_HOPS = 2
@@ -143,6 +144,14 @@ class Deciding:
 
     def join(self, key: bytes, cost: int, within: float | None) -> None:
         """Nodes ask in batches."""
+
+    def answer_timeout(self, least: float, most: float) -> float:
+        """See `Target`: no network is in between."""
+        return most
+
+    def is_alive_since(self, instant: float) -> bool:
+        """See `Target`: what is not decided here waits for somebody else."""
+        return False
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
@@ -321,7 +330,7 @@ class Deciding:
         verdicts = await self._router.decide(
             batch, lambda index: self._vetoes(batch, index), hops=hops, within=within
         )
-        undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
+        undecided = sum(source in _UNDECIDED for source in verdicts.sources)
         self._counters.add("undecided", undecided)
         if undecided and self.measures is not None:
             self.measures.undecided(batch, verdicts)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
 from random import Random
@@ -67,6 +68,7 @@ from ringfence.wire import (
     Members,
     Message,
     Offer,
+    Op,
     PackedRules,
     Ping,
     Pong,
@@ -493,6 +495,15 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
         """Decide what is held here; None when somebody must be waited for."""
+        assert self._transport is not None
+        held_up_ns = self._transport.held_up_ns
+        if held_up_ns > request.deadline_ms * 1_000_000 and request.op is Op.CHECK:
+            # Nobody waits for it any more. Frames come in order, so the oldest ones go first.
+            self.counters.add("shed", len(batch))
+            reason = (
+                f"node {self.name} is overloaded: the check waited {held_up_ns // 1_000_000} ms"
+            )
+            return Refused(request.seq, ErrorCode.TOO_LATE, reason)
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -502,12 +513,20 @@ class Node:
         else:
             verdicts = self._deciding.decide_now(request, batch)
         if isinstance(verdicts, Refused):
-            self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
+            if verdicts.code == ErrorCode.OVERLOADED:
+                self.counters.add("shed", len(batch))
+                self.refused("overloaded")
+            else:
+                self.refused("not_owner")
         return verdicts
 
     def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
+        assert self._transport is not None
+        waited_ms = self._transport.held_up_ns // 1_000_000
+        if waited_ms:
+            request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
         self._nursery.start_soon(self._forward, sender, request, batch)
 
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from hashring import NodeId, shard_of
 from node.deciding import Deciding
-from ringfence.client.batch import Batch, Done, Verdicts, empty_verdicts
+from ringfence.client.batch import Batch, Done, Shed, Verdicts, empty_verdicts
 from ringfence.client.router import Fallback, Routes
 from ringfence.limiter import Code
-from ringfence.wire import Op, Request, Source
+from ringfence.wire import BY_POLICY, Op, Request, Source
 from simulations.core_handoff import Waits
 from simulations.core_time import Coming
 
@@ -53,19 +53,23 @@ class CoreRouter:
                 continue
             asked = routes
             verdicts = await self._ask(routes, batch, hops, stand_in, asked_at)
+            if isinstance(verdicts, Shed):
+                return self.fall_back(batch, is_shed=True)
             if verdicts is not None:
                 return verdicts
         return self.fall_back(batch)
 
-    def fall_back(self, batch: Batch) -> Verdicts:
-        """Decide as the rule says when no member could."""
+    def fall_back(self, batch: Batch, *, is_shed: bool = False) -> Verdicts:
+        """Decide as the rule says when no member could, or the one that can is overloaded."""
         verdicts = empty_verdicts(1)
-        verdicts.put(0, *self._fallback(batch, 0))
+        outcome, source = self._fallback(batch, 0)
+        is_policy = source is Source.POLICY
+        verdicts.put(0, outcome, Source.SHED if is_shed and is_policy else source)
         return verdicts
 
     async def _ask(
         self, routes: Routes, batch: Batch, hops: int, stand_in: bool, asked_at: float
-    ) -> Verdicts | None:
+    ) -> Verdicts | Shed | None:
         key = batch.keys[0]
         name = routes.standby(key) if stand_in else routes.owner(key)
         target = None if name is None else self._target_of(name)
@@ -85,7 +89,7 @@ class CoreRouter:
             found = await answer
         finally:
             is_over = True
-        return found if isinstance(found, Verdicts) else None
+        return found if isinstance(found, Verdicts | Shed) else None
 
     def give_back(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
         """Give back what a check was charged, for it was decided elsewhere, too."""
@@ -144,7 +148,7 @@ class CoreDeciding(Deciding):
                 foreign = sum([not self._is_ours(shard_of(key)) for key in batch.keys])
                 self._counters.add("forwarded", foreign)
                 verdicts = await self._core_router.decide(batch, hops=request.hops + 1)
-                is_undecided = verdicts.sources[0] in (Source.POLICY, Source.LOCAL)
+                is_undecided = verdicts.sources[0] in (Source.LOCAL, *BY_POLICY)
                 self._counters.add("undecided", is_undecided)
                 once(verdicts)
 

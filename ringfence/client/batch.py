@@ -15,6 +15,7 @@ from ringfence.wire import Op, Source
 
 __all__ = [
     "CODE",
+    "SHED",
     "SOURCE",
     "Answered",
     "Batch",
@@ -22,6 +23,7 @@ __all__ = [
     "GiveBack",
     "Late",
     "Row",
+    "Shed",
     "Target",
     "Verdicts",
     "Waiting",
@@ -231,9 +233,16 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Verdicts]], count: int)
     )
 
 
-Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
-"""Told the verdicts of a batch, that we may not ask for them, or None when the target could not be
-had in time. Called once."""
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """The answer of a target that is overloaded: no member should be asked as well."""
+
+
+SHED = Shed()
+
+Done: TypeAlias = Callable[[Verdicts | AccessDenied | Shed | None], None]
+"""Told the verdicts of a batch, that we may not ask for them, that the target is overloaded, or
+None when the target could not be had in time. Called once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +250,9 @@ class Late:
     """A lone check waits no longer for the answer alone, which may come all the same."""
 
     when_answered: Callable[[Done], None]
-    """Lets somebody hear the answer: never at once, and exactly once."""
+    """Lets somebody hear the answer, exactly once; at once when it has come meanwhile."""
+    is_shed: bool = False
+    """Whether there is none to wait for: the member is overloaded."""
 
 
 Answered: TypeAlias = Row | AccessDenied | Late | None
@@ -265,6 +276,12 @@ class Waiting(Protocol):
 
 class Target(Protocol):
     """Whoever decides a batch."""
+
+    def answer_timeout(self, least: float, most: float) -> float:
+        """Seconds in which an answer is to be expected, by the round trips observed so far."""
+
+    def is_alive_since(self, instant: float) -> bool:
+        """Whether it has answered anything after `instant` and can be reached still."""
 
     def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a lone check leave with others; None when it must be asked for as a batch.

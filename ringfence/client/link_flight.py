@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
-from ringfence.client.batch import Batch, Verdicts, age_ns_of
+from ringfence.client.batch import SHED, Batch, Shed, Verdicts, age_ns_of
 from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.link_settings import LinkSettings
+from ringfence.client.round_trips import RoundTrips
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
 from ringfence.wire import (
@@ -65,6 +66,11 @@ class Frame:
     """When it is given up."""
     asks: list[Ask] = field(default_factory=list)
     on_reply: Callable[[Reply | None], None] | None = None
+    is_measured: bool = False
+    """Whether it gives no round trip: it has given one, or was sent again, so that nobody knows
+    which time is answered."""
+    is_doubted: bool = False
+    """Whether it waits on although the member was silent for a whole time-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class Flight:
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
         """Frames that were given up and may be answered all the same, the oldest first."""
+        self.round_trips = RoundTrips()
+        """From asking to being answered, of checks."""
         self._settings = settings
         self._view = view
         self._outbox: deque[Ask] = deque()
@@ -93,6 +101,12 @@ class Flight:
         """Where lone checks join, as long as there is room; it waits in the outbox."""
         self.is_busy = False
         """Whether what left last was more than one check, so that others will follow soon."""
+
+    @property
+    def answer_timeout(self) -> float:
+        """Seconds of silence after which the member is doubted."""
+        settings = self._settings
+        return self.round_trips.timeout(settings.answer_timeout_least, settings.answer_timeout)
 
     @property
     def has_asks_waiting(self) -> bool:
@@ -156,13 +170,21 @@ class Flight:
     def send_again(self, send: _Send) -> None:
         """Send all frames under the numbers that they have."""
         for frame in self.frames.values():
+            frame.is_measured = True
             send(frame.payload)
 
-    def ping(self, now: float, send: _Send) -> None:
-        """Send a question that costs nothing, for a sign of life."""
-        seq = self.take_seq()
-        due = now + self._settings.answer_timeout
-        self._send(seq, Frame(encode(Ping(seq)), now, due), send)
+    def ping(self, now: float, send: _Send) -> int:
+        """Send a question that costs nothing, for a sign of life; returns its number.
+
+        It has twice the usual time. Callers without a deadline can wait, so there the connection is
+        kept for as long as a busy member is waited for: a late answer can still be taken back.
+        """
+        seq, timeout = self.take_seq(), self.answer_timeout
+        within = 2 * timeout
+        if self._settings.deadline is None:
+            within = max(within, self._settings.slow_timeout - timeout)
+        self._send(seq, Frame(encode(Ping(seq)), now, now + within), send)
+        return seq
 
     def _send_call(self, call: _Call, send: _Send) -> None:
         seq = self.take_seq()
@@ -175,8 +197,18 @@ class Flight:
             self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
+        settings = self._settings
+        patience = settings.slow_timeout
+        if settings.deadline is not None:
+            patience = settings.deadline
+            if together[0].batch.op is Op.CHECK:
+                while together and together[0].asked_at + patience <= now:
+                    self._give_up_asks([together.pop(0)], SHED)  # Nobody waits for it any more.
+                if not together:
+                    return
+        if settings.told_timeout is not None and together[0].stand_in:
+            patience = settings.told_timeout
         seq = self.take_seq()
-        patience = self._settings.told_timeout or self._settings.slow_timeout
         left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
@@ -190,8 +222,7 @@ class Flight:
             logger.error("%d checks cannot be sent: %s", len(together[0].batch), error)
             self._give_up_asks(together)
         else:
-            due = now + self._settings.answer_timeout
-            self._send(seq, Frame(payload, now, due, together), send)
+            self._send(seq, Frame(payload, now, now + self.answer_timeout, together), send)
 
     def _send(self, seq: int, frame: Frame, send: _Send) -> None:
         self.frames[seq] = frame
@@ -204,6 +235,17 @@ class Flight:
         return seq
 
     # -- being answered ------------------------------------------------------------------------
+
+    def measure(self, seq: int, now: float) -> None:
+        """Learn a round trip from an answer that has just come, however late.
+
+        A standby may have waited for the owner, so what it was asked tells nothing of the link.
+        """
+        frame = self.frames.get(seq) or self._given_up.get(seq)
+        if frame is not None and frame.asks and not frame.is_measured:
+            frame.is_measured = True
+            if not frame.asks[0].stand_in:
+                self.round_trips.sample(now - frame.asks[0].asked_at)
 
     def answer(self, answer: Answer, learn: Learn | None = None) -> bool:
         """Tell those who asked, and before them `learn`; whether anybody had asked.
@@ -287,32 +329,47 @@ class Flight:
         dues += [self._due(self._outbox[0])] if self._outbox else []
         return min(dues, default=float("inf"))
 
-    def give_up_late(self, now: float, heard_at: float) -> list[Frame]:
-        """Give up what is due; returns the frames among it.
+    def give_up_late(self, now: float, heard_at: float, *, is_last: bool = False) -> list[Frame]:
+        """Give up what is due; returns the frames that the member was silent about for too long.
 
         `heard_at` is when the member last said something: while it does, frames that it has are
-        waited for longer, see `LinkSettings.slow_timeout`.
+        waited for longer, see `LinkSettings.slow_timeout`. When it is silent, they are returned
+        first and given up a time-out later: until then the caller can settle the doubt. With
+        `is_last` the member is asked nothing more, not even for a sign of life.
         """
         while self._outbox and self._due(self._outbox[0]) <= now:
-            self._give_up_asks([self._outbox.popleft()])
+            is_full = len(self.frames) >= self._settings.max_frames
+            self._give_up_asks([self._outbox.popleft()], SHED if is_full else None)
         late = [call for call in self._calls if call.due <= now]
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)
         for call in late:
             call.on_reply(None)
-        settings = self._settings
+        timeout, silent = self.answer_timeout, list[Frame]()
+        is_busy = heard_at > now - timeout
         for frame in self.frames.values():
-            if frame.due <= now and frame.asks and heard_at > now - settings.answer_timeout:
-                latest = frame.sent_at + settings.slow_timeout
-                frame.due = max(frame.due, min(heard_at + settings.answer_timeout, latest))
+            latest = frame.sent_at + self._settings.slow_timeout
+            if frame.due > now or not frame.asks or latest <= now:
+                continue
+            if is_busy:
+                frame.due = max(frame.due, min(heard_at + timeout, latest))
+                frame.is_doubted = False
+            elif is_last:
+                frame.due = max(frame.due, frame.sent_at + self._settings.answer_timeout)
+            elif not frame.is_doubted:
+                frame.due = min(now + timeout, latest)
+                frame.is_doubted = True
+                silent.append(frame)
         overdue = [seq for seq, frame in self.frames.items() if frame.due <= now]
         frames = [self.frames.pop(seq) for seq in overdue]
         for seq, frame in zip(overdue, frames, strict=True):
-            self.give_up(frame)
+            self.give_up(frame, SHED if is_busy and not is_last else None)
             self._given_up[seq] = frame
             if len(self._given_up) > self._settings.max_frames:
                 del self._given_up[next(iter(self._given_up))]
-        return frames
+        if any(frame.asks for frame in frames):
+            self.round_trips.expire()
+        return [] if is_busy else [*silent, *frames]
 
     def give_up_unsent(self) -> None:
         """Give up what has not left."""
@@ -329,17 +386,17 @@ class Flight:
             self.give_up(frame)
         self.give_up_unsent()
 
-    def give_up(self, frame: Frame) -> None:
+    def give_up(self, frame: Frame, answer: Shed | None = None) -> None:
         """Tell those who wait for a frame, no longer in flight, that there is no answer."""
-        self._give_up_asks(frame.asks)
+        self._give_up_asks(frame.asks, answer)
         if frame.on_reply is not None:
             frame.on_reply(None)
 
-    def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+    def _give_up_asks(self, asks: Iterable[Ask], answer: Shed | None = None) -> None:
         self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(None)
+            ask.done(answer)
 
     def _due(self, ask: Ask) -> float:
         return ask.asked_at + self._settings.answer_timeout

@@ -20,6 +20,7 @@ from ringfence.client.batch import (
     Batch,
     Late,
     Row,
+    Shed,
     Target,
     Verdicts,
     Waiting,
@@ -28,6 +29,7 @@ from ringfence.client.batch import (
     joined_verdicts,
 )
 from ringfence.client.clock import loop_time
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -39,6 +41,8 @@ _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
 _COUNTED = (Source.OWNER, Source.STANDBY)
 _DENIALS = (Code.DENIED, Code.NEVER)
+_LEAST_PATIENCE = 0.01
+"""Seconds above the mean round trip for which no standby is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,13 @@ class Router:
         """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
         learn of it before their callers do.
 
-        An owner that takes longer than `patience` (seconds) over a check is not given up, but its
-        standby is asked as well; what the later one of the two charged is given back.
+        An owner that takes much longer over a check than its round trips so far, or longer than
+        `patience` (seconds), is not given up, but its standby is asked as well, as far as the
+        budget of such second asks allows. What the later one of the two charged is given back.
+        The standby of an owner that is known to be lost needs no budget.
         """
+        self.hedging = HedgingBudget()
+        """The budget, which knows how many checks were asked for, and how many of them twice."""
         self._fallback = fallback
         self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
@@ -139,9 +147,11 @@ class Router:
         target = self._targets[shard_of(key)]
         if target is None:
             return None
-        patience = self._patience
-        if patience is not None and (within is None or patience < within):
-            within = patience
+        self.hedging.checks += 1
+        if self._patience is not None:
+            patience = target.answer_timeout(_LEAST_PATIENCE, self._patience)
+            if within is None or patience < within:
+                within = patience
         return target.join(key, cost, within)
 
     async def decide_one(
@@ -157,10 +167,12 @@ class Router:
         gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), asked_at, [])
         attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
         if late is not None:
-            waiter = _Waiter(gathering.batch, gathering.missing)
+            owner = self._targets[shard_of(key)] if self._targets else None
+            waiter = _Waiter(gathering.batch, gathering.missing, owner)
             gathering.waiters.append(waiter)
             late.when_answered(waiter.resolve)
-        if within is None or asked_at + within > now:
+            self._take(gathering)
+        if not gathering.shed and (within is None or asked_at + within > now):
             left = None if within is None else asked_at + within - now
             joined_by = None if asked is None else self._joined_by
             await self._decide(gathering, attempts, 0, joined_by, left)
@@ -247,6 +259,10 @@ class Router:
                 moved = _moved(asked, routes, batch, gathering.missing)
             asked = routes
             rest = sorted({*gathering.missing} - {*moved}) if moved else gathering.missing
+            if gathering.shed:
+                rest = [index for index in rest if index not in gathering.shed]
+            if not stand_in:
+                self.hedging.checks += len(rest)
             parts = [
                 (indexes, target, as_standby)
                 for rows, as_standby in ((moved, False), (rest, stand_in))
@@ -256,14 +272,16 @@ class Router:
             waiters = []
             for indexes, target, as_standby in parts:
                 part = batch if len(indexes) == len(batch) else batch.take(indexes)
-                waiter = _Waiter(part, indexes)
+                waiter = _Waiter(part, indexes, target)
                 waiters.append(waiter)
                 gathering.waiters.append(waiter)
                 target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
             if self._patience is None or stand_in or batch.op is not Op.CHECK:
                 await _wait_all(waiters)
             else:
-                with anyio.move_on_after(self._patience):
+                with anyio.move_on_after(self._patience_with(waiters, self._patience)):
+                    await _wait_all(waiters)
+                if not self._may_hedge(waiters):
                     await _wait_all(waiters)
             self._take(gathering)
             if not gathering.missing or gathering.verdicts.refusal is not None:
@@ -277,18 +295,39 @@ class Router:
 
     async def _be_patient(self, gathering: "_Gathering") -> bool:
         """Wait as long for an owner that was asked already as for any; whether it answered."""
-        give_up = math.inf if self._patience is None else gathering.asked_at + self._patience
+        waiters = gathering.waiters
+        give_up = math.inf
+        if self._patience is not None:
+            give_up = gathering.asked_at + self._patience_with(waiters, self._patience)
         with anyio.move_on_after(give_up - loop_time()):
-            await _wait_all(gathering.waiters)
+            await _wait_all(waiters)
+        if not self._may_hedge(waiters):
+            await _wait_all(waiters)
         self._take(gathering)
         return not gathering.missing or gathering.verdicts.refusal is not None
+
+    def _patience_with(self, waiters: Sequence["_Waiter"], most: float) -> float:
+        """Seconds for which only the members are waited for that were asked."""
+        asked = [waiter.target for waiter in waiters if waiter.target is not None]
+        patience = [target.answer_timeout(_LEAST_PATIENCE, most) for target in asked]
+        return max(patience, default=most)
+
+    def _may_hedge(self, waiters: Sequence["_Waiter"]) -> bool:
+        """Whether standbys may be asked for what is not answered yet; spends the budget."""
+        open_rows = sum([len(waiter.indexes) for waiter in waiters if not waiter.is_done])
+        has_standbys = self.routes is not None and len(self.routes.ring.members) > 1
+        return not open_rows or not has_standbys or self.hedging.take(open_rows)
 
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""
         batch, verdicts = gathering.batch, gathering.verdicts
         self._take(gathering)
+        if gathering.missing:
+            gathering.note_busy()
         for index in gathering.missing:
-            verdicts.put(index, *self._fallback(batch, index))
+            outcome, source = self._fallback(batch, index)
+            is_shed = source is Source.POLICY and index in gathering.shed
+            verdicts.put(index, outcome, Source.SHED if is_shed else source)
         if batch.op is not Op.CHECK:
             return
         if batch.groups and (gathering.is_split or gathering.missing):
@@ -362,29 +401,36 @@ class _Waiter:
         "_answered",
         "indexes",
         "is_done",
+        "is_shed",
         "is_taken",
         "on_late",
         "part",
         "refusal",
+        "target",
         "verdicts",
     )
 
-    def __init__(self, part: Batch, indexes: Sequence[int]) -> None:
+    def __init__(self, part: Batch, indexes: Sequence[int], target: Target | None) -> None:
         self.part = part
+        self.target = target
         self.indexes = indexes
         """Where the rows of `part` stand in the whole batch."""
         self.verdicts: Verdicts | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
         self.is_taken = False
+        self.is_shed = False
+        """Whether the member is too busy."""
         self.on_late: Callable[[Verdicts], None] | None = None
         """Told of verdicts that nobody waits for any more."""
         self._answered = Signal()
 
-    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+    def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
+        elif isinstance(answer, Shed):
+            self.is_shed = True
         else:
             self.verdicts = answer
         self._answered.set()
@@ -407,6 +453,8 @@ class _Gathering:
         self.missing: Sequence[int] = range(len(batch))
         self.is_split = False
         """Whether several members decide, so that no one of them saw all of a group."""
+        self.shed: set[int] = set()
+        """Rows whose member is too busy to decide in time: nobody else is asked."""
         self._verdicts: Verdicts | None = None
 
     @property
@@ -438,6 +486,8 @@ class _Gathering:
         for waiter in self.waiters:
             if waiter.refusal is not None:
                 self.verdicts.refusal = waiter.refusal
+            if waiter.is_shed:
+                self.shed.update(waiter.indexes)
             verdicts = waiter.verdicts
             if verdicts is None or waiter.is_taken:
                 continue
@@ -455,6 +505,13 @@ class _Gathering:
             missing.difference_update(waiter.indexes)
             self.missing = [index for index in self.missing if index in missing]
         return surplus
+
+    def note_busy(self) -> None:
+        """Count as shed what a member left open that has answered others since it was asked."""
+        for waiter in self.waiters:
+            target = waiter.target
+            if target is not None and not waiter.is_done and target.is_alive_since(self.asked_at):
+                self.shed.update(waiter.indexes)
 
     def _take_whole(self) -> bool:
         """Put the answers of several members together, when all are there and none was taken."""
@@ -524,5 +581,5 @@ def _always_vetoes(row: int) -> bool:
     return True
 
 
-def _nothing(answer: Verdicts | AccessDenied | None) -> None:
+def _nothing(answer: Verdicts | AccessDenied | Shed | None) -> None:
     """Nobody waits for this answer."""
