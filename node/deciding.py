@@ -149,7 +149,7 @@ class Deciding:
         """See `Target`: no network is in between."""
         return most
 
-    def is_alive_since(self, instant: float) -> bool:
+    def is_alive(self) -> bool:
         """See `Target`: what is not decided here waits for somebody else."""
         return False
 

@@ -280,8 +280,8 @@ class Target(Protocol):
     def answer_timeout(self, least: float, most: float) -> float:
         """Seconds in which an answer is to be expected, by the round trips observed so far."""
 
-    def is_alive_since(self, instant: float) -> bool:
-        """Whether it has answered anything after `instant` and can be reached still."""
+    def is_alive(self) -> bool:
+        """Whether it can be reached and has not been silent for a whole time-out."""
 
     def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a lone check leave with others; None when it must be asked for as a batch.

@@ -18,7 +18,7 @@ from typing import Protocol
 from ringfence.client.asks import Ask
 from ringfence.client.batch import SHED, Batch
 from ringfence.client.batch import Done as OnDone
-from ringfence.client.crowd import Crowd
+from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.impatience import Impatience
 from ringfence.client.link_errors import CertificateExpired, error_of
 from ringfence.client.link_flight import REPLIES, Flight, Learn, Reply
@@ -134,9 +134,9 @@ class Link:
         """See `Target`."""
         return self._flight.round_trips.timeout(least, most)
 
-    def is_alive_since(self, instant: float) -> bool:
+    def is_alive(self) -> bool:
         """See `Target`."""
-        return self._heard_at > instant and not self._lost
+        return self._state is _State.READY and not self._misses
 
     def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone) -> None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
@@ -157,7 +157,8 @@ class Link:
         self._leave()
 
     def join(self, key: bytes, cost: int, within: float | None) -> Crowd | None:
-        """Let a lone check leave with others; None when it cannot: `ask` says why.
+        """Let a lone check leave with others; None when it cannot: `ask` says why. One that there
+        is no room for is shed.
 
         After `within` seconds, when given, the wait ends as `Late`.
         """
@@ -167,7 +168,10 @@ class Link:
                 return None
             crowd = self._flight.open_crowd(self._transport.now())
             if crowd is None:
-                return None
+                crowd = new_crowd(self._transport.now(), 1)
+                crowd.join(key, cost)
+                crowd.resolve(SHED)
+                return crowd
             crowd.join(key, cost)
             self._leave()
         else:

@@ -52,6 +52,9 @@ Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""
 
 _Send: TypeAlias = Callable[[bytes], None]
+_NEAR = 0.75
+"""An answer that takes this part of the deadline says that too many checks wait."""
+_LEAST_ROOM = 64
 _COUNTED = (Source.OWNER, Source.STANDBY)
 """Whose answers are charges: any other was made up where no owner could be asked."""
 
@@ -96,6 +99,9 @@ class Flight:
         self._outbox: deque[Ask] = deque()
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
+        self._room = settings.max_waiting
+        """How many checks may wait: fewer than allowed once answers come close to the deadline."""
+        self._cut_at = float("-inf")
         self._next_seq = 1
         self.crowd: Crowd | None = None
         """Where lone checks join, as long as there is room; it waits in the outbox."""
@@ -120,7 +126,7 @@ class Flight:
 
     def has_room(self, rows: int) -> bool:
         """Whether so many more keys may wait."""
-        return self._waiting_keys + rows <= self._settings.max_waiting
+        return self._waiting_keys + rows <= self._room
 
     def add(self, ask: Ask) -> None:
         """Let an ask wait for its departure."""
@@ -130,7 +136,7 @@ class Flight:
     def open_crowd(self, now: float) -> Crowd | None:
         """Let lone checks join each other from now on; None when no more may wait."""
         self._close_crowd()
-        room = min(MOST_ROWS, self._settings.max_waiting - self._waiting_keys)
+        room = min(MOST_ROWS, self._room - self._waiting_keys)
         if room < 1:
             return None
         self._waiting_keys += room  # As if all of it were taken, until it closes.
@@ -245,7 +251,24 @@ class Flight:
         if frame is not None and frame.asks and not frame.is_measured:
             frame.is_measured = True
             if not frame.asks[0].stand_in:
-                self.round_trips.sample(now - frame.asks[0].asked_at)
+                took = now - frame.asks[0].asked_at
+                self.round_trips.sample(took)
+                if self._settings.deadline is not None:
+                    self._fit_room(frame, took / self._settings.deadline, now)
+
+    def _fit_room(self, frame: Frame, share: float, now: float) -> None:
+        """Let fewer checks wait when an answer took most of the deadline, else more.
+
+        Multiplicative decrease, once per round trip as in TCP: what is in flight then tells of the
+        time before. More than the deadline's worth of checks would be answered too late, all of
+        them; those beyond it are shed at once.
+        """
+        if share <= _NEAR:
+            rows = sum([len(ask.batch) for ask in frame.asks])
+            self._room = min(self._settings.max_waiting, self._room + 1 + rows // 2)
+        elif frame.sent_at > self._cut_at:
+            self._cut_at = now
+            self._room = max(_LEAST_ROOM, min(self._room, self._waiting_keys) * 3 // 4)
 
     def answer(self, answer: Answer, learn: Learn | None = None) -> bool:
         """Tell those who asked, and before them `learn`; whether anybody had asked.

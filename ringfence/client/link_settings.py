@@ -31,6 +31,7 @@ class LinkSettings:
     welcome_timeout: float = 5.0
     """A member that accepts a connection but does not say welcome for so long is lost."""
     max_waiting: int = 65_536
-    """Checks waiting or in flight; one more is given up at once."""
+    """Checks waiting or in flight; one more is shed. With a `deadline` fewer may wait while answers
+    come close to it."""
     max_frames: int = 256
     """Frames in flight; a member remembers at least as many answers per sender."""

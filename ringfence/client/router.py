@@ -507,10 +507,10 @@ class _Gathering:
         return surplus
 
     def note_busy(self) -> None:
-        """Count as shed what a member left open that has answered others since it was asked."""
+        """Count as shed what a member left open that is not silent, but too slow."""
         for waiter in self.waiters:
             target = waiter.target
-            if target is not None and not waiter.is_done and target.is_alive_since(self.asked_at):
+            if target is not None and not waiter.is_done and target.is_alive():
                 self.shed.update(waiter.indexes)
 
     def _take_whole(self) -> bool:

@@ -350,3 +350,41 @@ def test_time_outs_follow_the_round_trips_of_frames_that_were_sent_once():
     sky.depart(200.0)
     sky.flight.measure(61, 200.3)
     assert sky.flight.answer_timeout > 0.3
+
+
+def test_fewer_checks_wait_while_answers_come_close_to_the_deadline_and_then_more_again():
+    sky, now = Sky(deadline=0.25), 0.0
+    rooms = []
+    for seq, took in enumerate((0.05, *[0.2] * 8, *[0.05] * 3), 1):
+        now += 1.0
+        rows = min(300, _room_of(sky.flight))
+        sky.ask(*map(str, range(rows)), now=now)
+        sky.depart(now)
+        sky.flight.measure(seq, now + took)
+        sky.flight.answer(answer_to(seq, rows))
+        rooms.append(_room_of(sky.flight))
+
+    assert rooms[:4] == [65_536, 225, 168, 126]
+    assert rooms[8:] == [64, 97, 146, 220]
+
+
+def test_answers_to_what_left_before_the_cut_do_not_cut_again():
+    sky = Sky(deadline=0.25)
+    for number in range(3):
+        sky.ask(*[f"{number}{row}" for row in range(200)], now=0.0)
+        sky.depart(0.0)
+    for seq in (1, 2, 3):
+        sky.flight.measure(seq, 0.24)
+
+    for seq in (1, 2, 3):
+        sky.flight.answer(answer_to(seq, 200))
+    assert _room_of(sky.flight) == 450
+
+
+def _room_of(flight):
+    """How many more checks may wait."""
+    least, most = 0, 100_000
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if flight.has_room(middle) else (least, middle - 1)
+    return least

@@ -55,7 +55,7 @@ class CountingMember:
         self.dones = []
         self.timeout = inf
         """What is known of its round trips."""
-        self.heard_at = -inf
+        self.answers_others = False
         self.holds = None
         """Answers that wait to be let go; None when it answers at once."""
         self.asked = []
@@ -63,8 +63,8 @@ class CountingMember:
     def answer_timeout(self, least, most):
         return min(most, max(least, self.timeout))
 
-    def is_alive_since(self, instant):
-        return self.heard_at > instant
+    def is_alive(self):
+        return self.answers_others
 
     def ask(self, batch, *, hops, stand_in, done):
         self.asked.append((batch, hops, stand_in))
@@ -760,10 +760,10 @@ async def test_what_an_owner_sheds_is_decided_by_policy_at_once_and_nobody_else_
 
 
 async def test_at_the_deadline_it_tells_a_busy_owner_from_one_that_is_out_of_reach(autojump_clock):
-    for heard_at, source in ((inf, Source.SHED), (-inf, Source.POLICY)):
+    for answers_others, source in ((True, Source.SHED), (False, Source.POLICY)):
         town = Street(LONE, patience=0.1)
         owner = town.members["a"]
-        owner.holds, owner.heard_at = [], heard_at
+        owner.holds, owner.answers_others = [], answers_others
         key = encode_key(PLAIN, ["x"])
 
         assert (await town.check_one(key, within=0.25))[0] is source
