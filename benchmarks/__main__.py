@@ -15,8 +15,8 @@ from ringfence.errors import ConfigError, RingfenceError
 
 NAMES = (
     *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
-    *("denial", "lease", "restarts", "membership", "faces", "gateway", "envoy", "simulation"),
-    "capacity",
+    *("denial", "lease", "restarts", "membership", "faces", "gateway", "gateway_load", "envoy"),
+    *("simulation", "capacity"),
 )
 
 

@@ -4,7 +4,7 @@
 and one node: `bare` asks the upstream that stands behind the filter, in the same Envoy. Then at 300
 a second before three hosts, each a node and a gateway, one of which is killed: `outage` are the
 requests from then on. `passed_uncounted` is the share of the requests that Envoy let through
-because the answer took longer than its 20 ms.
+because the answer took longer than the filter's time-out.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ __all__ = ["Counters"]
 _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
-    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated"),
+    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
     *("reloads", "reloads_refused"),
 )
 """Counters that are there from the start, so that nobody must ask whether they are."""

@@ -19,7 +19,7 @@ from node.holdings import Holdings
 from node.lending import Lender
 from node.measures import Measures
 from node.session import Session
-from ringfence.client.batch import Batch, Done, Verdicts, empty_verdicts
+from ringfence.client.batch import Batch, Done, Shed, Verdicts, empty_verdicts
 from ringfence.client.clock import Clock
 from ringfence.client.link import Link
 from ringfence.client.local import decide_by
@@ -27,7 +27,7 @@ from ringfence.client.router import Router, Routes
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Engine
 from ringfence.rules import Rule
-from ringfence.wire import ErrorCode, Op, Refused, Request, Source
+from ringfence.wire import BY_POLICY, ErrorCode, Op, Refused, Request, Source
 
 __all__ = ["Deciding", "NodeRoutes"]
 
@@ -42,6 +42,7 @@ _LOOKS = 4
 overdue, and reads what the owner sent meanwhile before the next one ends."""
 _OWNER_TIMEOUT_S = 0.4
 """Seconds for which several owners of one frame are asked, for a caller who could not."""
+_UNDECIDED = (*BY_POLICY, Source.LOCAL)
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
 _MOST_HOPS = 2
@@ -74,10 +75,10 @@ class Reply:
     """What another member answers to a batch, once it is there."""
 
     def __init__(self) -> None:
-        self.value: Verdicts | AccessDenied | None = None
+        self.value: Verdicts | AccessDenied | Shed | None = None
         self.event = trio.Event()
 
-    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+    def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
         """Take the answer; the first one holds."""
         if not self.event.is_set():
             self.value = answer
@@ -191,6 +192,14 @@ class Deciding:
 
     def join(self, key: bytes, cost: int, within: float | None) -> None:
         """Nodes ask in batches."""
+
+    def answer_timeout(self, least: float, most: float) -> float:
+        """See `Target`: no network is in between."""
+        return most
+
+    def is_alive(self) -> bool:
+        """See `Target`: what is not decided here waits for somebody else."""
+        return False
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
@@ -335,7 +344,7 @@ class Deciding:
         steps = 0
         while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
             steps += 1
-            if steps >= _LOOKS and link.silent_s >= _OWNER_SILENT_S:
+            if steps > 1 and link.silent_s >= _OWNER_SILENT_S:
                 return None
         return reply.value if isinstance(reply.value, Verdicts) else None
 
@@ -403,7 +412,7 @@ class Deciding:
         verdicts = await self._router.decide(
             batch, lambda index: self._vetoes(batch, index), hops=hops, within=within
         )
-        undecided = sum(source in (Source.POLICY, Source.LOCAL) for source in verdicts.sources)
+        undecided = sum(source in _UNDECIDED for source in verdicts.sources)
         self._counters.add("undecided", undecided)
         if undecided and self.measures is not None:
             self.measures.undecided(batch, verdicts)

@@ -14,7 +14,7 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.rules.tree import place
-from ringfence.wire import Op, Source
+from ringfence.wire import BY_POLICY, Op, Source
 
 __all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "TIMED_EVERY", "Measures", "Span"]
 
@@ -32,7 +32,7 @@ _SIZES = 16
 TIMED_EVERY = 16
 """One frame of so many is timed."""
 _DENIALS = (Code.DENIED.value, Code.NEVER.value)
-_UNDECIDED = (Source.LOCAL, Source.POLICY)
+_UNDECIDED = (Source.LOCAL, *BY_POLICY)
 _ALLOWED = Code.ALLOWED.value
 """0: any other code is true."""
 _OWNER = Source.OWNER.value

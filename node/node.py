@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
 from random import Random
@@ -75,6 +76,7 @@ from ringfence.wire import (
     Members,
     Message,
     Offer,
+    Op,
     PackedRules,
     Ping,
     Pong,
@@ -597,6 +599,13 @@ class Node:
             overruled = overrule(batch, self._counts_by_rule)
             if overruled:
                 self.counters.add("overruled_limits", overruled)
+        if held_up_ns > request.deadline_ms * 1_000_000 and request.op is Op.CHECK:
+            # Nobody waits for it any more. Frames come in order, so the oldest ones go first.
+            self.counters.add("shed", len(batch))
+            reason = (
+                f"node {self.name} is overloaded: the check waited {held_up_ns // 1_000_000} ms"
+            )
+            return Refused(request.seq, ErrorCode.TOO_LATE, reason)
         measures = self.measures
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
@@ -606,7 +615,11 @@ class Node:
         else:
             verdicts = self._deciding.decide_now(request, batch)
         if isinstance(verdicts, Refused):
-            self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
+            if verdicts.code == ErrorCode.OVERLOADED:
+                self.counters.add("shed", len(batch))
+                self.refused("overloaded")
+            else:
+                self.refused("not_owner")
         return verdicts
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
@@ -616,6 +629,10 @@ class Node:
     def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
+        assert self._transport is not None
+        waited_ms = self._transport.held_up_ns // 1_000_000
+        if waited_ms:
+            request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
         self._nursery.start_soon(self._forward, sender, request, batch)
 
     async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:

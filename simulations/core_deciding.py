@@ -10,11 +10,11 @@ from typing import Protocol
 
 from hashring import NodeId, shard_of
 from node.deciding import Deciding, Reply
-from ringfence.client.batch import Asked, Batch, Done, Verdicts, empty_verdicts
+from ringfence.client.batch import Asked, Batch, Done, Shed, Verdicts, empty_verdicts
 from ringfence.client.router import Fallback, Routes
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
-from ringfence.wire import Op, Request, Source
+from ringfence.wire import BY_POLICY, Op, Request, Source
 from simulations.core_handoff import Waits
 from simulations.core_time import Coming
 
@@ -55,21 +55,26 @@ class CoreRouter:
                 continue
             asked = routes
             verdicts = await self._ask(routes, asking, hops, stand_in)
+            if isinstance(verdicts, Shed):
+                asking.final = self.fall_back(batch, is_shed=True)
+                return asking.final
             if verdicts is not None:
                 asking.final = verdicts
                 return verdicts
         asking.final = self.fall_back(batch)
         return asking.final
 
-    def fall_back(self, batch: Batch) -> Verdicts:
-        """Decide as the rule says when no member could."""
+    def fall_back(self, batch: Batch, *, is_shed: bool = False) -> Verdicts:
+        """Decide as the rule says when no member could, or the one that can is overloaded."""
         verdicts = empty_verdicts(1)
-        verdicts.put(0, *self._fallback(batch, 0))
+        outcome, source = self._fallback(batch, 0)
+        is_policy = source is Source.POLICY
+        verdicts.put(0, outcome, Source.SHED if is_shed and is_policy else source)
         return verdicts
 
     async def _ask(
         self, routes: Routes, asking: "_Asking", hops: int, stand_in: bool
-    ) -> Verdicts | None:
+    ) -> Verdicts | Shed | None:
         key = asking.batch.keys[0]
         name = routes.standby(key) if stand_in else routes.owner(key)
         target = None if name is None else self._target_of(name)
@@ -87,7 +92,7 @@ class CoreRouter:
         if asked is not None and not asking.batch.ids and (first := asked.identify()) is not None:
             asking.batch = replace(asking.batch, ids=[first])
         found = await answer
-        return found if isinstance(found, Verdicts) else None
+        return found if isinstance(found, Verdicts | Shed) else None
 
     def _take_back(self, asking: "_Asking", late: Verdicts) -> None:
         """Give back a late charge of a check that did not pass; once, as the shipped router."""
@@ -165,7 +170,7 @@ class CoreDeciding(Deciding):
                 foreign = sum([not self._is_ours(shard_of(key)) for key in batch.keys])
                 self._counters.add("forwarded", foreign)
                 verdicts = await self._core_router.decide(batch, hops=request.hops + 1)
-                is_undecided = verdicts.sources[0] in (Source.POLICY, Source.LOCAL)
+                is_undecided = verdicts.sources[0] in (Source.LOCAL, *BY_POLICY)
                 self._counters.add("undecided", is_undecided)
                 once(verdicts)
 
@@ -220,7 +225,7 @@ class _CoreReply(Reply):
         self.is_there = False
         self.on_resolve: Callable[[None], None] | None = None
 
-    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+    def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
         """Take the answer; the first one holds."""
         if not self.is_there:
             self.is_there = True

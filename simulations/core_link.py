@@ -1,21 +1,24 @@
 """A link of the core level: asks and calls to one member, over the heap instead of QUIC.
 
-As patient as `ringfence.client.link`, whose settings it takes: a frame is given up after the answer
-timeout, later when the member answers others; the second one in a row proves that it is lost, and
-it is knocked at until it answers. What is answered too late is taken back. Frames are not joined,
-and carry values instead of bytes.
+As patient as `ringfence.client.link`, whose settings and round-trip time-outs it takes: a member
+that is silent for a time-out is doubted and pinged, its frames are given up after the second one,
+and when the ping is not answered either it is lost, and knocked at until it answers. A frame is
+shed after the longest time although the member answers others. What is answered too late is taken
+back. Frames are not joined, and carry values instead of bytes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias
 
 from gossip import Record
 from hashring import View
 from ringfence.client.asks import Ask, request_of
-from ringfence.client.batch import Batch, Done, Verdicts
+from ringfence.client.batch import SHED, Batch, Done, Verdicts
 from ringfence.client.link_settings import LinkSettings
-from ringfence.wire import Answer, Message, Op, Ping, Refused, Request
+from ringfence.client.round_trips import RoundTrips
+from ringfence.wire import Answer, ErrorCode, Message, Op, Ping, Refused, Request
 from simulations.core_network import CoreNetwork
 
 __all__ = ["Asked", "CoreLink", "Home", "Look", "Respond", "Server", "Told"]
@@ -86,6 +89,7 @@ class _Frame:
     sent_at: float
     ask: Ask | None
     on_reply: Callable[[object], None] | None
+    is_doubted: bool = False
 
 
 class CoreLink:
@@ -98,6 +102,7 @@ class CoreLink:
         self.is_lost = False
         self._home = home
         self._settings = settings
+        self._round_trips = RoundTrips()
         self._view = view
         self._frames: dict[int, _Frame] = {}
         self._given_up: dict[int, Ask] = {}
@@ -107,6 +112,7 @@ class CoreLink:
         """Which connection this is: what was under way on an earlier one is gone."""
         self._heard_at = float("-inf")
         self._misses = 0
+        self._ping_seq = 0
         self._is_closed = False
 
     @property
@@ -123,7 +129,7 @@ class CoreLink:
             done(None)
             return None
         ask = Ask(batch, hops, stand_in, done, self._home.seconds, _nothing)
-        seq = self._add(_Frame(ask.asked_at, ask, None), self._settings.answer_timeout)
+        seq = self._add(_Frame(ask.asked_at, ask, None), self._answer_timeout)
         ask.id = self._session, seq, 0
         deadline_ms = round(self._settings.slow_timeout * 1000)
         request = request_of([ask], seq, self._view(), deadline_ms)
@@ -159,6 +165,11 @@ class CoreLink:
         """Take nothing new; what was asked is still answered."""
         self._is_closed = True
 
+    @property
+    def _answer_timeout(self) -> float:
+        settings = self._settings
+        return self._round_trips.timeout(settings.answer_timeout_least, settings.answer_timeout)
+
     # -- on the way ----------------------------------------------------------------------------
 
     def _add(self, frame: _Frame, patience: float) -> int:
@@ -179,9 +190,18 @@ class CoreLink:
             if connection == self._connection:
                 self._take(seq, reply)
 
+        def serve(came: float) -> None:
+            waited_ms = (home.seconds - came) * 1000
+            match message:
+                case Request(op=Op.CHECK) if waited_ms > message.deadline_ms:
+                    # As `Node.decide` has it.
+                    respond(Refused(seq, ErrorCode.TOO_LATE, f"waited {waited_ms:.0f} ms"))
+                case _:
+                    server.serve(home.name, message, respond)
+
         def arrive() -> None:
             if connection == self._connection and home.server(self.to) is server:
-                server.due(lambda: server.serve(home.name, message, respond))
+                server.due(partial(serve, home.seconds))
 
         home.network.stream(home.name, self.to, arrive)
 
@@ -190,11 +210,16 @@ class CoreLink:
         self._misses = 0
         frame = self._frames.pop(seq, None)
         if isinstance(reply, Answer):
+            ask = self._given_up.get(seq) if frame is None else frame.ask
+            if ask is not None and not ask.stand_in:
+                self._round_trips.sample(self._heard_at - ask.asked_at)
             if frame is not None and frame.ask is not None:
                 frame.ask.done(Verdicts(reply.outcomes, reply.sources))
             elif (late := self._given_up.pop(seq, None)) is not None:
                 late.done(Verdicts(reply.outcomes, reply.sources))
             self._home.heard(self.to, reply.view)
+        elif frame is not None and frame.ask is not None and _is_shed(reply):
+            frame.ask.done(SHED)
         elif frame is not None:
             _tell(frame, None if isinstance(reply, Refused) else reply)
 
@@ -204,25 +229,43 @@ class CoreLink:
         frame = self._frames.get(seq)
         if frame is None:
             return
-        now, settings = self._home.seconds, self._settings
-        latest = frame.sent_at + settings.slow_timeout
-        due = min(self._heard_at + settings.answer_timeout, latest)
+        now, timeout = self._home.seconds, self._answer_timeout
+        latest = frame.sent_at + self._settings.slow_timeout
+        due = min(self._heard_at + timeout, latest)
+        is_busy = self._heard_at > now - timeout
         if frame.ask is not None and due > now + 1e-6:
+            frame.is_doubted = False
             self._home.later(due - now, self._on_time, seq)  # It is busy: it answers others.
+            return
+        if frame.ask is not None and latest > now + 1e-6 and not (frame.is_doubted or is_busy):
+            frame.is_doubted = True
+            self._home.later(min(timeout, latest - now), self._on_time, seq)
+            self._doubt()
             return
         del self._frames[seq]
         if frame.ask is not None:
             self._given_up[seq] = frame.ask
             if len(self._given_up) > _MOST_LATE:
                 del self._given_up[next(iter(self._given_up))]
-        _tell(frame, None)
-        if frame.sent_at > self._heard_at and not self.is_lost and not self._is_closed:
-            self._on_silence()
+        if frame.ask is not None and is_busy:
+            frame.ask.done(SHED)
+        else:
+            _tell(frame, None)
+        if frame.ask is None and self._misses and seq == self._ping_seq:
+            self._on_proof()
+        elif not is_busy:
+            self._doubt()
 
-    def _on_silence(self) -> None:
-        self._misses += 1
-        if self._misses == 1:
-            self.call(Ping, _nothing)
+    def _doubt(self) -> None:
+        if not (self.is_lost or self._is_closed or self._misses):
+            self._misses = 1
+            self._ping_seq = self._next_seq
+            timeout = self._answer_timeout
+            within = max(2 * timeout, self._settings.slow_timeout - timeout)
+            self.call(Ping, _nothing, within)
+
+    def _on_proof(self) -> None:
+        if self.is_lost or self._is_closed:
             return
         self._misses = 0
         self.is_lost = True
@@ -263,6 +306,10 @@ def _tell(frame: _Frame, reply: Asked | None) -> None:
         frame.on_reply(reply)
     elif frame.ask is not None:
         frame.ask.done(None)
+
+
+def _is_shed(reply: Asked) -> bool:
+    return isinstance(reply, Refused) and reply.code in (ErrorCode.OVERLOADED, ErrorCode.TOO_LATE)
 
 
 def _nothing(reply: object) -> None:

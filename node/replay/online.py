@@ -9,7 +9,7 @@ from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape, Tally
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY, Source
 
 __all__ = ["replay_online"]
 
@@ -58,4 +58,4 @@ async def replay_online(
 
 
 def _is_undecided(decision: Decision) -> bool:
-    return any([status.source in (Source.LOCAL, Source.POLICY) for status in decision.statuses])
+    return any([status.source in (Source.LOCAL, *BY_POLICY) for status in decision.statuses])

@@ -16,6 +16,7 @@ from ringfence.wire import CheckId, Op, OutcomeRow, Source
 __all__ = [
     "CODE",
     "LEASE",
+    "SHED",
     "SOURCE",
     "Answered",
     "Asked",
@@ -24,6 +25,7 @@ __all__ = [
     "GiveBack",
     "Late",
     "Row",
+    "Shed",
     "Target",
     "Verdicts",
     "Waiting",
@@ -249,9 +251,17 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Verdicts]], count: int)
     )
 
 
-Done: TypeAlias = Callable[[Verdicts | AccessDenied | None], None]
-"""Called once with the verdicts of a batch, with the reason why it may not be asked for, or with
-None when the target did not answer in time. After None it is called again if the answer comes late.
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """The answer of a target that is overloaded: no member should be asked as well."""
+
+
+SHED = Shed()
+
+Done: TypeAlias = Callable[[Verdicts | AccessDenied | Shed | None], None]
+"""Called once with the verdicts of a batch, with the reason why it may not be asked for, with
+`SHED` when the target is overloaded, or with None when it did not answer in time. After None it is
+called again if the answer comes late.
 """
 
 
@@ -270,12 +280,14 @@ class Late:
     """A lone check waits no longer for the answer alone, which may come all the same."""
 
     when_answered: Callable[[Done], None]
-    """Registers a callback for the answer: never called at once, and at most once."""
-    asked: Asked | None
-    row: int
+    """Registers a callback for the answer, called at most once; at once when it has come."""
+    asked: Asked | None = None
+    row: int = 0
     """Where the check stands in the batch that was asked."""
     is_given_up: bool = False
     """Whether no answer is expected any more."""
+    is_shed: bool = False
+    """Whether there is none to wait for: the member is overloaded."""
 
 
 Answered: TypeAlias = Row | AccessDenied | Late | None
@@ -299,6 +311,12 @@ class Waiting(Protocol):
 
 class Target(Protocol):
     """Whoever decides a batch."""
+
+    def answer_timeout(self, least: float, most: float) -> float:
+        """Seconds in which an answer is to be expected, by the round trips observed so far."""
+
+    def is_alive(self) -> bool:
+        """Whether it can be reached and has not been silent for a whole time-out."""
 
     def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
         """Let a lone check leave with others; None when it must be asked for as a batch.

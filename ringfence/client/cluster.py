@@ -22,6 +22,7 @@ from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
 from ringfence.client.near import Near
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.router import Router, Routes
 from ringfence.errors import (
     AccessDenied,
@@ -83,8 +84,9 @@ class ClusterSettings:
     """Most denials remembered, so that no member is asked again before they are over; 0 for none.
     """
     patience: float | None = None
-    """Seconds after which an owner that has not answered is not waited for alone: its standby is
-    asked as well. None to ask it only when the owner is given up."""
+    """Most seconds after which an owner that has not answered is not waited for alone: its standby
+    is asked as well, if the hedging budget allows. It is sooner as long as round trips are short.
+    None to ask it only when the owner is lost."""
 
 
 _Told = TypeVar("_Told", Members, Rules)
@@ -150,6 +152,11 @@ class Cluster:
     def knows_rules(self) -> bool:
         """Whether rules were given, or a member has told some that could be read."""
         return self._knows_rules
+
+    @property
+    def hedging(self) -> HedgingBudget:
+        """How many checks members were asked for, and how many of them twice."""
+        return self._router.hedging
 
     @property
     def members(self) -> tuple[MemberRow, ...]:

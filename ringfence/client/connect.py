@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,7 +28,7 @@ from ringfence.transport.udp_asyncio import AsyncioUdp
 from ringfence.transport.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
-__all__ = ["client_hello", "connect", "local", "open_cluster", "rules_of"]
+__all__ = ["client_hello", "connect", "links_of", "local", "open_cluster", "rules_of"]
 
 logger = logging.getLogger("ringfence.client")
 
@@ -92,8 +93,9 @@ async def open_cluster(
 ) -> AsyncIterator[Cluster]:
     """Connect as `connect` does; for tools that want to see members and counters too.
 
-    `patience` is how long an owner may take over a check before its standby is asked as well,
-    which is told that it has what is left then until `deadline`.
+    `patience` is how long at most an owner may take over a check before its standby is asked as
+    well, which is told that it has what is left then until `deadline`. Owners are told the
+    `deadline`.
     """
     checked_seconds("wait", wait)
     if type(denials) is not int or denials < 0:
@@ -103,7 +105,7 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=_links_of(url, patience, deadline),
+        link=links_of(url, patience, deadline),
         route=route,
         denials=denials,
         leases=bool(leases),
@@ -188,11 +190,20 @@ def client_hello(url: ClusterUrl) -> Hello:
     )
 
 
-def _links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -> LinkSettings:
-    told = None if patience is None or deadline is None else deadline - patience
-    if url.timeout is None:
-        return LinkSettings(told_timeout=told)
-    return LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout, told_timeout=told)
+def links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -> LinkSettings:
+    """How patient the links of a client are whose callers wait until `deadline`."""
+    links = LinkSettings()
+    if url.timeout is not None:
+        links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)
+    if deadline is None:
+        return links
+    return replace(
+        links,
+        deadline=deadline,
+        told_timeout=deadline - (patience or 0.0),
+        # Twice as long without any answer, and a member is lost: its standby must be asked in time.
+        answer_timeout_least=min(links.answer_timeout_least, deadline / 5),
+    )
 
 
 def _log_bug(error: BaseException) -> None:

@@ -21,7 +21,17 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ringfence.client.batch import Answered, Asked, Batch, Done, GiveBack, Late, Verdicts
+from ringfence.client.batch import (
+    SHED,
+    Answered,
+    Asked,
+    Batch,
+    Done,
+    GiveBack,
+    Late,
+    Shed,
+    Verdicts,
+)
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
 from ringfence.wire import Op
@@ -29,6 +39,7 @@ from ringfence.wire import Op
 __all__ = ["Crowd", "new_crowd"]
 
 _LAST_CHARGED = Code.OVER_SOFT.value
+_SHED_LATE = Late(lambda done: done(SHED), is_shed=True)
 
 _Yielded = TypeVar("_Yielded")
 
@@ -37,6 +48,7 @@ class Crowd(ABC):
     """Checks of one member by tasks that each wait for one row; `batch` grows by `join` alone."""
 
     __slots__ = (
+        "_answer",
         "_gone",
         "_late",
         "_verdicts",
@@ -64,6 +76,7 @@ class Crowd(ABC):
         self.is_late = False
         """Those who joined so far wait no longer; whoever comes now should not join them."""
         self._verdicts: Verdicts | None = None
+        self._answer: Verdicts | AccessDenied | Shed | None = None
         self._gone: list[tuple[int, GiveBack]] = []
         """Rows that nobody waits for any more."""
         self._late: list[tuple[int, Done]] = []
@@ -81,7 +94,7 @@ class Crowd(ABC):
         When the wait is cancelled, what the row was charged, or will be, is given back.
         """
 
-    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+    def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
         """Wake every task with its answer; after None, pass a late answer on to its rows."""
         self.is_answered = True
         if isinstance(answer, Verdicts):
@@ -89,12 +102,15 @@ class Crowd(ABC):
             self._wake(answer.rows())
         elif answer is None and self.asked is not None and self.asked.identify() is not None:
             self._wake(self._lates(is_given_up=True))
+        elif isinstance(answer, Shed):
+            self._wake([_SHED_LATE] * len(self.keys))
         else:
             self._wake([answer] * len(self.keys))
         for at, give_back in self._gone:
             self._give_back(at, give_back)
+        self._answer = answer
         for at, done in self._late:
-            done(answer.slice(at, at + 1) if isinstance(answer, Verdicts) else answer)
+            self._hear(at, done)
 
     def be_late(self) -> None:
         """Tell everybody who waits, unless there is an answer, that it takes too long."""
@@ -109,7 +125,14 @@ class Crowd(ABC):
         ]
 
     def _hear(self, at: int, done: Done) -> None:
-        self._late.append((at, done))
+        if self._answer is None:
+            self._late.append((at, done))  # An answer may come after None, too.
+        if not self.is_answered:
+            return
+        if isinstance(self._answer, Verdicts):  # It came before the late task could ask.
+            done(self._answer.slice(at, at + 1))
+        else:
+            done(self._answer)
 
     @abstractmethod
     def _wake(self, answers: Sequence[Answered]) -> None:
@@ -129,7 +152,9 @@ class Crowd(ABC):
 
     def _answer_at_once(self) -> Answered:
         """What the row that was added last is told when the batch was answered as it joined."""
-        return None if self._verdicts is None else self._verdicts.row(len(self.keys) - 1)
+        if self._verdicts is None:
+            return _SHED_LATE if isinstance(self._answer, Shed) else None
+        return self._verdicts.row(len(self.keys) - 1)
 
 
 def new_crowd(asked_at: float, room: int) -> Crowd:

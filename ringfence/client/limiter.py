@@ -30,13 +30,13 @@ from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
-from ringfence.wire import Op, Source
+from ringfence.wire import BY_POLICY, Op
 
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
 _UNKNOWN = Code.UNKNOWN_RULE.value
-_POLICY = Source.POLICY.value
+_BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
 
 class Decider(Protocol):
@@ -164,7 +164,7 @@ class Limiter:
         elif isinstance(row, AccessDenied):
             raise row
         decision = Decision(rule, row)
-        if row[CODE] != _UNKNOWN and (row[SOURCE] != _POLICY or not self._raise_on_outage):
+        if row[CODE] != _UNKNOWN and (row[SOURCE] not in _BY_POLICY or not self._raise_on_outage):
             return decision
         return await self._settle(domain, described(descriptors), cost, decision, timeout)
 
@@ -408,7 +408,7 @@ class Limiter:
         within: float | None,
     ) -> Decision:
         """Take care of a lone check that nobody decided, or whose rule its owner does not know."""
-        if self._raise_on_outage and decision.source is Source.POLICY:
+        if self._raise_on_outage and decision.source in BY_POLICY:
             raise self._outage(1)
         decisions = [decision]
         await self._ask_unknown(Op.CHECK, domain, [request], [cost], within, decisions)
@@ -491,7 +491,8 @@ class Limiter:
     def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
         """Raise, after giving all back, when we may not ask or must not do without a member."""
         refusal: RingfenceError | None = verdicts.refusal
-        if refusal is None and not (self._raise_on_outage and _POLICY in verdicts.sources):
+        is_outage = self._raise_on_outage and not _BY_POLICY.isdisjoint(verdicts.sources)
+        if refusal is None and not is_outage:
             return
         if batch.op is Op.CHECK:
             every = charged(verdicts, range(len(batch)))

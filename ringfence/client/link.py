@@ -17,9 +17,9 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from ringfence.client.asks import Ask
-from ringfence.client.batch import Batch
+from ringfence.client.batch import SHED, Batch
 from ringfence.client.batch import Done as OnDone
-from ringfence.client.crowd import Crowd
+from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.impatience import Impatience
 from ringfence.client.link_errors import CertificateExpired, error_of
 from ringfence.client.link_flight import REPLIES, Flight, Learn, Reply
@@ -47,6 +47,10 @@ __all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings", "Prove"
 
 Prove: TypeAlias = Callable[[Connection], bytes]
 """Makes the credential of a hello for one connection."""
+
+
+_OVERLOADED = (ErrorCode.OVERLOADED, ErrorCode.TOO_LATE)
+"""Refusals of a member that is too busy: to ask another one as well would add to the work."""
 
 
 class LinkListener(Protocol):
@@ -107,7 +111,9 @@ class Link:
         self._connection: Connection | None = None
         self._flush_planned = False
         self._heard_at = float("-inf")
+        self._hello_at = 0.0
         self._misses = 0
+        self._ping_seq = 0
         self._attempts = 0
         self._lost = False
         self._is_retired = False
@@ -144,25 +150,38 @@ class Link:
         """Whether the member was found out of reach; asks are given up at once until it is back."""
         return self._lost
 
+    def answer_timeout(self, least: float, most: float) -> float:
+        """See `Target`."""
+        return self._flight.round_trips.timeout(least, most)
+
+    def is_alive(self) -> bool:
+        """See `Target`."""
+        return self._state is _State.READY and not self._misses
+
     def ask(
         self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone
     ) -> Ask | None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
 
-        `done(AccessDenied(...))` when our credential lacks the scope for it.
+        `done(AccessDenied(...))` when our credential lacks the scope for it, and `done(SHED)` when
+        the member, or what waits here for it, is overloaded.
 
         At most `MAX_KEYS` rows; the router cuts larger batches.
         """
         flight = self._flight
-        if self._lost or self._state is _State.CLOSED or not flight.has_room(len(batch)):
+        if self._lost or self._state is _State.CLOSED:
             done(None)
+            return None
+        if not flight.has_room(len(batch)):
+            done(SHED)
             return None
         ask = flight.add(batch, hops, stand_in, done, self._transport.now())
         self._leave()
         return ask
 
     def join(self, key: bytes, cost: int, within: float | None) -> Crowd | None:
-        """Let a lone check leave with others; None when it cannot: `ask` says why.
+        """Let a lone check leave with others; None when it cannot: `ask` says why. One that there
+        is no room for is shed.
 
         After `within` seconds, when given, the wait ends as `Late`.
         """
@@ -172,7 +191,10 @@ class Link:
                 return None
             crowd = self._flight.open_crowd(self._transport.now())
             if crowd is None:
-                return None
+                crowd = new_crowd(self._transport.now(), 1)
+                crowd.join(key, cost)
+                crowd.resolve(SHED)
+                return crowd
             crowd.join(key, cost)
             self._leave()
         else:
@@ -272,6 +294,7 @@ class Link:
         if self._prove is not None:
             hello = replace(hello, credential=self._prove(connection))
         connection.send(encode(hello))
+        self._hello_at = self._transport.now()
         self._transport.call_at(
             self._transport.now() + self._settings.welcome_timeout,
             partial(self._insist_on_welcome, connection),
@@ -297,6 +320,7 @@ class Link:
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         match message:
             case Answer():
+                self._flight.measure(message.seq, self._heard_at)
                 if self._flight.answer(message, self._learn):
                     self._attempts = 0
                 else:
@@ -350,6 +374,7 @@ class Link:
         self.name = welcome.name
         self.refusal = None
         self._state = _State.READY
+        self._flight.round_trips.sample(self._heard_at - self._hello_at)
         assert self._connection is not None
         if self._may_listen:
             self._listen_seq = self._flight.take_seq()
@@ -372,6 +397,8 @@ class Link:
         error = self._error_of(refused.code, refused.reason)
         if frame.on_reply is None and isinstance(error, AccessDenied):
             self._flight.deny(frame, error)  # The next one may ask for something else.
+        elif refused.code in _OVERLOADED:
+            self._flight.give_up(frame, SHED)
         else:
             self.refusal = error
             self._flight.give_up(frame)
@@ -431,12 +458,13 @@ class Link:
     def _watch(self) -> None:
         """See to it that whoever waits longest is looked at when the time is over.
 
-        Never later than the usual patience from now, so that what is asked while a call with more
-        of it is waited for need not move the timer.
+        Never later than the shortest time-out from now, so that what is asked while something with
+        a longer one is waited for need not move the timer.
         """
         if self._timer is None and not self._flight.is_empty:
-            soon = self._transport.now() + self._settings.answer_timeout
-            self._call_at(min(self._flight.first_due(), soon))
+            settings = self._settings
+            least = min(settings.answer_timeout_least, settings.answer_timeout)
+            self._call_at(min(self._flight.first_due(), self._transport.now() + least))
 
     def _call_at(self, when: float) -> None:
         self._timer_due = when
@@ -452,35 +480,36 @@ class Link:
         if self._state is _State.CONNECTING and self._flight.first_due() <= now:
             self._lose()  # The attempt goes on; nobody else waits for it.
             return
-        late = self._flight.give_up_late(now, self._heard_at)
+        is_leaving = self._state is _State.LEAVING
+        late = self._flight.give_up_late(now, self._heard_at, is_last=is_leaving)
         if self._state is _State.LEAVING:
             self._close_if_answered()
         elif self._state is _State.READY:
-            if any(frame.sent_at > self._heard_at for frame in late):
+            if self._misses and self._ping_seq not in self._flight.frames:
+                self._on_proof()
+            elif late and not self._misses:
                 self._on_silence()
             else:
                 self._send_waiting()  # There is room again.
         self._watch()
 
     def _on_silence(self) -> None:
-        """One unanswered frame raises a doubt, which a ping must settle; the second is proof."""
+        """A frame without an answer raises a doubt, which a ping must settle."""
         self._misses += 1
-        if self._misses > 1:
-            self._misses = 0
-            if self._connection is not None:
-                self._connection.close(ErrorCode.OK, "no answer")
-                self._connection = None
-            self._state = _State.CONNECTING  # A member that was asked twice in vain is lost.
-            self._fail(
-                PeerUnavailable(
-                    f"{self.address[0]}:{self.address[1]} has not answered for "
-                    f"{self._settings.answer_timeout:g} s"
-                )
-            )
-        else:
-            assert self._connection is not None
-            self._flight.ping(self._transport.now(), self._connection.send)
-            self._transport.flush()
+        assert self._connection is not None
+        self._ping_seq = self._flight.ping(self._transport.now(), self._connection.send)
+        self._transport.flush()
+
+    def _on_proof(self) -> None:
+        """The ping was not answered either: a member that was asked twice in vain is lost."""
+        self._misses = 0
+        silence = self._transport.now() - self._heard_at
+        if self._connection is not None:
+            self._connection.close(ErrorCode.OK, "no answer")
+            self._connection = None
+        self._state = _State.CONNECTING
+        where = f"{self.address[0]}:{self.address[1]}"
+        self._fail(PeerUnavailable(f"{where} has not answered for {silence:.2g} s"))
 
     def _error_of(self, code: int, reason: str) -> RingfenceError:
         return error_of(

@@ -12,10 +12,11 @@ from itertools import islice
 from typing import TypeAlias
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
-from ringfence.client.batch import Batch, Verdicts
+from ringfence.client.batch import SHED, Batch, Shed, Verdicts
 from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.link_settings import LinkSettings
+from ringfence.client.round_trips import RoundTrips
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.wire import (
     MAX_DEADLINE_MS,
@@ -26,6 +27,7 @@ from ringfence.wire import (
     Lent,
     Members,
     Message,
+    Op,
     Peers,
     Ping,
     Pong,
@@ -65,6 +67,9 @@ Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""
 
 _Send: TypeAlias = Callable[[bytes], None]
+_NEAR = 0.75
+"""An answer that takes this part of the deadline says that too many checks wait."""
+_LEAST_ROOM = 64
 
 
 @dataclass(slots=True)
@@ -77,6 +82,11 @@ class Frame:
     """When it is given up."""
     asks: list[Ask] = field(default_factory=list)
     on_reply: Callable[[Reply | None], None] | None = None
+    is_measured: bool = False
+    """Whether it gives no round trip: it has given one, or was sent again, so that nobody knows
+    which time is answered."""
+    is_doubted: bool = False
+    """Whether it waits on although the member was silent for a whole time-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +106,28 @@ class Flight:
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
         """Frames that were given up and may be answered all the same, the oldest first."""
+        self.round_trips = RoundTrips()
+        """From asking to being answered, of checks."""
         self._settings = settings
         self._session = session
         self._view = view
         self._outbox: deque[Ask] = deque()
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
+        self._room = settings.max_waiting
+        """How many checks may wait: fewer than allowed once answers come close to the deadline."""
+        self._cut_at = float("-inf")
         self._next_seq = 1
         self.crowd: Crowd | None = None
         """Where lone checks join, as long as there is room; it waits in the outbox."""
         self.is_busy = False
         """Whether what left last was more than one check, so that others will follow soon."""
+
+    @property
+    def answer_timeout(self) -> float:
+        """Seconds of silence after which the member is doubted."""
+        settings = self._settings
+        return self.round_trips.timeout(settings.answer_timeout_least, settings.answer_timeout)
 
     @property
     def has_asks_waiting(self) -> bool:
@@ -120,7 +141,7 @@ class Flight:
 
     def has_room(self, rows: int) -> bool:
         """Whether so many more keys may wait."""
-        return self._waiting_keys + rows <= self._settings.max_waiting
+        return self._waiting_keys + rows <= self._room
 
     def add(self, batch: Batch, hops: int, stand_in: bool, done: OnDone, now: float) -> Ask:
         """Let a batch wait for its departure."""
@@ -138,7 +159,7 @@ class Flight:
     def open_crowd(self, now: float) -> Crowd | None:
         """Let lone checks join each other from now on; None when no more may wait."""
         self._close_crowd()
-        room = min(MOST_ROWS, self._settings.max_waiting - self._waiting_keys)
+        room = min(MOST_ROWS, self._room - self._waiting_keys)
         if room < 1:
             return None
         self._waiting_keys += room  # As if all of it were taken, until it closes.
@@ -179,13 +200,21 @@ class Flight:
     def send_again(self, send: _Send) -> None:
         """Send all frames under the numbers that they have."""
         for frame in self.frames.values():
+            frame.is_measured = True
             send(frame.payload)
 
-    def ping(self, now: float, send: _Send) -> None:
-        """Send a question that costs nothing, for a sign of life."""
-        seq = self.take_seq()
-        due = now + self._settings.answer_timeout
-        self._send(seq, Frame(encode(Ping(seq)), now, due), send)
+    def ping(self, now: float, send: _Send) -> int:
+        """Send a question that costs nothing, for a sign of life; returns its number.
+
+        It has twice the usual time. Callers without a deadline can wait, so there the connection is
+        kept for as long as a busy member is waited for: a late answer can still be taken back.
+        """
+        seq, timeout = self.take_seq(), self.answer_timeout
+        within = 2 * timeout
+        if self._settings.deadline is None:
+            within = max(within, self._settings.slow_timeout - timeout)
+        self._send(seq, Frame(encode(Ping(seq)), now, now + within), send)
+        return seq
 
     def _send_call(self, call: _Call, send: _Send) -> None:
         seq = self.take_seq()
@@ -198,8 +227,18 @@ class Flight:
             self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
 
     def _send_asks(self, together: list[Ask], now: float, send: _Send) -> None:
+        settings = self._settings
+        patience = settings.slow_timeout
+        if settings.deadline is not None:
+            patience = settings.deadline
+            if together[0].batch.op is Op.CHECK:
+                while together and together[0].asked_at + patience <= now:
+                    self._give_up_asks([together.pop(0)], SHED)  # Nobody waits for it any more.
+                if not together:
+                    return
+        if settings.told_timeout is not None and together[0].stand_in:
+            patience = settings.told_timeout
         seq = self.take_seq()
-        patience = self._settings.told_timeout or self._settings.slow_timeout
         left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))
         try:
@@ -213,7 +252,7 @@ class Flight:
             logger.error("%d checks cannot be sent: %s", len(together[0].batch), error)
             self._give_up_asks(together)
         else:
-            due = now + self._settings.answer_timeout
+            due = now + self.answer_timeout
             row = 0
             for ask in together:
                 ask.id = self._session, seq, row
@@ -241,6 +280,34 @@ class Flight:
         return max(min(since), heard_at) if since else None
 
     # -- being answered ------------------------------------------------------------------------
+
+    def measure(self, seq: int, now: float) -> None:
+        """Learn a round trip from an answer that has just come, however late.
+
+        A standby may have waited for the owner, so what it was asked tells nothing of the link.
+        """
+        frame = self.frames.get(seq) or self._given_up.get(seq)
+        if frame is not None and frame.asks and not frame.is_measured:
+            frame.is_measured = True
+            if not frame.asks[0].stand_in:
+                took = now - frame.asks[0].asked_at
+                self.round_trips.sample(took)
+                if self._settings.deadline is not None:
+                    self._fit_room(frame, took / self._settings.deadline, now)
+
+    def _fit_room(self, frame: Frame, share: float, now: float) -> None:
+        """Let fewer checks wait when an answer took most of the deadline, else more.
+
+        Multiplicative decrease, once per round trip as in TCP: what is in flight then tells of the
+        time before. More than the deadline's worth of checks would be answered too late, all of
+        them; those beyond it are shed at once.
+        """
+        if share <= _NEAR:
+            rows = sum([len(ask.batch) for ask in frame.asks])
+            self._room = min(self._settings.max_waiting, self._room + 1 + rows // 2)
+        elif frame.sent_at > self._cut_at:
+            self._cut_at = now
+            self._room = max(_LEAST_ROOM, min(self._room, self._waiting_keys) * 3 // 4)
 
     def answer(self, answer: Answer, learn: Learn | None = None) -> bool:
         """Tell those who asked, and before them `learn`; whether anybody had asked.
@@ -308,32 +375,47 @@ class Flight:
         dues += [self._due(self._outbox[0])] if self._outbox else []
         return min(dues, default=float("inf"))
 
-    def give_up_late(self, now: float, heard_at: float) -> list[Frame]:
-        """Give up what is due; returns the frames among it.
+    def give_up_late(self, now: float, heard_at: float, *, is_last: bool = False) -> list[Frame]:
+        """Give up what is due; returns the frames that the member was silent about for too long.
 
         `heard_at` is when the member last said something: while it does, frames that it has are
-        waited for longer, see `LinkSettings.slow_timeout`.
+        waited for longer, see `LinkSettings.slow_timeout`. When it is silent, they are returned
+        first and given up a time-out later: until then the caller can settle the doubt. With
+        `is_last` the member is asked nothing more, not even for a sign of life.
         """
         while self._outbox and self._due(self._outbox[0]) <= now:
-            self._give_up_asks([self._outbox.popleft()])
+            is_full = len(self.frames) >= self._settings.max_frames
+            self._give_up_asks([self._outbox.popleft()], SHED if is_full else None)
         late = [call for call in self._calls if call.due <= now]
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)
         for call in late:
             call.on_reply(None)
-        settings = self._settings
+        timeout, silent = self.answer_timeout, list[Frame]()
+        is_busy = heard_at > now - timeout
         for frame in self.frames.values():
-            if frame.due <= now and frame.asks and heard_at > now - settings.answer_timeout:
-                latest = frame.sent_at + settings.slow_timeout
-                frame.due = max(frame.due, min(heard_at + settings.answer_timeout, latest))
+            latest = frame.sent_at + self._settings.slow_timeout
+            if frame.due > now or not frame.asks or latest <= now:
+                continue
+            if is_busy:
+                frame.due = max(frame.due, min(heard_at + timeout, latest))
+                frame.is_doubted = False
+            elif is_last:
+                frame.due = max(frame.due, frame.sent_at + self._settings.answer_timeout)
+            elif not frame.is_doubted:
+                frame.due = min(now + timeout, latest)
+                frame.is_doubted = True
+                silent.append(frame)
         overdue = [seq for seq, frame in self.frames.items() if frame.due <= now]
         frames = [self.frames.pop(seq) for seq in overdue]
         for seq, frame in zip(overdue, frames, strict=True):
-            self.give_up(frame)
+            self.give_up(frame, SHED if is_busy and not is_last else None)
             self._given_up[seq] = frame
             if len(self._given_up) > self._settings.max_frames:
                 del self._given_up[next(iter(self._given_up))]
-        return frames
+        if any(frame.asks for frame in frames):
+            self.round_trips.expire()
+        return [] if is_busy else [*silent, *frames]
 
     def give_up_unsent(self) -> None:
         """Give up what has not left."""
@@ -350,17 +432,17 @@ class Flight:
             self.give_up(frame)
         self.give_up_unsent()
 
-    def give_up(self, frame: Frame) -> None:
+    def give_up(self, frame: Frame, answer: Shed | None = None) -> None:
         """Tell those who wait for a frame, no longer in flight, that there is no answer."""
-        self._give_up_asks(frame.asks)
+        self._give_up_asks(frame.asks, answer)
         if frame.on_reply is not None:
             frame.on_reply(None)
 
-    def _give_up_asks(self, asks: Iterable[Ask]) -> None:
+    def _give_up_asks(self, asks: Iterable[Ask], answer: Shed | None = None) -> None:
         self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(None)
+            ask.done(answer)
 
     def _due(self, ask: Ask) -> float:
         return ask.asked_at + self._settings.answer_timeout

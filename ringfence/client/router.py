@@ -21,6 +21,7 @@ from ringfence.client.batch import (
     Batch,
     Late,
     Row,
+    Shed,
     Target,
     Verdicts,
     Waiting,
@@ -29,6 +30,7 @@ from ringfence.client.batch import (
     joined_verdicts,
 )
 from ringfence.client.clock import loop_time
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.signal import Signal
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
@@ -40,6 +42,8 @@ _LAST_CHARGED = Code.OVER_SOFT
 """Codes up to this one say that the check was charged."""
 _COUNTED = (Source.OWNER, Source.STANDBY)
 _DENIALS = (Code.DENIED, Code.NEVER)
+_LEAST_PATIENCE = 0.01
+"""Seconds above the mean round trip for which no standby is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,13 @@ class Router:
         """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
         learn of it before their callers do.
 
-        An owner that takes longer than `patience` (seconds) over a check is not given up, but its
-        standby is asked as well. Both requests carry one identity, so nodes count the check once.
+        An owner that takes much longer over a check than its round trips so far, or longer than
+        `patience` (seconds), is not given up, but its standby is asked as well, as far as the
+        budget of such second asks allows. Both requests carry one identity, so nodes count the
+        check once. The standby of an owner that is known to be lost needs no budget.
         """
+        self.hedging = HedgingBudget()
+        """The budget, which knows how many checks were asked for, and how many of them twice."""
         self._fallback = fallback
         self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
@@ -140,9 +148,11 @@ class Router:
         target = self._targets[shard_of(key)]
         if target is None:
             return None
-        patience = self._patience
-        if patience is not None and (within is None or patience < within):
-            within = patience
+        self.hedging.checks += 1
+        if self._patience is not None:
+            patience = target.answer_timeout(_LEAST_PATIENCE, self._patience)
+            if within is None or patience < within:
+                within = patience
         return target.join(key, cost, within)
 
     async def decide_one(
@@ -158,12 +168,14 @@ class Router:
         gathering = _Gathering(Batch(Op.CHECK, [key], [cost]), asked_at, [])
         attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
         if late is not None:
-            waiter = gathering.new_waiter(gathering.batch, gathering.missing)
+            owner = self._targets[shard_of(key)] if self._targets else None
+            waiter = gathering.new_waiter(gathering.batch, gathering.missing, owner)
             waiter.asked, waiter.first_row = late.asked, late.row
             if late.is_given_up:
                 waiter.resolve(None)
             late.when_answered(waiter.resolve)
-        if within is None or asked_at + within > now:
+            gathering.take()
+        if not gathering.shed and (within is None or asked_at + within > now):
             left = None if within is None else asked_at + within - now
             joined_by = None if asked is None else self._joined_by
             await self._decide(gathering, attempts, 0, joined_by, left)
@@ -243,24 +255,22 @@ class Router:
                 moved = _moved(asked, routes, batch, gathering.missing)
             asked = routes
             rest = sorted({*gathering.missing} - {*moved}) if moved else gathering.missing
+            if gathering.shed:
+                rest = [index for index in rest if index not in gathering.shed]
+            if not stand_in:
+                self.hedging.checks += len(rest)
             parts = [
                 (indexes, target, as_standby)
                 for rows, as_standby in ((moved, False), (rest, stand_in))
                 for indexes, target in _split(routes, batch, rows, stand_in=as_standby)
             ]
-            gathering.is_split = gathering.is_split or len(parts) > 1
-            earlier, waiters = [*gathering.waiters], []
-            for indexes, target, as_standby in parts:
-                part = batch if len(indexes) == len(batch) else batch.take(indexes)
-                if earlier and not part.ids:
-                    part = replace(part, ids=_ids_of(earlier, indexes))
-                waiter = gathering.new_waiter(part, indexes)
-                waiters.append(waiter)
-                waiter.asked = target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
+            waiters = gathering.ask(parts, hops)
             if self._patience is None or stand_in or batch.op is not Op.CHECK:
                 await gathering.wait(waiters)
             else:
-                with anyio.move_on_after(self._patience):
+                with anyio.move_on_after(self._patience_with(waiters, self._patience)):
+                    await gathering.wait(waiters)
+                if not self._may_hedge(waiters):
                     await gathering.wait(waiters)
             gathering.take()
             if not gathering.missing or gathering.verdicts.refusal is not None:
@@ -274,18 +284,39 @@ class Router:
 
     async def _be_patient(self, gathering: "_Gathering") -> bool:
         """Wait as long for an owner that was asked already as for any; whether it answered."""
-        give_up = math.inf if self._patience is None else gathering.asked_at + self._patience
+        waiters = gathering.waiters
+        give_up = math.inf
+        if self._patience is not None:
+            give_up = gathering.asked_at + self._patience_with(waiters, self._patience)
         with anyio.move_on_after(give_up - loop_time()):
-            await gathering.wait(gathering.waiters)
+            await gathering.wait(waiters)
+        if not self._may_hedge(waiters):
+            await gathering.wait(waiters)
         gathering.take()
         return not gathering.missing or gathering.verdicts.refusal is not None
+
+    def _patience_with(self, waiters: Sequence["_Waiter"], most: float) -> float:
+        """Seconds for which only the members are waited for that were asked."""
+        asked = [waiter.target for waiter in waiters if waiter.target is not None]
+        patience = [target.answer_timeout(_LEAST_PATIENCE, most) for target in asked]
+        return max(patience, default=most)
+
+    def _may_hedge(self, waiters: Sequence["_Waiter"]) -> bool:
+        """Whether standbys may be asked for what is not answered yet; spends the budget."""
+        open_rows = sum([len(waiter.indexes) for waiter in waiters if not waiter.is_done])
+        has_standbys = self.routes is not None and len(self.routes.ring.members) > 1
+        return not open_rows or not has_standbys or self.hedging.take(open_rows)
 
     def _complete(self, gathering: "_Gathering", vetoes: Callable[[int], bool]) -> None:
         """Decide what nobody has decided, and undo groups that were denied in another place."""
         batch, verdicts = gathering.batch, gathering.verdicts
         gathering.take()
+        if gathering.missing:
+            gathering.note_busy()
         for index in gathering.missing:
-            verdicts.put(index, *self._fallback(batch, index))
+            outcome, source = self._fallback(batch, index)
+            is_shed = source is Source.POLICY and index in gathering.shed
+            verdicts.put(index, outcome, Source.SHED if is_shed else source)
         if batch.op is not Op.CHECK:
             return
         if batch.groups and (gathering.is_split or gathering.missing):
@@ -358,21 +389,32 @@ class _Waiter:
         "first_row",
         "indexes",
         "is_done",
+        "is_shed",
         "is_taken",
         "on_late",
         "part",
         "refusal",
+        "target",
         "verdicts",
     )
 
-    def __init__(self, part: Batch, indexes: Sequence[int], on_done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        part: Batch,
+        indexes: Sequence[int],
+        target: Target | None,
+        on_done: Callable[[], None],
+    ) -> None:
         self.part = part
+        self.target = target
         self.indexes = indexes
         """Where the rows of `part` stand in the whole batch."""
         self.verdicts: Verdicts | None = None
         self.refusal: AccessDenied | None = None
         self.is_done = False
         self.is_taken = False
+        self.is_shed = False
+        """Whether the member is too busy."""
         self.on_late: Callable[[Verdicts], None] | None = None
         """Called with verdicts that come when the caller has its decision."""
         self.asked: Asked | None = None
@@ -380,11 +422,13 @@ class _Waiter:
         """Where the rows of `part` begin in what was `asked`."""
         self._on_done = on_done
 
-    def resolve(self, answer: Verdicts | AccessDenied | None) -> None:
+    def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
         """Take the answer, or None for none in time; after None it may still come."""
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
+        elif isinstance(answer, Shed):
+            self.is_shed = True
         elif answer is not None:
             self.verdicts = answer
         self._on_done()
@@ -406,6 +450,8 @@ class _Gathering:
         self.refunded: set[int] = set()
         """Rows whose charge was given back."""
         self._signal = Signal()
+        self.shed: set[int] = set()
+        """Rows whose member is too busy to decide in time: nobody else is asked."""
         self._verdicts: Verdicts | None = None
 
     @property
@@ -419,11 +465,26 @@ class _Gathering:
     def verdicts(self, verdicts: Verdicts) -> None:
         self._verdicts = verdicts
 
-    def new_waiter(self, part: Batch, indexes: Sequence[int]) -> _Waiter:
+    def new_waiter(self, part: Batch, indexes: Sequence[int], target: Target | None) -> _Waiter:
         """Add a question to a member about the rows at `indexes`."""
-        waiter = _Waiter(part, indexes, self._wake)
+        waiter = _Waiter(part, indexes, target, self._wake)
         self.waiters.append(waiter)
         return waiter
+
+    def ask(
+        self, parts: Sequence[tuple[Sequence[int], Target, bool]], hops: int
+    ) -> "list[_Waiter]":
+        """Ask members for rows, each as standby or not, under the identities they have by now."""
+        self.is_split = self.is_split or len(parts) > 1
+        earlier = [*self.waiters]
+        for indexes, target, as_standby in parts:
+            is_all = len(indexes) == len(self.batch)
+            part = self.batch if is_all else self.batch.take(indexes)
+            if earlier and not part.ids:
+                part = replace(part, ids=_ids_of(earlier, indexes))
+            waiter = self.new_waiter(part, indexes, target)
+            waiter.asked = target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
+        return self.waiters[len(earlier) :]
 
     def note_refunded(self, rows: Iterable[int]) -> None:
         """Note rows that were given back where a member had charged them."""
@@ -466,6 +527,8 @@ class _Gathering:
         for waiter in self.waiters:
             if waiter.refusal is not None:
                 self.verdicts.refusal = waiter.refusal
+            if waiter.is_shed:
+                self.shed.update(waiter.indexes)
             verdicts = waiter.verdicts
             if verdicts is None or waiter.is_taken:
                 continue
@@ -479,6 +542,13 @@ class _Gathering:
                     self.verdicts.put_row(waiter.indexes[row], verdicts.row(row))
             missing.difference_update(waiter.indexes)
             self.missing = [index for index in self.missing if index in missing]
+
+    def note_busy(self) -> None:
+        """Count as shed what a member left open that is not silent, but too slow."""
+        for waiter in self.waiters:
+            target = waiter.target
+            if target is not None and not waiter.is_done and target.is_alive():
+                self.shed.update(waiter.indexes)
 
     def _take_whole(self) -> bool:
         """Put the answers of several members together, when all are there and none was taken."""
@@ -558,5 +628,5 @@ def _always_vetoes(row: int) -> bool:
     return True
 
 
-def _nothing(answer: Verdicts | AccessDenied | None) -> None:
+def _nothing(answer: Verdicts | AccessDenied | Shed | None) -> None:
     """Nobody waits for this answer."""

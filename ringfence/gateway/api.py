@@ -13,6 +13,7 @@ import anyio
 
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.gateway.bodies import (
     Ask,
@@ -65,10 +66,11 @@ class Api:
         tokens: Tokens,
         rls: RateLimitService,
         is_ready: Callable[[], bool],
+        hedging: HedgingBudget | None = None,
     ) -> None:
         self.counters = rls.counters
         """Answers by path, decisions, and refusals by cause."""
-        self._metrics = Metrics(self.counters)
+        self._metrics = Metrics(self.counters, hedging)
         self._limiter = limiter
         self._settings = settings
         self._tokens = tokens

@@ -15,11 +15,14 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ringfence.client.decision import Decision
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.wire import Source
 
-__all__ = ["Metrics", "decided"]
+__all__ = ["LATE", "Metrics", "decided"]
 
 _DECIDED, _REFUSED, _BUGS = "decided_", "refused_", "bugs"
+LATE = "late"
+"""Under which name answers are counted that came after the deadline."""
 _NAMES = {
     (allowed, source): f"{_DECIDED}{'allowed' if allowed else 'denied'}_{source}"
     for allowed in (True, False)
@@ -35,8 +38,9 @@ def decided(decision: Decision) -> str:
 class Metrics(Collector):
     """Writes the counts of one worker."""
 
-    def __init__(self, counters: Counter[str]) -> None:
+    def __init__(self, counters: Counter[str], hedging: HedgingBudget | None = None) -> None:
         self._counters = counters
+        self._hedging = hedging or HedgingBudget()
         self.is_ready = False
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -67,12 +71,26 @@ class Metrics(Collector):
                 decisions.add_metric([result, source], count)
             elif name.startswith(_REFUSED):
                 refusals.add_metric([name.removeprefix(_REFUSED)], count)
-            elif name != _BUGS:
+            elif name not in (_BUGS, LATE):
                 answers.add_metric([name], count)
+        late = CounterMetricFamily(
+            "ringfence_gateway_late",
+            "Answers to Envoy more than a tenth after the deadline: this worker is overloaded.",
+        )
+        late.add_metric([], self._counters[LATE])
+        asked = CounterMetricFamily(
+            "ringfence_gateway_asked_checks", "Checks that nodes were asked for."
+        )
+        asked.add_metric([], self._hedging.checks)
+        hedged = CounterMetricFamily(
+            "ringfence_gateway_hedged_checks",
+            "Of these, those whose standby was asked as well because the owner was slow.",
+        )
+        hedged.add_metric([], self._hedging.taken)
         ready = GaugeMetricFamily("ringfence_gateway_ready", "Whether it knows the rules.")
         ready.add_metric([], float(self.is_ready))
         worker = GaugeMetricFamily(
             "ringfence_gateway_worker", "The worker that answers.", labels=["pid"]
         )
         worker.add_metric([str(os.getpid())], 1.0)
-        yield from (answers, decisions, refusals, bugs, ready, worker)
+        yield from (answers, decisions, refusals, bugs, late, asked, hedged, ready, worker)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
@@ -19,9 +19,10 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from ringfence.client.clock import loop_time
 from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.limiter import Limiter
-from ringfence.gateway.metrics import decided
+from ringfence.gateway.metrics import LATE, decided
 from ringfence.gateway.rls_metadata import describe
 from ringfence.http.headers import LimitHeaders
 from ringfence.limiter import Algorithm, Limit
@@ -40,6 +41,8 @@ _NEGATIVE_HITS_FIELD = 4
 """`RateLimitDescriptor.is_negative_hits`, which the package's messages do not have yet."""
 _MOST_DESCRIPTORS = 128
 _MOST_ENTRIES = 64
+_LATE = 1.1
+"""Answers after so many deadlines are counted as late."""
 
 
 class BadRequest(ValueError):
@@ -69,6 +72,7 @@ class RateLimitService:
         self._limiter = limiter
         self._headers = headers
         self._settings = settings
+        self._late = _LATE * (inf if settings.deadline is None else settings.deadline)
 
     async def answer(self, message: bytes) -> bytes:
         """Decide a request as it travels; raises `DecodeError`, too.
@@ -94,6 +98,7 @@ class RateLimitService:
 
         `negative` tells of each descriptor whether it gives back, where the message cannot.
         """
+        began = loop_time()
         asked = self._read(request)
         gives_back = negative or [_is_negative(each) for each in request.descriptors]
         if True in gives_back:
@@ -101,6 +106,8 @@ class RateLimitService:
         else:
             decision = await self._check(request.domain, asked, request.hits_addend or 1)
         self.counters[decided(decision)] += 1
+        if loop_time() - began > self._late:
+            self.counters[LATE] += 1
         statuses = decision.statuses
         if self._settings.quota and _passes_as_quota(statuses):
             # Told of what passes: the others deny nobody.

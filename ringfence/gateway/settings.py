@@ -87,10 +87,11 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Tell Envoy what was asked, and the metadata of the rules met."""
     override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     """How limits that come with Envoy's requests are counted."""
-    deadline: float = 0.018
+    deadline: float = 0.25
     """Most time until a check is answered; then the rules' `on_failure` decides."""
-    patience: float = 0.007
-    """How long an owner may be silent before its standby is asked."""
+    patience: float = 0.1
+    """Most time that an owner may take before its standby is asked as well. It is less by far as
+    long as round trips are: it follows them."""
     max_wait: float = 30.0
     """Longest wait that `/v1/acquire` can be asked for."""
     max_body: int = 65_536

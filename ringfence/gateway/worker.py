@@ -125,7 +125,9 @@ class Worker:
                 await server.start()
                 self._grpc = server
             self._is_ready = False
-            self._api = Api(limiter, settings, self._tokens, rls, lambda: self._is_ready)
+            self._api = Api(
+                limiter, settings, self._tokens, rls, lambda: self._is_ready, cluster.hedging
+            )
             await self._watch(cluster, limiter)
 
     async def _watch(self, cluster: Cluster, limiter: Limiter) -> None:

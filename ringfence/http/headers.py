@@ -14,7 +14,7 @@ from ringfence.client.decision import Decision, Status
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
 from ringfence.rules import OnFailure, Rule, format_limit
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY, Source
 
 __all__ = [
     "OUTAGE_HEADER",
@@ -32,7 +32,7 @@ OUTAGE_HEADER = "Ringfence-Outage"
 """Says that no node decided, and what was done instead: `allow`, `deny` or `local`."""
 
 # Once: to look a member up in its class takes longer than to compare it.
-_OWNER, _POLICY, _LOCAL = Source.OWNER, Source.POLICY, Source.LOCAL
+_OWNER, _LOCAL = Source.OWNER, Source.LOCAL
 _LARGEST = 10**15 - 1
 """Of an integer in a structured field (RFC 9651, section 3.3.1)."""
 _REMEMBERED = 1024
@@ -192,7 +192,7 @@ def outage_of(decision: Decision) -> str | None:
     found = None
     for status in decision.statuses:
         source = status.source
-        if source is _POLICY:
+        if source in BY_POLICY:
             return "allow" if decision.allowed else "deny"
         if source is _LOCAL and status.rule and status.rule.on_failure is OnFailure.LOCAL:
             found = "local"
@@ -229,7 +229,7 @@ def _tells(status: Status) -> bool:
         rule is not None
         and status.limit is not None
         and not rule.shadow
-        and status.source is not _POLICY
+        and status.source not in BY_POLICY
     )
 
 

@@ -27,7 +27,7 @@ from ringfence.integrations.effects import (
     Steps,
 )
 from ringfence.integrations.visit import Refusal
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY
 
 __all__ = [
     "Perform",
@@ -43,7 +43,6 @@ logger = logging.getLogger("ringfence.integrations")
 Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
 """Does what an effect says."""
 
-_POLICY = Source.POLICY
 _REST = 1.0
 """Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
 _TELL_AGAIN = 60.0
@@ -101,7 +100,7 @@ async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal |
             except Exception as error:  # noqa: BLE001 - its failure must not become the application's
                 effect = steps.throw(troubles.note(error))
             else:
-                if answer is not None and answer.source is _POLICY:
+                if answer is not None and answer.source in BY_POLICY:
                     troubles.note_outage()
                 effect = steps.send(answer)
     except StopIteration as end:
@@ -151,7 +150,7 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
             except Exception as error:  # noqa: BLE001 - as above
                 effect = steps.throw(troubles.note(error))
             else:
-                if answer is not None and answer.source is _POLICY:
+                if answer is not None and answer.source in BY_POLICY:
                     troubles.note_outage()
                 effect = steps.send(answer)
     except StopIteration as end:

@@ -22,6 +22,7 @@ from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
 from ringfence.wire.hello import matches, node_proof, proves, token_digest
 from ringfence.wire.messages import (
+    BY_POLICY,
     Answer,
     AskLeave,
     AskMembers,
@@ -71,6 +72,7 @@ from ringfence.wire.messages import (
 )
 
 __all__ = [
+    "BY_POLICY",
     "VERSION",
     "encode",
     "decode",

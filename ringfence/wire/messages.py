@@ -38,6 +38,7 @@ from ringfence.wire.peer_messages import (
 from ringfence.wire.plain import Plain
 
 __all__ = [
+    "BY_POLICY",
     "Answer",
     "AskLeave",
     "AskMembers",
@@ -121,9 +122,16 @@ class Source(IntEnum):
     """This process remembers what the owner said: denied, and for how long."""
     LEASE = 6
     """This process spent of what the owner had lent it."""
+    SHED = 7
+    """The member that decides it is alive but too busy to decide in time: the rule's `on_failure`
+    allowed or denied."""
 
     def __str__(self) -> str:
         return self.name.lower()
+
+
+BY_POLICY = (Source.POLICY, Source.SHED)
+"""No member decided in time, and the rule's `on_failure` did without counting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ ANSWERS = (
         (
             Edit(
                 "ringfence.client.link_flight:Flight._send_asks",
-                "due = now + self._settings.answer_timeout",
-                "due = now + 3600.0",
+                "now + self.answer_timeout, together",
+                "now + 3600.0, together",
             ),
         ),
         ("crash", "split"),

@@ -1,7 +1,7 @@
 import anyio
 import pytest
 
-from ringfence.client.batch import Late, Verdicts
+from ringfence.client.batch import SHED, Late, Verdicts
 from ringfence.client.crowd import new_crowd
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcomes
@@ -140,6 +140,39 @@ def test_who_is_late_goes_on_and_may_hear_the_answer_all_the_same(backend):
         crowd.resolve(verdicts(Code.ALLOWED, Code.DENIED))
         assert [each.outcomes.codes for each in heard] == [[Code.DENIED]]
         assert given_back.keys == []
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+@pytest.mark.parametrize("answer", [verdicts(Code.ALLOWED, Code.DENIED), SHED, None])
+def test_an_answer_that_comes_before_a_late_task_could_ask_for_it_is_heard(backend, answer):
+    async def run():
+        crowd, heard = new_crowd(0.0, 100), []
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
+            crowd.be_late()
+            crowd.resolve(answer)
+        told[b"b"].when_answered(heard.append)
+        if isinstance(answer, Verdicts):
+            assert [each.outcomes.codes for each in heard] == [[Code.DENIED]]
+        else:
+            assert heard == [answer]
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_what_is_shed_is_told_to_all_who_joined_and_who_join(backend):
+    async def run():
+        crowd, heard = new_crowd(0.0, 100), []
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
+            crowd.resolve(SHED)
+            told |= await waiting(crowd, [b"c"], tasks, GivenBack())
+        assert [each.is_shed for each in told.values()] == [True] * 3
+        told[b"c"].when_answered(heard.append)
+        assert heard == [SHED]
 
     anyio.run(run, backend=backend)
 

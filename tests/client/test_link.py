@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ringfence.client.batch import Batch
+from ringfence.client.batch import SHED, Batch
 from ringfence.client.link import Link, LinkSettings
 from ringfence.errors import AccessDenied, PeerUnavailable
 from ringfence.limiter import Limit, Outcomes
@@ -190,6 +190,9 @@ class Asked:
         After that it may be told an answer that came late.
         """
         verdicts, *late = self.told
+        if verdicts is SHED:
+            assert not late
+            return None
         if verdicts is None:
             assert all(each.outcomes.remaining == self._marks for each in late)
             assert len(late) < 2
@@ -441,7 +444,7 @@ async def test_more_than_may_wait_is_given_up_at_once(autojump_clock):
         refused = ask(w.link, "c", "d")
         fits = ask(w.link, "e")
 
-        assert refused.told == [None]
+        assert refused.told == [SHED]
         await trio.sleep(1)
         assert kept.is_answered
         assert fits.is_answered
@@ -478,6 +481,20 @@ async def test_what_waits_for_room_leaves_when_frames_are_given_up(autojump_cloc
         assert second.is_answered
 
 
+async def test_what_an_overloaded_member_refuses_is_shed_and_the_member_stays(autojump_clock):
+    async with world() as w:
+        w.link.open()
+        await trio.sleep(1)
+        refusals = []
+        for code in (ErrorCode.TOO_LATE, ErrorCode.OVERLOADED, ErrorCode.NOT_HERE):
+            w.peer.reply = lambda request, code=code: Refused(request.seq, code, "behind")
+            refusals.append(ask(w.link, "a"))
+            await trio.sleep(3 * DELAY)
+
+        assert [each.told for each in refusals] == [[SHED], [SHED], [None]]
+        assert w.link.is_ready
+
+
 # -- silence ---------------------------------------------------------------------------------------
 
 
@@ -490,7 +507,7 @@ async def test_an_ask_that_is_not_answered_in_time_is_given_up(autojump_clock):
         asked = ask(w.link, "a")
         await trio.sleep(2)
 
-        assert asked.told == [None]
+        assert asked.told == [SHED], "it answers pings"
         assert asked.at == [pytest.approx(begun + TIMEOUT)]
 
 
@@ -548,7 +565,7 @@ async def test_a_frame_that_is_lost_among_answered_ones_is_not_held_against_the_
             ask(w.link, "other")
         await trio.sleep(3)
 
-        assert lost.told == [None]
+        assert lost.told == [SHED]
         assert w.listener.reachable == [True]
 
 
@@ -587,7 +604,7 @@ def test_time_out_comes_once_whatever_the_clock_reads(seed):
             w.peer.answers = False
             asked = ask(w.link, "a")
             await trio.sleep(5)
-            assert asked.told == [None]
+            assert asked.told == [SHED]
             assert w.link.is_ready
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
@@ -990,7 +1007,7 @@ async def test_checks_are_given_up_in_time_while_a_question_is_waited_for(autoju
         w.peer.answers = False
         asked = ask(w.link, "a")
         await trio.sleep(0.8)
-        assert asked.told == [None]
+        assert asked.told == [SHED]
         assert asked.at == [pytest.approx(began + 0.8 + TIMEOUT)]
         assert patient == []
         await trio.sleep(0.5)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.batch import Batch
+from ringfence.client.batch import SHED, Batch
 from ringfence.client.link_flight import Flight
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, RemoteProtocolError
@@ -169,9 +169,12 @@ def test_everybody_is_given_up_when_their_own_time_is_over():
 
     assert sky.flight.first_due() == pytest.approx(0.1 + PATIENCE)
     assert [len(frame.asks) for frame in sky.flight.give_up_late(0.1 + PATIENCE, -1.0)] == [1]
-    assert (flying, unsent, waiting, patient) == ([None], [], [], [])
+    assert (flying, unsent, waiting, patient) == ([], [], [], []), "a doubt, no proof"
     assert sky.flight.give_up_late(0.3 + PATIENCE, -1.0) == []
     assert (unsent, waiting, patient) == ([None], [None], [])
+    assert sky.flight.first_due() == pytest.approx(0.1 + 2 * PATIENCE)
+    assert len(sky.flight.give_up_late(0.1 + 2 * PATIENCE, -1.0)) == 1
+    assert (flying, patient) == ([None], [])
     assert sky.flight.first_due() == 2.0
     assert len(sky.flight.give_up_late(2.0, -1.0)) == 1
     assert patient == [None]
@@ -307,7 +310,7 @@ def test_a_member_that_answers_others_is_waited_for_longer_but_not_for_ever():
         assert sky.flight.give_up_late(step * PATIENCE, heard_at=(step - 0.1) * PATIENCE) == []
     assert busy == []
     sky.flight.give_up_late(4 * PATIENCE, heard_at=3.9 * PATIENCE)
-    assert busy == [None]
+    assert busy == [SHED]
 
 
 def test_a_member_that_falls_silent_is_given_up_although_it_answered_others_before():
@@ -317,16 +320,96 @@ def test_a_member_that_falls_silent_is_given_up_although_it_answered_others_befo
 
     assert sky.flight.give_up_late(PATIENCE, heard_at=0.5 * PATIENCE) == []
     assert len(sky.flight.give_up_late(1.6 * PATIENCE, heard_at=0.5 * PATIENCE)) == 1
+    assert asked == []
+    assert len(sky.flight.give_up_late(2.7 * PATIENCE, heard_at=0.5 * PATIENCE)) == 1
     assert asked == [None]
 
 
 def test_members_are_told_how_little_time_callers_have():
-    hasty, usual = Sky(told_timeout=0.011), Sky()
+    hasty, usual = Sky(deadline=0.011, told_timeout=0.006), Sky()
 
     told = []
     for sky in (hasty, usual):
-        sky.ask("a")
-        [request] = sky.depart(now=0.001)
-        told.append(request.deadline_ms)
+        for stand_in in (False, True):
+            sky.flight.add(Batch(Op.CHECK, [b"12345678"], [1]), 0, stand_in, print, 0.0)
+            [request] = sky.depart(now=0.001)
+            told.append(request.deadline_ms)
 
-    assert told == [10, 999]
+    assert told == [10, 5, 999, 999]
+
+
+def test_what_nobody_waits_for_any_more_does_not_leave():
+    sky = Sky(deadline=0.25)
+    old, young = sky.ask("old", now=0.0), sky.ask("young", now=0.1)
+
+    [request] = sky.depart(now=0.3)
+
+    assert (request.keys, request.deadline_ms) == ([b"   young"], 50)
+    assert (old, young) == ([SHED], [])
+    assert sky.flight.has_room(LinkSettings().max_waiting - 1)
+
+    sky.flight.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
+    [refund] = sky.depart(now=0.3)
+    assert (refund.op, refund.deadline_ms) == (Op.REFUND, 1)
+
+
+def test_time_outs_follow_the_round_trips_of_frames_that_were_sent_once():
+    sky = Sky(answer_timeout_least=0.05)
+    for number in range(1, 60):
+        now = number * 1.0
+        sky.ask("a", now=now)
+        sky.depart(now)
+        sky.flight.measure(number, now + 0.01)
+        sky.flight.measure(number, now + 0.4)  # The rest of a partial answer gives no sample.
+        sky.flight.answer(answer_to(number, 1))
+    assert sky.flight.answer_timeout == pytest.approx(0.06, abs=0.001)
+    assert sky.flight.round_trips.mean == pytest.approx(0.01)
+
+    sky.ask("again", now=100.0)
+    sky.depart(100.0)
+    sky.flight.send_again(sky.sent.append)
+    sky.flight.measure(60, 100.4)
+    assert sky.flight.round_trips.mean == pytest.approx(0.01), "Karn's rule"
+
+    sky.ask("slow", now=200.0)
+    sky.depart(200.0)
+    sky.flight.measure(61, 200.3)
+    assert sky.flight.answer_timeout > 0.3
+
+
+def test_fewer_checks_wait_while_answers_come_close_to_the_deadline_and_then_more_again():
+    sky, now = Sky(deadline=0.25), 0.0
+    rooms = []
+    for seq, took in enumerate((0.05, *[0.2] * 8, *[0.05] * 3), 1):
+        now += 1.0
+        rows = min(300, _room_of(sky.flight))
+        sky.ask(*map(str, range(rows)), now=now)
+        sky.depart(now)
+        sky.flight.measure(seq, now + took)
+        sky.flight.answer(answer_to(seq, rows))
+        rooms.append(_room_of(sky.flight))
+
+    assert rooms[:4] == [65_536, 225, 168, 126]
+    assert rooms[8:] == [64, 97, 146, 220]
+
+
+def test_answers_to_what_left_before_the_cut_do_not_cut_again():
+    sky = Sky(deadline=0.25)
+    for number in range(3):
+        sky.ask(*[f"{number}{row}" for row in range(200)], now=0.0)
+        sky.depart(0.0)
+    for seq in (1, 2, 3):
+        sky.flight.measure(seq, 0.24)
+
+    for seq in (1, 2, 3):
+        sky.flight.answer(answer_to(seq, 200))
+    assert _room_of(sky.flight) == 450
+
+
+def _room_of(flight):
+    """How many more checks may wait."""
+    least, most = 0, 100_000
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if flight.has_room(middle) else (least, middle - 1)
+    return least

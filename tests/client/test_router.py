@@ -1,15 +1,17 @@
 import asyncio
 from itertools import count
+from math import inf
 
 import pytest
 import trio
 
 from hashring import Member, NodeId, Ring, View, shard_of
-from ringfence.client.batch import Batch, Late, Verdicts
+from ringfence.client.batch import SHED, Batch, Late, Verdicts
 from ringfence.client.clock import loop_time
 from ringfence.client.crowd import new_crowd
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.local import decide_by
+from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.router import Router, Routes
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
@@ -49,6 +51,11 @@ class CountingMember:
             {number: EngineRule(rule.limit, not rule.shadow) for number, rule in RULES.items()}
         )
         self.is_lost = False
+        self.sheds = False
+        self.dones = []
+        self.timeout = inf
+        """What is known of its round trips."""
+        self.answers_others = False
         self.holds = None
         """Answers that wait to be let go; None when it answers at once."""
         self.asked = []
@@ -57,14 +64,21 @@ class CountingMember:
     def identify(self):
         return self.identity
 
+    def answer_timeout(self, least, most):
+        return min(most, max(least, self.timeout))
+
+    def is_alive(self):
+        return self.answers_others
+
     def ask(self, batch, *, hops, stand_in, done):
         self.asked.append((batch, hops, stand_in))
+        self.dones.append(done)
         self._decide(batch, stand_in, done)
         return None if self.is_lost else self
 
     def _decide(self, batch, stand_in, done):
-        if self.is_lost:
-            done(None)
+        if self.sheds or self.is_lost:
+            done(SHED if self.sheds else None)
             return
         source = Source.STANDBY if stand_in else Source.OWNER
         verdicts = Verdicts(decide_by(self.engine, batch, NOW), [source] * len(batch))
@@ -637,6 +651,137 @@ async def test_what_gives_back_is_never_asked_twice_for_impatience(autojump_cloc
 
     assert verdicts.sources == [Source.OWNER]
     assert town.standby(key).asked == []
+
+
+# -- second asks -----------------------------------------------------------------------------------
+
+
+async def test_patience_follows_what_is_known_of_the_owners_round_trips(autojump_clock):
+    for timeout, expected in ((0.0, 0.01), (0.03, 0.03), (0.5, 0.1)):
+        town = Town(patience=0.1)
+        key = key_of("a")
+        town.owner(key).holds = []
+        town.owner(key).timeout = timeout
+        begun = trio.current_time()
+
+        assert (await town.check([key])).sources == [Source.STANDBY]
+
+        assert trio.current_time() - begun == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("is_lone", [True, False])
+async def test_while_all_owners_are_slow_few_checks_are_asked_twice_and_none_by_policy(
+    autojump_clock, is_lone
+):
+    town = Street(patience=0.1)
+    for member in town.members.values():
+        member.timeout = 0.0
+    keys = [encode_key(PLAIN, [str(number)]) for number in range(2000)]
+    found = []
+
+    async def check(number, key):
+        await trio.sleep(number / 5000)
+        if is_lone:
+            found.append((await town.check_one(key, within=0.25))[0])
+        else:
+            found.extend((await town.check([key], within=0.25)).sources)
+
+    async def answer_late(member):
+        while True:
+            member.holds = []
+            await trio.sleep(0.05)
+            member.let_go()
+
+    async with trio.open_nursery() as nursery:
+        for member in town.members.values():
+            nursery.start_soon(answer_late, member)
+        async with trio.open_nursery() as asking:
+            for number, key in enumerate(keys):
+                asking.start_soon(check, number, key)
+        nursery.cancel_scope.cancel()
+
+    assert len(found) == 2000
+    assert set(found) <= {Source.OWNER, Source.STANDBY}
+    asked = [
+        stand_in
+        for member in town.members.values()
+        for batch, _, stand_in in member.asked
+        if batch.op is Op.CHECK
+    ]
+    assert 0 < town.router.hedging.taken <= 16 + 0.02 * 2000
+    assert sum(asked) <= 16 + 0.02 * 2000
+    assert town.router.hedging.checks == 2000
+
+
+async def test_the_standby_of_an_owner_that_is_lost_needs_no_budget(autojump_clock):
+    town = Town(patience=0.1)
+    town.members["a"].is_lost = True
+    keys = [key_of("a", skip=number) for number in range(100)]
+
+    for key in keys:
+        assert (await town.check([key])).sources == [Source.STANDBY]
+
+    assert town.router.hedging.taken == 0
+
+
+async def test_without_budget_an_owner_is_waited_for_and_its_standby_asked_when_it_is_lost(
+    autojump_clock,
+):
+    town = Town(patience=0.01)
+    town.router.hedging = HedgingBudget(burst=0)
+    key = key_of("a")
+    owner = town.owner(key)
+    owner.holds = []
+
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def lose():
+            await trio.sleep(0.05)
+            assert town.standby(key).asked == []
+            owner.dones[-1](None)
+
+        verdicts = await town.check([key], within=0.25)
+
+    assert verdicts.sources == [Source.STANDBY]
+
+
+# -- overload --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_lone", [True, False])
+async def test_what_an_owner_sheds_is_decided_by_policy_at_once_and_nobody_else_is_asked(
+    autojump_clock, is_lone
+):
+    town = Street(patience=0.1)
+    plain, deny, alone = key_of("a"), key_of("a", DENY), key_of("a", LOCAL)
+    town.members["a"].sheds = True
+    found = []
+    for key in (plain, deny, alone):
+        if is_lone:
+            found.append(await town.check_one(key, within=0.25))
+        else:
+            verdicts = await town.check([key], within=0.25)
+            found.append((verdicts.sources[0], verdicts.outcomes.codes[0]))
+
+    assert found == [
+        (Source.SHED, Code.ALLOWED),
+        (Source.SHED, Code.DENIED),
+        (Source.LOCAL, Code.ALLOWED),
+    ]
+    assert trio.current_time() < 0.01
+    assert town.standby(plain).asked == []
+
+
+async def test_at_the_deadline_it_tells_a_busy_owner_from_one_that_is_out_of_reach(autojump_clock):
+    for answers_others, source in ((True, Source.SHED), (False, Source.POLICY)):
+        town = Street(LONE, patience=0.1)
+        owner = town.members["a"]
+        owner.holds, owner.answers_others = [], answers_others
+        key = encode_key(PLAIN, ["x"])
+
+        assert (await town.check_one(key, within=0.25))[0] is source
+        assert (await town.check([key], within=0.25)).sources == [source]
 
 
 # -- lone checks -----------------------------------------------------------------------------------

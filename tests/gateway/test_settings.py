@@ -65,7 +65,7 @@ def test_grpc_can_be_left_out() -> None:
         ({"ipv6_prefix": 0}, "ipv6_prefix"),
         ({"address_header": "via"}, "proxy header"),
         ({"workers": 0}, "workers 0: give 1 to 64"),
-        ({"patience": 0.018}, "standby would be asked too late"),
+        ({"patience": 0.25}, "standby would be asked too late"),
         ({"tls_cert": "cert.pem"}, "go together"),
         ({"tls_client_ca": "ca.pem"}, "certificate of our own"),
         ({"tokens": "/nowhere"}, "no such file"),

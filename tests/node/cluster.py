@@ -166,7 +166,7 @@ class World:
         rules: RuleSet | None = None,
         patience: float = 0.5,
         standby_after: float | None = None,
-        told_timeout: float | None = None,
+        link: LinkSettings | None = None,
         raise_on_outage: bool = False,
         denials: int = 1000,
         leases: bool = True,
@@ -180,7 +180,7 @@ class World:
             [address_of(seed) for seed in seeds or NAMES],
             Hello(Role.CLIENT, "app", b"", number),
             ClusterSettings(
-                link=LinkSettings(answer_timeout=patience, told_timeout=told_timeout),
+                link=link or LinkSettings(answer_timeout=patience),
                 route=not only,
                 patience=standby_after,
                 denials=denials,

@@ -493,7 +493,8 @@ async def test_a_peer_that_is_silent_does_not_make_a_check_late(autojump_clock: 
         begun = trio.current_time()
         await limiter.check("api", client)
 
-        assert trio.current_time() - begun < 0.65
+        # Twice the shortest time-out with each of the two; the node that was asked is alive.
+        assert trio.current_time() - begun < 0.85
 
 
 async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(

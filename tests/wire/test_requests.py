@@ -206,7 +206,7 @@ def test_an_index_past_the_limits_is_refused():
         (9, bytes(9), "Answer.reset_after_ns"),
         (10, 0.5, "Answer.delay_ns"),
         (11, {}, "Answer.leases"),
-        (12, 7, "Answer.sources"),
+        (12, 8, "Answer.sources"),
     ],
 )
 def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, field):
@@ -244,7 +244,7 @@ def test_nobody_can_write_a_request_that_would_be_refused(changes):
         write_request(replace(request(3), **changes))
 
 
-@pytest.mark.parametrize("changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 7, 0]}], ids=str)
+@pytest.mark.parametrize("changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 8, 0]}], ids=str)
 def test_nobody_can_write_an_answer_that_would_be_refused(changes):
     with pytest.raises(BadMessage, match="Answer"):
         write_answer(replace(answer(3), **changes))

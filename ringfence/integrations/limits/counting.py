@@ -15,7 +15,7 @@ from limits.limits import TIME_TYPES
 from ringfence.client import Decision, Limiter
 from ringfence.errors import RingfenceError
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.wire import Source
+from ringfence.wire import BY_POLICY
 
 __all__ = ["Counting", "Window"]
 
@@ -209,4 +209,4 @@ def _used(told: Decision, limit: Limit) -> int:
 
 
 def _is_counted(told: Decision) -> bool:
-    return told.source is not Source.POLICY
+    return told.source not in BY_POLICY

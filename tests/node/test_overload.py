@@ -1,0 +1,51 @@
+"""A node that was behind does not count what nobody waits for any more."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from ringfence.client.link import LinkSettings
+from ringfence.wire import Source
+from tests.node.cluster import address_of, world
+
+DEADLINE = 0.25
+LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_least=10.0, answer_timeout=10.0)
+"""Told to members. Silent ones are not given up: what stood still answers when it goes on."""
+
+
+@pytest.mark.parametrize(("stands_still", "shed"), [(0.2, 0), (0.4, 3), (2.0, 3)])
+async def test_checks_that_waited_beyond_their_deadline_are_shed_not_counted(
+    autojump_clock: MockClock, stands_still: float, shed: int
+) -> None:
+    async with world("a") as w, w.client(link=LINKS) as limiter:
+        client = {"client": "x"}
+        await limiter.check("api", client, 0)
+        sources: list[Source] = []
+
+        async def check() -> None:
+            sources.append((await limiter.check("api", client)).source)
+
+        w.network.pause(address_of("a"))
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(check)
+            await trio.sleep(stands_still)
+            w.network.resume(address_of("a"))
+
+        assert sources == [Source.SHED if shed else Source.OWNER] * 3
+        assert w.count("a", "shed") == shed
+        assert (await limiter.check("api", client, 0)).remaining == 5 - (3 - shed)
+
+
+async def test_what_is_given_back_is_taken_however_late(autojump_clock: MockClock) -> None:
+    async with world("a") as w, w.client(link=LINKS) as limiter:
+        client = {"client": "x"}
+        await limiter.check("api", client, 2)
+        w.network.pause(address_of("a"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(limiter.refund, "api", client, 2)
+            await trio.sleep(0.9)
+            w.network.resume(address_of("a"))
+
+        assert (await limiter.check("api", client, 0)).remaining == 5
+        assert w.count("a", "shed") == 0
