@@ -110,7 +110,7 @@ class Crowd(ABC):
             self._give_back(at, give_back)
         self._answer = answer
         for at, done in self._late:
-            self._hear(at, done)
+            self._tell(at, done)
 
     def be_late(self) -> None:
         """Tell everybody who waits, unless there is an answer, that it takes too long."""
@@ -126,13 +126,13 @@ class Crowd(ABC):
 
     def _hear(self, at: int, done: Done) -> None:
         if self._answer is None:
-            self._late.append((at, done))  # An answer may come after None, too.
-        if not self.is_answered:
-            return
-        if isinstance(self._answer, Verdicts):  # It came before the late task could ask.
-            done(self._answer.slice(at, at + 1))
-        else:
-            done(self._answer)
+            self._late.append((at, done))  # After None an answer may come, too.
+        if self.is_answered:  # It came before the late task could ask.
+            self._tell(at, done)
+
+    def _tell(self, at: int, done: Done) -> None:
+        answer = self._answer
+        done(answer.slice(at, at + 1) if isinstance(answer, Verdicts) else answer)
 
     @abstractmethod
     def _wake(self, answers: Sequence[Answered]) -> None:
