@@ -35,7 +35,7 @@ logger = logging.getLogger("ringfence.node")
 
 _MOST_WAITING = 50_000
 """Checks that wait for a peer or a shard at once; more are refused."""
-_OWNER_SILENT_S = 0.12
+_OWNER_SILENT_S = 0.1
 """Seconds without a sign of life after which an owner that was asked counts as unreachable."""
 _LOOKS = 4
 """Steps in which that silence is waited for. A standby that was stopped itself wakes with one step

@@ -16,7 +16,7 @@ from ringfence.wire import AskTakenOver, Message, TakenOver
 
 __all__ = ["STALLED_NS", "StallRecovery"]
 
-STALLED_NS = 80_000_000
+STALLED_NS = 70_000_000
 """A datagram that waited so long shows that this node was stopped. Less than the silence after
 which a standby takes over, so no standby has when all datagrams are younger."""
 _WITHIN_S = 0.5

@@ -105,7 +105,7 @@ async def open_cluster(
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
-        link=links_of(url, patience, deadline),
+        link=links_of(url, deadline),
         route=route,
         denials=denials,
         leases=bool(leases),
@@ -190,7 +190,7 @@ def client_hello(url: ClusterUrl) -> Hello:
     )
 
 
-def links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -> LinkSettings:
+def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
     """How patient the links of a client are whose callers wait until `deadline`."""
     links = LinkSettings()
     if url.timeout is not None:
@@ -200,7 +200,6 @@ def links_of(url: ClusterUrl, patience: float | None, deadline: float | None) ->
     return replace(
         links,
         deadline=deadline,
-        told_timeout=deadline - (patience or 0.0),
         # Twice as long without any answer, and a member is lost: its standby must be asked in time.
         answer_timeout_least=min(links.answer_timeout_least, deadline / 5),
     )

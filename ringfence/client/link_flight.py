@@ -236,8 +236,6 @@ class Flight:
                     self._give_up_asks([together.pop(0)], SHED)  # Nobody waits for it any more.
                 if not together:
                     return
-        if settings.told_timeout is not None and together[0].stand_in:
-            patience = settings.told_timeout
         seq = self.take_seq()
         left = together[-1].asked_at + patience - now
         deadline_ms = max(1, min(MAX_DEADLINE_MS, round(left * 1000)))

@@ -22,9 +22,6 @@ class LinkSettings:
     deadline: float | None = None
     """How long callers wait for a check, when that is less than `slow_timeout`. Members are told,
     and shed what nobody waits for any more."""
-    told_timeout: float | None = None
-    """The same for what a standby is asked: it gives the owner a part of this before it decides.
-    """
     backoff_least: float = 0.05
     backoff_most: float = 2.0
     """Pause between attempts to reach a lost member, doubling from least to most, jittered."""

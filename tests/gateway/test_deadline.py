@@ -29,7 +29,7 @@ OK, OVER = RateLimitResponse.OK, RateLimitResponse.OVER_LIMIT
 @asynccontextmanager
 async def service(here: World, told: dict[str, float]) -> AsyncIterator[RateLimitService]:
     settings = settings_of(grpc_headers="ietf", **told)
-    links = links_of(parse_url("ringfence://a"), settings.patience, settings.deadline)
+    links = links_of(parse_url("ringfence://a"), settings.deadline)
     async with here.client(standby_after=settings.patience, link=links) as limiter:
         await warm_up(limiter)
         yield make_rls(limiter, settings)
