@@ -93,6 +93,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """How long an owner may be silent before its standby is asked."""
     max_wait: float = 30.0
     """Longest wait that `/v1/acquire` can be asked for."""
+    max_waiting: int = 1000
+    """Requests that wait at `/v1/acquire`, by worker; more are answered 503."""
+    max_waiting_per_caller: int = 250
+    """The same by token, or by address where no token is asked for; more are answered 429."""
     max_body: int = 65_536
     """Bytes of a request's body, and of a gRPC message."""
     max_checks: int = 100
@@ -228,6 +232,8 @@ def _validate_numbers(settings: GatewaySettings) -> None:
         "deadline": (0.001, 60),
         "patience": (0.001, 30),
         "max_wait": (0.001, 3600),
+        "max_waiting": (1, 100_000),
+        "max_waiting_per_caller": (1, 100_000),
         "max_body": (1024, 4_194_304),
         "max_checks": (1, 1000),
         "header_timeout": (0.1, 60),
