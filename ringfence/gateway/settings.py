@@ -105,6 +105,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """How long a client may take over its headers."""
     body_timeout: float = 5.0
     """How long a client may take over its body."""
+    max_connections: int = 1024
+    """Connections of each port and worker; beyond, the one that is idle longest is closed."""
+    max_connections_per_address: int = 256
+    """The same of one address; `trusted_proxies` are not held to it on the HTTP port."""
+    idle_timeout: float = 300.0
+    """After so long without a call a connection is closed."""
 
     @property
     def listen_at(self) -> Address:
@@ -238,6 +244,9 @@ def _validate_numbers(settings: GatewaySettings) -> None:
         "max_checks": (1, 1000),
         "header_timeout": (0.1, 60),
         "body_timeout": (0.1, 60),
+        "max_connections": (16, 65_536),
+        "max_connections_per_address": (1, 65_536),
+        "idle_timeout": (0.1, 86_400),
     }
     for name, (least, most) in bounds.items():
         if not least <= getattr(settings, name) <= most:
