@@ -38,6 +38,7 @@ from ringfence.gateway.openapi import document
 from ringfence.gateway.rls import RateLimitService
 from ringfence.gateway.settings import GatewaySettings
 from ringfence.gateway.tokens import Scope, Tokens
+from ringfence.gateway.waiters import Waiters
 
 __all__ = ["Api"]
 
@@ -76,6 +77,7 @@ class Api:
         self._tokens = tokens
         self._rls = rls
         self._is_ready = is_ready
+        self._waiters = Waiters(settings.max_waiting, settings.max_waiting_per_caller)
         self._document = Response(200, document(settings, with_tokens=not tokens.is_open))
         auth = ForwardAuth(limiter, settings, self.counters)
         self._routes = {
@@ -195,12 +197,12 @@ class Api:
     async def _acquire(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, Wait)
         longest = min(asked.max_wait, self._settings.max_wait)
-        return self._one(
-            exchange,
-            await self._limiter.acquire(
+        caller = self._tokens.name_of(exchange.header("authorization")) or exchange.peer
+        with self._waiters.place(caller):
+            decision = await self._limiter.acquire(
                 asked.domain, asked.descriptors, asked.cost, max_wait=longest
-            ),
-        )
+            )
+        return self._one(exchange, decision)
 
     async def _should_allow(self, exchange: Exchange) -> Response:
         asked = await self._read(exchange, ShouldAllow)

@@ -5,9 +5,13 @@ every time. When bytes leave is the connection's affair.
 """
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-__all__ = ["STATUS_200", "Flags", "Kind", "Outbox", "field", "frame"]
+from ringfence.gateway.http2_heads import Failure, Head
+
+__all__ = ["STATUS_200", "Flags", "Kind", "Outbox", "Stream", "field", "frame"]
 
 _HEADER = struct.Struct(">HBBBI")
 _NUMBER = struct.Struct(">I")
@@ -15,6 +19,8 @@ _LARGEST_FRAME = 16_384
 _LARGEST_WINDOW = 2**31 - 1
 STATUS_200 = b"\x88"
 """`:status: 200`, by its number in the table that everybody has."""
+_MOST_WAITING, _REMEMBERED = 262_144, 1024
+"""Bytes of answers that wait for a window, and streams in `Outbox.dropped`, by connection."""
 
 
 class Kind(IntEnum):
@@ -22,6 +28,7 @@ class Kind(IntEnum):
 
     DATA = 0
     HEADERS = 1
+    PRIORITY = 2
     RST_STREAM = 3
     SETTINGS = 4
     PUSH_PROMISE = 5
@@ -70,34 +77,45 @@ def _text(text: bytes) -> bytes:
     return bytes(prefix) + text
 
 
-class _Stream:
-    """An answer that has not left yet."""
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One open stream: a request that comes, and an answer that leaves."""
 
-    __slots__ = ("end", "is_read", "is_told", "waiting", "window")
-
-    def __init__(self, window: int) -> None:
-        self.window = window
-        self.waiting = b""
-        self.end: bytes | None = None
-        """The frame that ends it, once it is known."""
-        self.is_read = False
-        """The caller has sent all of its request."""
-        self.is_told = False
-        """The header has left."""
+    head: Head
+    began: float
+    body: bytes | bytearray = b""
+    held: int = 0
+    """Bytes of its DATA frames, which count against the connection's window until it closes."""
+    is_read: bool = False
+    """The caller has sent all of its request."""
+    is_refused: bool = False
+    """The rest of the request is dropped."""
+    credit: int = 0
+    """The window, less its initial size."""
+    waiting: bytes = b""
+    end: bytes | None = None
+    """The frame that ends it, once it is known."""
+    is_told: bool = False
+    """The header has left."""
 
 
 class Outbox:
-    """Answers to the open streams, and other frames."""
+    """The open streams, answers to them, and other frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_close: Callable[[Stream], None]) -> None:
+        """`on_close` receives each stream that closes."""
+        self.answered = 0
+        """Calls that were answered so far."""
+        self.waiting = 0
+        """Bytes of answers that wait for a window."""
+        self.blocked: dict[int, Stream] = {}
+        """Streams whose answers wait for a window."""
+        self.dropped: dict[int, None] = {}
+        """Streams that were reset while their request was still coming; the oldest is forgotten."""
+        self.open: dict[int, Stream] = {}
+        self._on_close = on_close
         self._frames: list[bytes] = []
-        self._streams: dict[int, _Stream] = {}
         self._window = self._initial_window = 65_535
-
-    @property
-    def streams(self) -> int:
-        """How many are open."""
-        return len(self._streams)
 
     def put(self, written: bytes) -> None:
         """Let a frame leave that needs no window."""
@@ -109,48 +127,46 @@ class Outbox:
         self._frames.clear()
         return written
 
-    def open(self, number: int) -> None:
-        """A request has begun."""
-        self._streams[number] = _Stream(self._initial_window)
-
-    def is_told(self, number: int) -> bool:
-        """Whether the header of an answer has left."""
-        stream = self._streams.get(number)
-        return stream is not None and stream.is_told
-
-    def is_read(self, number: int) -> None:
-        """A request is complete."""
-        self._streams[number].is_read = True
-
     def forget(self, number: int) -> None:
         """The caller does not want its answer any more."""
-        self._streams.pop(number, None)
+        stream = self.open.pop(number, None)
+        if stream is not None:
+            if self.blocked.pop(number, None) is not None:
+                self.waiting -= len(stream.waiting)
+            self._on_close(stream)
 
-    def reset(self, number: int, failure: int) -> None:
-        """Tell the caller that there will be no answer, or no more of it."""
-        self._streams.pop(number, None)
+    def reset(self, number: int, failure: int, *, is_read: bool = False) -> None:
+        """Send a reset: there will be no answer, or no more of it."""
+        stream = self.open.get(number)
+        if not (is_read or (stream is not None and stream.is_read)):
+            self.dropped[number] = None
+            if len(self.dropped) > _REMEMBERED:
+                del self.dropped[next(iter(self.dropped))]
+        self.forget(number)
         self._frames.append(frame(Kind.RST_STREAM, 0, number, _NUMBER.pack(failure)))
 
     # -- answering -----------------------------------------------------------------------------
 
     def answer(self, number: int, header: bytes, body: bytes, trailer: bytes) -> None:
-        """Answer at once, with a header block after `:status`, a body and a trailer block."""
-        stream = self._streams.get(number)
+        """Answer at once, with a header block, a body and a trailer block."""
+        stream = self.open.get(number)
         size = len(body)
         if stream is None:
             return
         if (
-            size <= stream.window
+            size <= stream.credit + self._initial_window
             and size <= self._window
             and size <= _LARGEST_FRAME
             and not stream.is_told
+            and stream.is_read
         ):
             self._window -= size
-            del self._streams[number]
+            self.answered += 1
+            del self.open[number]
+            self._on_close(stream)
             pack = _HEADER.pack
             self._frames += (
-                pack(0, len(header) + 1, _HEADERS, _END_HEADERS, number),
-                STATUS_200,
+                pack(0, len(header), _HEADERS, _END_HEADERS, number),
                 header,
                 pack(size >> 8, size & 0xFF, _DATA, 0, number),
                 body,
@@ -163,35 +179,46 @@ class Outbox:
 
     def tell(self, number: int, header: bytes, body: bytes) -> None:
         """Send a piece of an answer, after the header the first time."""
-        stream = self._streams.get(number)
-        if stream is not None:
-            if not stream.is_told:
-                stream.is_told = True
-                self.put(frame(_HEADERS, _END_HEADERS, number, STATUS_200 + header))
-            stream.waiting += body
-            self._push(number, stream)
+        stream = self.open.get(number)
+        if stream is None:
+            return
+        if self.waiting + len(body) > _MOST_WAITING:
+            self.reset(number, Failure.ENHANCE_YOUR_CALM)
+            return
+        if not stream.is_told:
+            stream.is_told = True
+            self.put(frame(_HEADERS, _END_HEADERS, number, header))
+        stream.waiting += body
+        self.waiting += len(body)
+        self._push(number, stream)
 
     def end(self, number: int, block: bytes) -> None:
         """End an answer by a trailer block; one of which nothing was told by its only block."""
-        stream = self._streams.get(number)
+        stream = self.open.get(number)
         if stream is not None:
+            self.answered += 1
             stream.end = frame(_HEADERS, _END, number, block)
             self._push(number, stream)
 
-    def _push(self, number: int, stream: _Stream) -> None:
+    def _push(self, number: int, stream: Stream) -> None:
+        """Send what the windows allow; what they do not allow makes the stream a blocked one."""
         while stream.waiting:
-            room = min(stream.window, self._window, _LARGEST_FRAME)
+            room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
             if room <= 0:
+                self.blocked[number] = stream
                 return
             piece, stream.waiting = stream.waiting[:room], stream.waiting[room:]
-            stream.window -= len(piece)
+            stream.credit -= len(piece)
             self._window -= len(piece)
+            self.waiting -= len(piece)
             self.put(frame(_DATA, 0, number, piece))
+        self.blocked.pop(number, None)
         if stream.end is not None:
             self.put(stream.end)
-            if not stream.is_read:
-                self.reset(number, 0)  # The rest of the request is not wanted.
-            self._streams.pop(number, None)
+            if stream.is_read:
+                self.forget(number)
+            else:
+                self.reset(number, Failure.NONE)  # The rest of the request is not wanted.
 
     # -- windows -------------------------------------------------------------------------------
 
@@ -199,23 +226,23 @@ class Outbox:
         """The caller takes more, on one stream or on all together (0); False if that is absurd."""
         if not number:
             self._window += by
-            self._push_all()
+            self._push_blocked()
             return self._window <= _LARGEST_WINDOW
-        stream = self._streams.get(number)
+        stream = self.open.get(number)
         if stream is None:
             return True
-        stream.window += by
-        self._push(number, stream)
-        return stream.window <= _LARGEST_WINDOW
+        stream.credit += by
+        if number in self.blocked:
+            self._push(number, stream)
+        return stream.credit + self._initial_window <= _LARGEST_WINDOW
 
     def set_initial_window(self, size: int) -> None:
         """The caller takes so much on every stream."""
-        for stream in self._streams.values():
-            stream.window += size - self._initial_window
         self._initial_window = size
-        self._push_all()
+        self._push_blocked()
 
-    def _push_all(self) -> None:
-        for number, stream in list(self._streams.items()):
-            if stream.waiting:
-                self._push(number, stream)
+    def _push_blocked(self) -> None:
+        for number, stream in list(self.blocked.items()):
+            if self._window <= 0:
+                break
+            self._push(number, stream)

@@ -86,7 +86,7 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         ),
         "/v1/refund": _post("Give back.", ["Ask", "AskLimit"], one),
         "/v1/reset": _post("Forget counters.", ["Look", "LookLimit"], one),
-        "/v1/acquire": _post("Wait for one's turn, then spend.", ["Wait"], one),
+        "/v1/acquire": _acquire(one),
         "/shouldAllowRequest": _post(
             "May this client do this now?", ["ShouldAllow"], _ref("ShouldAllowBody")
         ),
@@ -170,6 +170,12 @@ def _envoy() -> _Json:
             "responses": responses | _problems(mistakes),
         }
     }
+
+
+def _acquire(one: _Json) -> _Json:
+    told = _post("Wait for one's turn, then spend.", ["Wait"], one)
+    told["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
+    return told
 
 
 def _readyz() -> _Json:

@@ -94,6 +94,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     long as round trips are: it follows them."""
     max_wait: float = 30.0
     """Longest wait that `/v1/acquire` can be asked for."""
+    max_waiting: int = 1000
+    """Requests that wait at `/v1/acquire`, by worker; more are answered 503."""
+    max_waiting_per_caller: int = 250
+    """The same by token, or by address where no token is asked for; more are answered 429."""
     max_body: int = 65_536
     """Bytes of a request's body, and of a gRPC message."""
     max_checks: int = 100
@@ -102,6 +106,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """How long a client may take over its headers."""
     body_timeout: float = 5.0
     """How long a client may take over its body."""
+    max_connections: int = 1024
+    """Connections of each port and worker; beyond, the one that is idle longest is closed."""
+    max_connections_per_address: int = 256
+    """The same of one address; `trusted_proxies` are not held to it on the HTTP port."""
+    idle_timeout: float = 300.0
+    """After so long without a call a connection is closed."""
 
     @property
     def listen_at(self) -> Address:
@@ -229,10 +239,15 @@ def _validate_numbers(settings: GatewaySettings) -> None:
         "deadline": (0.001, 60),
         "patience": (0.001, 30),
         "max_wait": (0.001, 3600),
+        "max_waiting": (1, 100_000),
+        "max_waiting_per_caller": (1, 100_000),
         "max_body": (1024, 4_194_304),
         "max_checks": (1, 1000),
         "header_timeout": (0.1, 60),
         "body_timeout": (0.1, 60),
+        "max_connections": (16, 65_536),
+        "max_connections_per_address": (1, 65_536),
+        "idle_timeout": (0.1, 86_400),
     }
     for name, (least, most) in bounds.items():
         if not least <= getattr(settings, name) <= most:

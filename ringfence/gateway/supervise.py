@@ -6,6 +6,7 @@ Granian's main process starts the workers, starts another when one dies, and sto
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.errors import FatalError
 from granian.http import HTTP1Settings, HTTP2Settings
@@ -32,6 +34,9 @@ logger = logging.getLogger("ringfence.gateway")
 
 _LARGEST_HEADERS = 65_536
 """More than proxies take from clients, with what they add: nginx lets pass what we refuse."""
+_BACKLOG = 1024
+_DESCRIPTORS = 256
+"""Of each worker, for all but the connections of both ports."""
 _LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
 """Granian's own lines go where ours go."""
 
@@ -43,6 +48,7 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
     answer yet is waited for by the workers.
     """
     load_tokens(Path(settings.tokens) if settings.tokens else None)
+    settings = _within_descriptors(settings)
     for at in (settings.listen_at, settings.grpc_at):
         if at is not None:
             _require_free(at)
@@ -63,7 +69,10 @@ def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> No
             header_read_timeout=round(settings.header_timeout * 1000),
             max_buffer_size=_LARGEST_HEADERS,
         ),
-        http2_settings=HTTP2Settings(max_headers_size=_LARGEST_HEADERS, keep_alive_interval=20_000),
+        # No pings: their answers would make an idle connection look like one in use.
+        http2_settings=HTTP2Settings(max_headers_size=_LARGEST_HEADERS),
+        backlog=_BACKLOG,
+        backpressure=settings.max_connections,
         log_level=LogLevels.warning,
         log_dictconfig=_LOGGING,
         ssl_cert=Path(settings.tls_cert) if settings.tls_cert else None,
@@ -90,6 +99,25 @@ def _make_worker(settings: GatewaySettings, main: int) -> Any:
     from ringfence.gateway.worker import Worker
 
     return Worker(settings, main)
+
+
+def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
+    """Raise the limit of descriptors to what the bounds need, or lower the bounds to the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    needed = 2 * settings.max_connections + _DESCRIPTORS
+    if soft == unlimited or soft >= needed:
+        return settings
+    limit = needed if hard == unlimited else min(hard, needed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit == needed:
+        return settings
+    most = max(1, (limit - _DESCRIPTORS) // 2)
+    logger.warning(
+        "max_connections is lowered from %d to %d: the process may have %d descriptors only",
+        *(settings.max_connections, most, limit),
+    )
+    return msgspec.structs.replace(settings, max_connections=most)
 
 
 async def _try_cluster(settings: GatewaySettings) -> None:

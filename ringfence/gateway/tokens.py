@@ -76,6 +76,12 @@ class Tokens:
         digest, scopes = self.known.get(token.name, (bytes(32), frozenset()))
         return scopes if matches(token.secret, digest) else None
 
+    def name_of(self, authorization: str | None) -> str:
+        """Name of the token in a header that `scopes_of` accepts; empty where no token is asked."""
+        if self.is_open:
+            return ""
+        return parse_token((authorization or "").partition(" ")[2].strip()).name
+
 
 _EVERY_SCOPE = frozenset(Scope)
 

@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ringfence.errors import RingfenceError
 from ringfence.gateway.api import Api
 from ringfence.gateway.exchange import Problem
 from ringfence.gateway.grpc_server import GrpcServer
+from ringfence.gateway.http_connections import HttpConnections
 from ringfence.gateway.rls import RateLimitService, RlsSettings
 from ringfence.gateway.rsgi import HttpProtocol, HttpScope, serve_http
 from ringfence.gateway.settings import GatewaySettings
@@ -32,6 +34,7 @@ logger = logging.getLogger("ringfence.gateway")
 _RETRY = 2.0
 """Seconds until a cluster that turned us away is tried again."""
 _LOOK = 0.05
+_LOOK_AT_CONNECTIONS = 0.5
 _WARM_UP = 64
 """Looks at nothing, so that every owner is most likely asked for one of them."""
 
@@ -59,6 +62,7 @@ class Worker:
         self._settings = settings
         self._main = main
         self._watching: asyncio.Task[None] | None = None
+        self._bounding: asyncio.Task[None] | None = None
         self._tokens: Tokens = load_tokens(Path(settings.tokens) if settings.tokens else None)
         self._api: Api | None = None
         self._grpc: GrpcServer | None = None
@@ -72,6 +76,8 @@ class Worker:
         gc.freeze()  # What has been loaded stays; looking through it again costs milliseconds.
         self._task = loop.create_task(self._run())
         self._watching = loop.create_task(self._end_with_main())
+        if sys.platform == "linux":
+            self._bounding = loop.create_task(self._bound_connections())
 
     def __rsgi_del__(self, loop: asyncio.AbstractEventLoop) -> None:
         """End; granian calls it when it has stopped serving."""
@@ -95,6 +101,20 @@ class Worker:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(_RETRY)
         os._exit(1)
+
+    async def _bound_connections(self) -> None:
+        """Hold the connections of the HTTP port to their bounds, and count what that takes."""
+        connections = HttpConnections(self._settings)
+        while True:
+            await asyncio.sleep(_LOOK_AT_CONNECTIONS)
+            try:
+                counted = await asyncio.to_thread(connections.look)
+            except Exception:
+                logger.exception("a bug in Ringfence, met while looking at connections")
+                continue
+            if self._api is not None:
+                for cause, count in counted.items():
+                    self._api.counters[f"refused_{cause}"] += count
 
     async def _run(self) -> None:
         """Keep a client of the cluster, whatever the cluster does."""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import trio
 
+from ringfence.gateway.exchange import Response
 from tests.gateway.gateway import api, ask, header, post, told
 
 X = {"domain": "api", "descriptors": [{"client": "x"}]}
@@ -96,6 +97,32 @@ async def test_acquire_waits_no_longer_than_it_may(autojump_clock, asked, longes
 
     assert not answer["allowed"], "its turn comes after 30 s, and 5 is the most that it waits"
     assert waited == 0, "what 5 s would not do is answered at once"
+
+
+async def test_requests_that_wait_are_bounded_by_caller_and_in_total(autojump_clock) -> None:
+    body = {**X, "max_wait": 40}
+    async with (
+        api(max_wait=60.0, max_waiting=3, max_waiting_per_caller=2) as gateway,
+        trio.open_nursery() as nursery,
+    ):
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+
+        async def acquire(peer: str) -> Response:
+            return await ask(gateway, "POST", "/v1/acquire", body, peer=peer)
+
+        for peer in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            nursery.start_soon(acquire, peer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await acquire("127.0.0.1")).status == 429
+        refused = await acquire("127.0.0.2")
+        assert (refused.status, header(refused, "Retry-After")) == (503, "1")
+        assert gateway.counters["refused_waiting"] == 2
+        nursery.cancel_scope.cancel()
+
+    async with api(max_wait=60.0, max_waiting=1) as gateway:
+        await post(gateway, "/v1/check", {**X, "cost": 3})
+        for _ in range(2):
+            assert (await ask(gateway, "POST", "/v1/acquire", body)).status == 200
 
 
 async def test_the_shape_that_courses_teach() -> None:

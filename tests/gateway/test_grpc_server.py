@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hpack import Encoder
 
 import ringfence
 from ringfence.errors import ConfigError
 from ringfence.gateway.grpc_port import GrpcPort, Refusal, Status
 from ringfence.gateway.grpc_server import GrpcServer
 from ringfence.gateway.http2_heads import Head
+from ringfence.gateway.http2_out import field, frame
 from ringfence.gateway.tokens import Tokens
 from ringfence.gateway.worker import make_rls
 from tests.gateway.gateway import RULES, HandClock, settings_of
@@ -49,7 +51,7 @@ async def opened(
 ) -> AsyncIterator[tuple[int, list[str]]]:
     """A port, and what it has turned away."""
     refusals: list[str] = []
-    made = GrpcPort(answer, 65_536, patience, refusals.append)
+    made = GrpcPort(answer, settings_of(body_timeout=patience), refusals.append)
     yield await made.start(HERE, None), refusals
     await made.stop(0.5)
 
@@ -211,7 +213,7 @@ def test_what_is_under_way_when_the_port_stops_is_answered() -> None:
             await go.wait()
             return message
 
-        made = GrpcPort(answer, 100, 5.0, print)
+        made = GrpcPort(answer, settings_of(), print)
         number = await made.start(HERE, None)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
             call = asyncio.ensure_future(channel.unary_unary("/x/y")(b"a", timeout=PATIENCE))
@@ -245,7 +247,83 @@ def test_a_port_that_somebody_has_is_named() -> None:
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         where = taken.sockets[0].getsockname()
         with pytest.raises(ConfigError, match=rf"127.0.0.1:{where[1]} for gRPC"):
-            await GrpcPort(echo, 100, 5.0, print).start(where, None)
+            await GrpcPort(echo, settings_of(), print).start(where, None)
         taken.close()
+
+    run(main)
+
+
+def test_the_deadline_that_a_call_brings_is_kept() -> None:
+    cancelled = asyncio.Event()
+
+    async def hang(head: Head, message: bytes) -> bytes:
+        try:
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def main() -> None:
+        async with opened(hang) as (number, refusals):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            for stream, timeout in ((1, "20m"), (3, "soon"), (5, "123456789m")):
+                fields = [(":method", "POST"), (":scheme", "http"), (":path", "/x/y")]
+                fields += [("content-type", "application/grpc"), ("grpc-timeout", timeout)]
+                block = Encoder().encode(fields)
+                call = frame(1, 4, stream, block) + frame(0, 1, stream, bytes(5))
+                preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if stream == 1 else b""
+                writer.write(preface + call)
+            received = b""
+            while received.count(b"grpc-status") < 3:
+                received += await reader.read(65_536)
+            assert field(b"grpc-status", b"4") in received
+            assert received.count(field(b"grpc-status", b"3")) == 2
+            await cancelled.wait()
+            assert sorted(refusals) == ["bad_body", "bad_body", "deadline"]
+            writer.close()
+
+    run(main)
+
+
+def test_a_connection_has_few_watches() -> None:
+    async def main() -> None:
+        async with server() as (_, channel):
+            stub = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest(service="ratelimit")
+            watches = [stub.Watch(request) for _ in range(5)]
+            told = await asyncio.gather(*[each.read() for each in watches], return_exceptions=True)
+            [refused] = [each for each in told if isinstance(each, grpc.aio.AioRpcError)]
+            assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            for each in watches:
+                each.cancel()
+            await stub.Check(request)
+            assert (await stub.Watch(request).read()).status == S.NOT_SERVING
+
+    run(main)
+
+
+def test_the_caller_that_has_the_port_keep_most_is_disconnected_when_all_keep_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ringfence.gateway.grpc_port._MOST_KEPT", 100_000)
+
+    async def main() -> None:
+        async with opened(echo) as (number, refusals):
+            connections = []
+            for size in (30_000, 60_000, 20_000):
+                reader, writer = await asyncio.open_connection("127.0.0.1", number)
+                fields = [(":method", "POST"), (":scheme", "http"), (":path", "/x/y")]
+                writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                writer.write(frame(1, 4, 1, Encoder().encode(fields)))
+                for at in range(0, size, 10_000):
+                    writer.write(frame(0, 0, 1, bytes(min(10_000, size - at))))
+                connections.append((reader, writer))
+                await asyncio.sleep(0.05)
+            with suppress(ConnectionError):
+                while await connections[1][0].read(65_536):
+                    pass
+            assert refusals == ["memory"]
+            for _, writer in connections:
+                writer.close()
 
     run(main)

@@ -1,0 +1,53 @@
+"""P7: requests that wait at `/v1/acquire` are bounded, and one too many is told so at once."""
+
+import json
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from tests.gateway.processes import PATIENCE, fetch, gateway, until
+from tests.node.test_serve import started
+
+PER_CALLER = 250
+"""What docs/gateway.md says."""
+ASKED = {"domain": "api", "descriptors": [{"client": "x"}]}
+JSON = {"Content-Type": "application/json"}
+
+
+def test_more_waiters_than_a_caller_may_have_are_refused_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("max_wait = 120\n", "utf-8")
+    rules = tmp_path / "api.yaml"
+    rules.write_text(
+        "domain: api\n"
+        "descriptors:\n"
+        "  - key: client\n"
+        "    rate_limit: {unit: minute, requests_per_unit: 1}\n",
+        "utf-8",
+    )
+    body = json.dumps({**ASKED, "max_wait": 100}).encode()
+    head = "POST /v1/acquire HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with (
+        started(tmp_path, {"a": ["--name", "a", "--rules", str(rules)]}) as running,
+        gateway(tmp_path, running["a"].url, "--config", str(config)) as gate,
+        ExitStack() as stack,
+    ):
+        fetch(f"{gate.url}/v1/check", body=json.dumps(ASKED).encode(), headers=JSON)
+        waiting = []
+        for _ in range(PER_CALLER + 20):
+            one = socket.create_connection(("127.0.0.1", gate.port), timeout=PATIENCE)
+            stack.enter_context(one).sendall(request)
+            one.setblocking(False)
+            waiting.append(one)
+
+        answers: list[bytes] = []
+
+        def refused() -> int:
+            for each in waiting:
+                with suppress(BlockingIOError):
+                    answers.append(each.recv(65_536))
+            return sum([each.startswith(b"HTTP/1.1 429") for each in answers])
+
+        until(lambda: refused() == 20)
+        assert fetch(f"{gate.url}/healthz").status == 200

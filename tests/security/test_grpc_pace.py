@@ -1,0 +1,26 @@
+"""P11: a busy caller whose reads end inside frames is not slow; one that trickles a frame is."""
+
+import time
+from pathlib import Path
+
+from ringfence.gateway.http2_out import Kind, frame
+from tests.security.http2_client import HEALTH, Caller, lone_gateway
+
+
+def test_a_busy_caller_whose_reads_end_inside_frames_stays(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("body_timeout = 0.5\n", "utf-8")
+    with lone_gateway(tmp_path, "--config", str(config)) as gate, Caller(gate.grpc_port) as caller:
+        begun, kept, number = time.monotonic(), b"", 1
+        while time.monotonic() - begun < 2.5:
+            call = caller.call(number, HEALTH)
+            caller.send(kept + call[:-3])
+            kept, number = call[-3:], number + 2
+            time.sleep(0.01)
+        caller.send(kept)
+        caller.answered(number - 2)
+
+        trickle = frame(Kind.PING, 0, 0, bytes(8))
+        caller.send(trickle[:5])
+        time.sleep(2.5)
+        assert not caller.is_open()

@@ -1,0 +1,34 @@
+"""The gRPC port against h2spec, a conformance suite of HTTP/2 and HPACK."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.processes import PATIENCE
+from tests.security.http2_client import lone_gateway
+
+HOW = "go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1"
+
+
+def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None:
+    go_bin = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin")
+    program = shutil.which("h2spec", path=f"{os.environ.get('PATH', '')}:{go_bin}")
+    if program is None:
+        pytest.skip(f"h2spec is not installed; install it with: {HOW}")
+    with lone_gateway(tmp_path) as gate:
+        ended = subprocess.run(
+            [
+                *(program, "generic", "http2", "hpack"),
+                *("-h", "127.0.0.1", "-p", str(gate.grpc_port), "-o", "5"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=4 * PATIENCE,
+            check=False,
+        )
+
+    assert ended.returncode == 0, ended.stdout
+    assert "145 tests, 145 passed, 0 skipped, 0 failed" in ended.stdout
