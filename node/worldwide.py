@@ -125,8 +125,10 @@ class Worldwide:
         return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
 
     def other_rings(self) -> dict[str, Ring]:
-        """The rings of the other data centers."""
-        return {name: self._routed.ring(name) for name in self._others()}
+        """Rings that checks are sent by in other data centers, without those that only join."""
+        routed = self._routed
+        others = [name for name in routed.datacenters if name != self._datacenter]
+        return {name: routed.ring(name) for name in others}
 
     def _engine_rules(self) -> dict[int, EngineRule]:
         return {
