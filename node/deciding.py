@@ -12,6 +12,7 @@ import trio
 
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.borrowing import Borrowing
+from node.containment import Containment
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
@@ -78,6 +79,7 @@ class Deciding:
         link_to: Callable[[NodeId], Link | None],
         rule_of: Callable[[int], Rule | None],
         admitted: Callable[[Batch, Verdicts], None],
+        containment: Containment,
     ) -> None:
         """`admitted` is told of every batch decided here."""
         self.borrowing = Borrowing(link_to, clock.now, counters)
@@ -103,6 +105,7 @@ class Deciding:
         self._link_to = link_to
         self._rule_of = rule_of
         self._admitted = admitted
+        self._containment = containment
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -207,26 +210,26 @@ class Deciding:
         return any([not owners or owners[shard_of(key)] != self._me for key in batch.keys])
 
     async def _borrow(self, batch: Batch, verdicts: Verdicts, done: Done) -> None:
-        try:
-            await self.borrowing.borrow(batch, verdicts)
-        finally:
-            done(verdicts)
+        await self._containment.run("borrowing", self.borrowing.borrow, batch, verdicts)
+        done(verdicts)
 
     async def _fetch_and_decide(self, batch: Batch, stand_in: bool, done: Done) -> None:
-        verdicts: Verdicts | None = None
-        try:
+        found: list[Verdicts] = []
+
+        async def decide() -> None:
             for _ in range(_TRIES):
                 shards = self._missing(batch)
                 if not shards:
-                    verdicts = self._decide(batch, is_stand_in=stand_in)
+                    found.append(self._decide(batch, is_stand_in=stand_in))
                     break
                 if stand_in:
                     # The router has just asked the owner, in vain.
                     self._take_over(shards)
                     shards = self._missing(batch)
                 await self._handoff.acquire(shards)
-        finally:
-            done(verdicts)
+
+        await self._containment.run("deciding", decide)
+        done(found[0] if found else None)
 
     async def _decide_here(self, batch: Batch, request: Request) -> Verdicts | None:
         """Decide what another node or a standby's caller insists on having decided here."""

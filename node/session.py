@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from node.access import Access, Scope, proof_in
+from node.containment import Containment
 from node.ledger import Ledger
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
@@ -55,7 +56,7 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["Desk", "Session"]
+__all__ = ["Desk", "Session", "internal_refusal"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -66,8 +67,20 @@ _MOST_UNSENT = 4 << 20
 _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 
 
+_INTERNAL = "the node met an internal error; its log has the traceback"
+
+
+def internal_refusal(seq: int) -> Refused:
+    """Refuse the question `seq`, which met an internal error."""
+    return Refused(seq, ErrorCode.INTERNAL, _INTERNAL)
+
+
 class Desk(Protocol):
     """What a session needs of its node."""
+
+    @property
+    def containment(self) -> Containment:
+        """Contains the internal error that a message meets."""
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
         """Tell what the sender, who is at `address`, may do; None to turn it away.
@@ -177,7 +190,8 @@ class Session:
             self._desk.refused(f"bad_message_{error.cause}")
             self._close(ErrorCode.BAD_MESSAGE, str(error))
         else:
-            self._take(message)
+            if not self._desk.containment.call("session", self._take, message):
+                self._refuse_after_error(message)
 
     def on_close(self, code: int, reason: str) -> None:
         """Forget the connection; the sender's memory stays, for it may come back."""
@@ -353,6 +367,18 @@ class Session:
             logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
             self._desk.refused("internal")
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+
+    def _refuse_after_error(self, message: Message) -> None:
+        """Refuse the message that met an internal error; without a number it ends the session."""
+        sender, seq = self._sender, getattr(message, "seq", 0)
+        if sender is None or not seq:
+            self._refuse(ErrorCode.INTERNAL, _INTERNAL)
+            return
+        self._desk.refused("internal")
+        payload = encode(internal_refusal(seq))
+        if isinstance(message, Request) and not sender.has_asked(seq):
+            sender.remember(seq, payload)  # It may have been charged: it must not be decided again.
+        self.send_payload(payload)
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""

@@ -15,6 +15,7 @@ import trio
 
 from gossip.spread import Fact, Spread, cells_sum
 from hashring import NodeId, Ring, View, shard_of
+from node.containment import Containment
 from node.counters import Counters
 from node.holdings import Holdings
 from node.recalling import Recalling
@@ -54,6 +55,7 @@ class Worldwide:
         clock: Callable[[], int],
         uptime: Callable[[], int],
         random: Random,
+        containment: Containment,
     ) -> None:
         """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
         how long something has not been told."""
@@ -64,6 +66,7 @@ class Worldwide:
         self._clock = clock
         self._uptime = uptime
         self._random = random
+        self._containment = containment
         self._view = self._routed = View.of(())
         self._sharers = {datacenter}
         """Data centers that a split limit is divided among."""
@@ -182,6 +185,9 @@ class Worldwide:
 
     async def run(self) -> None:
         """Tell the others until cancelled."""
+        await self._containment.supervise("worldwide", self._send_rounds)
+
+    async def _send_rounds(self) -> None:
         digest_at = trio.current_time() + _DIGEST_EVERY
         while True:
             await trio.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))

@@ -137,7 +137,7 @@ class CoreDeciding(Deciding):
                 self.waiting -= len(batch)
                 reply(verdicts)
 
-        async def answer() -> None:
+        async def decide() -> None:
             if request.stand_in or request.hops >= 2:
                 once(await self._decide_here(batch, request))
             else:
@@ -147,6 +147,10 @@ class CoreDeciding(Deciding):
                 is_undecided = verdicts.sources[0] in (Source.POLICY, Source.LOCAL)
                 self._counters.add("undecided", is_undecided)
                 once(verdicts)
+
+        async def answer() -> None:
+            if not await self._containment.run("forwarding", decide):
+                once(None)
 
         def give_up() -> None:
             if is_over:

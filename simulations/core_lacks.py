@@ -7,6 +7,7 @@ __all__ = ["CORE_VERBS", "NodeLevelFaults"]
 
 CORE_VERBS = (
     *("crash", "leave", "pause", "cut", "loss", "repeats", "slow", "clock_step", "clock_drift"),
+    "errors",
 )
 """The verbs of `simulations.faults` that it has."""
 

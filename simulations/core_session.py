@@ -6,6 +6,7 @@ The part of `node.node` and `node.session` that hands each message to whoever kn
 from typing import TYPE_CHECKING
 
 from hashring import NodeId
+from node.session import internal_refusal
 from node.streaming import as_snapshot
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.wire import (
@@ -45,6 +46,11 @@ class CoreSession:
             if self._node.is_alive:
                 respond(reply)
 
+        if not self._node.containment.call("session", self._serve, sender, message, answer):
+            self._node.counters.add("refused_internal")
+            answer(internal_refusal(getattr(message, "seq", 1)))
+
+    def _serve(self, sender: str, message: Asked, answer: Respond) -> None:
         match message:
             case Request():
                 self._check(message, answer)
@@ -78,7 +84,11 @@ class CoreSession:
                 raise AssertionError(message)
 
     async def _give(self, sender: NodeId, pull: Pull, answer: Respond) -> None:
-        answer(await self._node.handoff.answer(sender, pull))
+        async def give() -> None:
+            answer(await self._node.handoff.answer(sender, pull))
+
+        if not await self._node.containment.run("pull", give):
+            answer(internal_refusal(pull.seq))
 
     def _check(self, request: Request, answer: Respond) -> None:
         batch = Batch(

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
@@ -13,9 +14,10 @@ from random import SystemRandom
 import anyio
 from trio.lowlevel import in_trio_run
 
-from ringfence.client.clock import Clock, SystemClock
+from ringfence.client.clock import Clock, SystemClock, loop_time
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.descriptors import checked_seconds
+from ringfence.client.internal_errors import InternalErrors
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
@@ -114,7 +116,8 @@ async def open_cluster(
         try:
             # trio's own shell saves a lone check what anyio's detours cost.
             shell = TrioUdp if in_trio_run() else AsyncioUdp
-            transport = shell(on_bug=_log_bug, client=tls)
+            errors = InternalErrors(logger, loop_time)
+            transport = shell(on_bug=partial(errors.failed, "the client"), client=tls)
             await tasks.start(transport.run)
             cluster = Cluster(
                 transport,
@@ -193,10 +196,6 @@ def _links_of(url: ClusterUrl, patience: float | None, deadline: float | None) -
     if url.timeout is None:
         return LinkSettings(told_timeout=told)
     return LinkSettings(answer_timeout=url.timeout, slow_timeout=2 * url.timeout, told_timeout=told)
-
-
-def _log_bug(error: BaseException) -> None:
-    logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
 
 
 def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:

@@ -97,7 +97,7 @@ class Link:
         self._settings = settings
         self._listener = listener
         self._random = random
-        self._flight = Flight(settings, view)
+        self._flight = Flight(settings, view, transport.report)
         self._impatience = Impatience(transport)
         self._state = _State.IDLE
         self._connection: Connection | None = None

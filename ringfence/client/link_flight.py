@@ -8,11 +8,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
 from ringfence.client.batch import Batch, Verdicts, age_ns_of
 from ringfence.client.crowd import Crowd, new_crowd
+from ringfence.client.internal_errors import OnError
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
@@ -50,6 +52,7 @@ REPLIES = (*(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, 
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""
 
+_T = TypeVar("_T")
 _Send: TypeAlias = Callable[[bytes], None]
 _COUNTED = (Source.OWNER, Source.STANDBY)
 """Whose answers are charges: any other was made up where no owner could be asked."""
@@ -78,13 +81,15 @@ class _Call:
 class Flight:
     """Asks and calls to one member. Each is told once: an answer, or that there is none."""
 
-    def __init__(self, settings: LinkSettings, view: Callable[[], int]) -> None:
+    def __init__(self, settings: LinkSettings, view: Callable[[], int], report: OnError) -> None:
+        """`report` receives what callers' callbacks raise; it keeps no other caller waiting."""
         self.frames: dict[int, Frame] = {}
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
         """Frames that were given up and may be answered all the same, the oldest first."""
         self._settings = settings
         self._view = view
+        self._report = report
         self._outbox: deque[Ask] = deque()
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
@@ -170,7 +175,10 @@ class Flight:
             payload = encode(call.make(seq))
         except LocalProtocolError as error:
             logger.error("a question cannot be sent: %s", error)
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
+        except Exception as error:  # noqa: BLE001 - the caller's, who waits for a reply.
+            self._report(error)
+            self._tell(call.on_reply, None)
         else:
             self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
 
@@ -224,8 +232,8 @@ class Flight:
             stop = start + len(ask.batch)
             part = verdicts if len(frame.asks) == 1 else verdicts.slice(start, stop)
             if learn is not None:
-                learn(ask.batch, part, ask.asked_at)
-            ask.done(part)
+                self._tell(partial(learn, ask.batch, part), ask.asked_at)
+            self._tell(ask.done, part)
             start = stop
         return True
 
@@ -269,14 +277,14 @@ class Flight:
             self.give_up(frame)
             raise RemoteProtocolError(f"a request was answered by a {type(reply).__name__}")
         if frame.on_reply is not None:
-            frame.on_reply(reply)
+            self._tell(frame.on_reply, reply)
         return True
 
     def deny(self, frame: Frame, error: AccessDenied) -> None:
         """Tell those who asked that they may not."""
         for ask in frame.asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(error)
+            self._tell(ask.done, error)
 
     # -- giving up -----------------------------------------------------------------------------
 
@@ -299,7 +307,7 @@ class Flight:
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)
         for call in late:
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
         settings = self._settings
         for frame in self.frames.values():
             if frame.due <= now and frame.asks and heard_at > now - settings.answer_timeout:
@@ -320,7 +328,7 @@ class Flight:
         calls, self._calls = self._calls, deque()
         self._give_up_asks(outbox)
         for call in calls:
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
 
     def give_up_everything(self) -> None:
         """Give up all that waits, in flight or not."""
@@ -333,13 +341,20 @@ class Flight:
         """Tell those who wait for a frame, no longer in flight, that there is no answer."""
         self._give_up_asks(frame.asks)
         if frame.on_reply is not None:
-            frame.on_reply(None)
+            self._tell(frame.on_reply, None)
 
     def _give_up_asks(self, asks: Iterable[Ask]) -> None:
         self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(None)
+            self._tell(ask.done, None)
+
+    def _tell(self, tell: Callable[[_T], object], answer: _T) -> None:
+        """Tell one caller; what its callback raises must keep no other caller waiting."""
+        try:
+            tell(answer)
+        except Exception as error:  # noqa: BLE001
+            self._report(error)
 
     def _due(self, ask: Ask) -> float:
         return ask.asked_at + self._settings.answer_timeout

@@ -27,11 +27,15 @@ PATIENCE = 0.5
 VIEW = 11
 
 
+def raise_(error):
+    raise error
+
+
 class Sky:
     """A flight, and the bytes that it sent."""
 
     def __init__(self, **limits):
-        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW)
+        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW, raise_)
         self.sent = []
 
     def ask(self, *names, now=0.0):

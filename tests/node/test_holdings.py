@@ -1,5 +1,6 @@
 """Whose counters a node counts, without any network."""
 
+import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -9,6 +10,7 @@ from trio.testing import MockClock
 
 from gossip import Record, Status
 from hashring import Member, NodeId, Ring, shard_of
+from node.containment import Containment
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
@@ -23,6 +25,13 @@ DAY = 86_400_000_000_000
 RULE = 7
 KEY = RULE.to_bytes(8, "big") + b"\x01k"
 NOW = 1_800_000_000 * 1_000_000_000
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+CONTAINMENT = Containment(logging.getLogger("ringfence.node"), lambda: 0.0, raise_)
 
 
 def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> Record:
@@ -428,6 +437,7 @@ def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() ->
         Counters(),
         lambda name: cast(Link, Way()) if name == standby.name else None,
         lambda: NOW,
+        CONTAINMENT,
     )
     streaming.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
     streaming.flush()
@@ -534,7 +544,7 @@ async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_c
         await trio.lowlevel.checkpoint()
 
     handoff = Handoff(
-        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW
+        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW, CONTAINMENT
     )
     ring = Ring.of([Member(standby.name), Member(host.name)])
     handoff.follow(Ring.of(()), ring, ring)

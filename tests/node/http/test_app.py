@@ -393,6 +393,7 @@ async def test_a_websocket_is_closed(autojump_clock: MockClock) -> None:
     assert sent == [{"type": "websocket.close"}]
 
 
+@pytest.mark.internal_errors
 async def test_a_bug_is_answered_and_the_next_request_served(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,4 +403,7 @@ async def test_a_bug_is_answered_and_the_next_request_served(
         broken = await ask(app, "/v1/members")
         served = await ask(app, "/healthz")
 
+        assert [type(bug) for bug in made.bugs] == [ZeroDivisionError]
+        assert made.count("a", "internal_errors_http") == 1
+        made.bugs.clear()
     assert (broken.status, served.status) == (500, 200)
