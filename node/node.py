@@ -32,6 +32,7 @@ from node.holdings import Holdings
 from node.ledger import Ledger
 from node.lending import Lender
 from node.measures import Measures
+from node.parts import Part
 from node.peers import Peers, member_of
 from node.places import Places
 from node.refusals import RefusalLog
@@ -559,8 +560,8 @@ class Node:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
-    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide what is held here; None when somebody must be waited for."""
+    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+        """Decide what is held here; parts when somebody must be waited for."""
         if batch.limits:
             refusal = oversized(request.seq, batch)
             if refusal is not None:
@@ -581,16 +582,16 @@ class Node:
             self.refused("overloaded" if verdicts.code == ErrorCode.OVERLOADED else "not_owner")
         return verdicts
 
-    def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+    def forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
-        self._nursery.start_soon(self._forward, sender, request, batch)
+        self._nursery.start_soon(self._forward, sender, request, part)
 
-    async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+    async def _forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         measures = self.measures
         began = 0 if measures is None else measures.stopwatch()
         decide = self._decide_and_answer
-        if not await self.containment.run("forwarding", decide, sender, request, batch):
+        if not await self.containment.run("forwarding", decide, sender, request, part):
             self.refused("internal")
             self._reply(sender, request.seq, internal_refusal(request.seq))
         if measures is not None:
@@ -598,20 +599,20 @@ class Node:
         self._idle.set()
 
     async def _decide_and_answer(
-        self, sender: Sender[Session], request: Request, batch: Batch
+        self, sender: Sender[Session], request: Request, part: Part
     ) -> None:
-        verdicts = await self._deciding.decide(request, batch)
+        verdicts = await self._deciding.decide(request, part)
         if verdicts is None:
             reply: Message = Refused(
                 request.seq, ErrorCode.NOT_HERE, f"node {self.name} could not have these keys"
             )
         else:
-            reply = self.answer(request, verdicts)
+            reply = self.answer(request, verdicts, part.rows)
         if verdicts is not None:
-            sender.note(batch, verdicts)
+            sender.note(part.batch, verdicts)
         self._reply(sender, request.seq, reply)
         if sender.session is not None and verdicts is not None:
-            self._watchers.unwatched(sender.session, batch, verdicts)
+            self._watchers.unwatched(sender.session, part.batch, verdicts)
 
     def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
         """Remember what a request is answered, and send it on the sender's present connection."""
@@ -621,10 +622,15 @@ class Node:
             sender.session.send_payload(payload)
             self._transport.flush()
 
-    def answer(self, request: Request, verdicts: Verdicts) -> Answer:
-        """Make the answer of the verdicts."""
+    def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
+        """Make the answer of the verdicts on some rows; None for all."""
         return Answer(
-            request.seq, self._view.hash, self._rules.version, verdicts.outcomes, verdicts.sources
+            request.seq,
+            self._view.hash,
+            self._rules.version,
+            verdicts.outcomes,
+            verdicts.sources,
+            rows,
         )
 
     def serve_peer(self, session: Session, name: str, message: Message) -> None:

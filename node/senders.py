@@ -34,24 +34,27 @@ class Sender(Generic[SessionT]):
         self.ledger: Ledger | None = None
         """What its token was charged; None when it may give back anything."""
         self._senders = senders
-        self._answers: OrderedDict[int, bytes | None] = OrderedDict()
+        self._answers: OrderedDict[int, tuple[bytes, ...]] = OrderedDict()
 
     def has_asked(self, seq: int) -> bool:
         """Whether this request came before; then it must not count again."""
         return seq in self._answers
 
-    def answer_to(self, seq: int) -> bytes | None:
-        """The answer that was given; None while it is being decided."""
+    def answers_to(self, seq: int) -> tuple[bytes, ...]:
+        """The answers that were given so far; none while all rows are being decided."""
         return self._answers[seq]
 
     def remember(self, seq: int, answer: bytes | None) -> None:
-        """Note a request, and later its answer; the oldest are forgotten."""
+        """Note a request, and later each answer to it; the oldest are forgotten."""
         before = self.size
-        self.size += len(answer or b"") - len(self._answers.get(seq) or b"")
-        self._answers[seq] = answer
+        answers = self._answers.get(seq, ())
+        if answer is not None:
+            answers = (*answers, answer)
+            self.size += len(answer)
+        self._answers[seq] = answers
         while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
             _, forgotten = self._answers.popitem(last=False)
-            self.size -= len(forgotten or b"")
+            self.size -= sum(map(len, forgotten))
         self._senders.grew(self, self.size - before)
 
     def note(self, batch: Batch, verdicts: Verdicts) -> None:

@@ -11,6 +11,7 @@ from typing import Protocol
 from node.access import Access, Scope, proof_in
 from node.containment import Containment
 from node.ledger import Ledger
+from node.parts import Part
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.errors import LocalProtocolError
@@ -103,14 +104,14 @@ class Desk(Protocol):
     def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving or full."""
 
-    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide now, refuse, or return None when the batch must be forwarded."""
+    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+        """Decide now, refuse, or return parts: some rows must be waited for."""
 
-    def forward(self, sender: "Sender[Session]", request: Request, batch: Batch) -> None:
-        """Have others decide, then remember and send the answer."""
+    def forward(self, sender: "Sender[Session]", request: Request, part: Part) -> None:
+        """Wait until a part is decided, then remember and send its answer."""
 
-    def answer(self, request: Request, verdicts: Verdicts) -> Answer:
-        """Make the answer of the verdicts."""
+    def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
+        """Make the answer of the verdicts on some rows; None for all."""
 
     def members(self, seq: int) -> Members:
         """The members."""
@@ -328,10 +329,11 @@ class Session:
         if not self._may_ask(seq, request.keys):
             return
         if sender.has_asked(seq):
-            answer = sender.answer_to(seq)
             self._desk.repeated()
-            if answer is not None:
+            answers = sender.answers_to(seq)
+            for answer in answers:
                 self.send_payload(answer)
+            if answers:
                 self._desk.unsettle(self)  # What it was denied then may have been lifted since.
             return
         batch = Batch(
@@ -346,18 +348,32 @@ class Session:
         )
         if request.op is Op.REFUND and sender.ledger is not None:
             self._desk.cut(sender.ledger.bound(batch))
-        verdicts = self._desk.decide(request, batch)
-        if verdicts is None:
-            sender.remember(seq, None)
-            self._desk.forward(sender, request, batch)
-        elif isinstance(verdicts, Refused):
-            self.send(verdicts)
+        decided = self._desk.decide(request, batch)
+        if isinstance(decided, Verdicts):
+            self._answer(sender, request, batch, decided, None)
+        elif isinstance(decided, Refused):
+            self.send(decided)
         else:
-            payload = self._encoded(self._desk.answer(request, verdicts))
-            sender.remember(seq, payload)
-            self.send_payload(payload)
-            sender.note(batch, verdicts)
-            self._desk.denied(self, batch, verdicts)
+            sender.remember(seq, None)
+            for part in decided:
+                if part.is_decided and part.verdicts is not None:
+                    self._answer(sender, request, part.batch, part.verdicts, part.rows)
+                else:
+                    self._desk.forward(sender, request, part)
+
+    def _answer(
+        self,
+        sender: "Sender[Session]",
+        request: Request,
+        batch: Batch,
+        verdicts: Verdicts,
+        rows: list[int] | None,
+    ) -> None:
+        payload = self._encoded(self._desk.answer(request, verdicts, rows))
+        sender.remember(request.seq, payload)
+        self.send_payload(payload)
+        sender.note(batch, verdicts)
+        self._desk.denied(self, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:
         """Encode an answer; refuse its request alone when the codec has no place for it."""
@@ -376,7 +392,7 @@ class Session:
             return
         self._desk.refused("internal")
         payload = encode(internal_refusal(seq))
-        if isinstance(message, Request) and not sender.has_asked(seq):
+        if isinstance(message, Request):
             sender.remember(seq, payload)  # It may have been charged: it must not be decided again.
         self.send_payload(payload)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from hashring import NodeId, shard_of
 from node.deciding import Deciding
+from node.parts import Part
 from ringfence.client.batch import Batch, Done, Verdicts, empty_verdicts
 from ringfence.client.router import Fallback, Routes
 from ringfence.limiter import Code
@@ -125,9 +126,10 @@ class CoreDeciding(Deciding):
             done(self._decide(batch, is_stand_in=stand_in))
 
     def answer(
-        self, request: Request, batch: Batch, reply: Callable[[Verdicts | None], None]
+        self, request: Request, part: Part, reply: Callable[[Verdicts | None], None]
     ) -> None:
         """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
+        batch = part.batch
         is_over = False
 
         def once(verdicts: Verdicts | None) -> None:

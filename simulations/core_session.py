@@ -3,6 +3,7 @@
 The part of `node.node` and `node.session` that hands each message to whoever knows the answer.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hashring import NodeId
@@ -100,24 +101,25 @@ class CoreSession:
         )
         self._node.asked(request.hops)
 
-        def reply(verdicts: Verdicts | None) -> None:
+        def reply(rows: list[int] | None, verdicts: Verdicts | None) -> None:
             if verdicts is None:
                 answer(Refused(request.seq, ErrorCode.NOT_HERE, "could not have these keys"))
             else:
-                answer(
-                    Answer(
-                        request.seq, self._node.view.hash, 0, verdicts.outcomes, verdicts.sources
-                    )
-                )
+                view = self._node.view.hash
+                answer(Answer(request.seq, view, 0, verdicts.outcomes, verdicts.sources, rows))
 
-        verdicts = self._node.deciding.decide_now(request, batch)
-        if isinstance(verdicts, Refused):
+        decided = self._node.deciding.decide_now(request, batch)
+        if isinstance(decided, Refused):
             self._node.counters.add("refused_not_owner")
-            answer(verdicts)
-        elif verdicts is not None:
-            reply(verdicts)
+            answer(decided)
+        elif isinstance(decided, Verdicts):
+            reply(None, decided)
         else:
-            self._node.deciding.answer(request, batch, reply)
+            for part in decided:
+                if part.is_decided:
+                    reply(part.rows, part.verdicts)
+                else:
+                    self._node.deciding.answer(request, part, partial(reply, part.rows))
 
     def _datacenter_of(self, name: str) -> str:
         record = self._node.membership.records.get(name)

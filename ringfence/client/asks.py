@@ -5,9 +5,10 @@ When frames leave is the link's affair.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringfence.client.batch import Batch, Done
+from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.wire import Request
 
 __all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
@@ -26,6 +27,8 @@ class Ask:
     stand_in: bool
     done: Done
     asked_at: float
+    on_rows: Callable[[list[int], Verdicts], None] | None = None
+    """Receives rows that are answered before others; without it the ask waits for all its rows."""
 
 
 def take_together(waiting: deque[Ask]) -> list[Ask]:

@@ -241,7 +241,7 @@ class Late:
     """A lone check waits no longer for the answer alone, which may come all the same."""
 
     when_answered: Callable[[Done], None]
-    """Lets somebody hear the answer: never at once, and exactly once."""
+    """Passes the answer on exactly once: when it comes, or at once when it is there."""
 
 
 Answered: TypeAlias = Row | AccessDenied | Late | None

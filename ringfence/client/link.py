@@ -9,7 +9,7 @@ that stays silent is given up quickly and tried again in the background.
 Decides when frames leave and what becomes of the connection; what is in them is `link_flight`'s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -286,8 +286,7 @@ class Link:
                 if self._flight.answer(message, self._learn):
                     self._attempts = 0
                 else:
-                    for refund, hops in self._flight.too_late(message, self._transport.now()):
-                        self.ask(refund, hops=hops, done=_nothing)
+                    self._refund(self._flight.too_late(message, self._transport.now()))
                 self._listener.on_versions(self, message.view, message.rules)
             case Lifted(keys):
                 if self._near is not None:
@@ -344,6 +343,7 @@ class Link:
         self._flight.send_again(self._connection.send)  # The member remembers what it has answered.
         self._send_waiting()
         self._lost = False
+        self._refund(self._flight.stranded(self._transport.now()))
         self._listener.on_reachable(self, True)
         self._listener.on_versions(self, welcome.view, welcome.rules)
         self._watch()
@@ -353,15 +353,21 @@ class Link:
             self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and said nothing")
 
     def _take_refusal(self, refused: Refused) -> None:
-        frame = self._flight.frames.pop(refused.seq, None)
+        frame = self._flight.frames.get(refused.seq)
         if frame is None:
             return
         error = self._error_of(refused.code, refused.reason)
         if frame.on_reply is None and isinstance(error, AccessDenied):
+            del self._flight.frames[refused.seq]
             self._flight.deny(frame, error)  # The next one may ask for something else.
         else:
             self.refusal = error
-            self._flight.give_up(frame)
+            self._flight.refuse(refused.seq)
+            self._refund(self._flight.stranded(self._transport.now()))
+
+    def _refund(self, refunds: Iterable[tuple[Batch, int]]) -> None:
+        for refund, hops in refunds:
+            self.ask(refund, hops=hops, done=_nothing)
 
     def _drop(self, code: int, reason: str) -> None:
         """Close our side and try again later."""
@@ -434,6 +440,7 @@ class Link:
             self._lose()  # The attempt goes on; nobody else waits for it.
             return
         late = self._flight.give_up_late(now, self._heard_at)
+        self._refund(self._flight.stranded(now))
         if self._state is _State.LEAVING:
             self._close_if_answered()
         elif self._state is _State.READY:

@@ -6,7 +6,7 @@ long. The connection that frames leave on, and what silence says of the member, 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -15,6 +15,7 @@ from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
 from ringfence.client.batch import Batch, Verdicts, age_ns_of
 from ringfence.client.crowd import Crowd, new_crowd
 from ringfence.client.internal_errors import OnError
+from ringfence.client.link_parts import Parts, Rows
 from ringfence.client.link_settings import LinkSettings
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
 from ringfence.limiter import Code
@@ -68,6 +69,8 @@ class Frame:
     """When it is given up."""
     asks: list[Ask] = field(default_factory=list)
     on_reply: Callable[[Reply | None], None] | None = None
+    parts: Parts | None = None
+    """The rows that were answered before others; None as long as there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Flight:
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
         """Frames that were given up and may be answered all the same, the oldest first."""
+        self._stranded: list[Rows] = []
+        """Rows that were answered, of asks that were given up for want of others."""
         self._settings = settings
         self._view = view
         self._report = report
@@ -126,7 +131,7 @@ class Flight:
             return None
         self._waiting_keys += room  # As if all of it were taken, until it closes.
         self.crowd = crowd = new_crowd(now, room)
-        self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, now))
+        self._outbox.append(Ask(crowd.batch, 0, False, crowd.resolve, now, crowd.resolve_rows))
         return crowd
 
     def _close_crowd(self) -> None:
@@ -221,6 +226,9 @@ class Flight:
         frame = self.frames.pop(answer.seq, None)
         if frame is None:
             return False
+        if answer.rows is not None or frame.parts is not None:
+            self._answer_rows(frame, answer, learn)
+            return True
         rows = sum([len(ask.batch) for ask in frame.asks])
         if len(answer.outcomes) != rows or not rows:
             self.give_up(frame)
@@ -237,33 +245,54 @@ class Flight:
             start = stop
         return True
 
+    def _answer_rows(self, frame: Frame, answer: Answer, learn: Learn | None) -> None:
+        """Tell those who asked for the rows that an answer is about; the frame waits for the rest.
+
+        Raises `RemoteProtocolError` when it is no answer to what was asked.
+        """
+        rows = _rows_of(frame, answer)
+        if rows is None:
+            self.give_up(frame)
+            raise RemoteProtocolError(f"an answer to {len(answer.outcomes)} rows not asked for")
+        if frame.parts is None:
+            frame.parts = Parts(frame.asks)
+        new = frame.parts.take(rows, Verdicts(answer.outcomes, answer.sources))
+        if not frame.parts.is_whole:
+            self.frames[answer.seq] = frame
+        for each in new:
+            ask, whole = each.ask, frame.parts.whole(each.ask)
+            if whole is not None:
+                self._waiting_keys -= len(ask.batch)
+            if ask.on_rows is not None:
+                if learn is not None:
+                    taken = ask.batch.take(each.rows)
+                    self._tell(partial(learn, taken, each.verdicts), ask.asked_at)
+                self._tell(partial(ask.on_rows, each.rows), each.verdicts)
+            elif whole is not None:
+                if learn is not None:
+                    self._tell(partial(learn, ask.batch, whole), ask.asked_at)
+                self._tell(ask.done, whole)
+
     def too_late(self, answer: Answer, now: float) -> list[tuple[Batch, int]]:
         """Find what an answer charged after it was given up: refunds, each with its hops.
 
         Whoever asked has gone elsewhere since, and the check was counted there.
         """
         frame = self._given_up.pop(answer.seq, None)
-        if frame is None or sum([len(ask.batch) for ask in frame.asks]) != len(answer.outcomes):
+        rows = None if frame is None else _rows_of(frame, answer)
+        if frame is None or rows is None:
             return []
-        refunds: list[tuple[Batch, int]] = []
-        start = 0
-        for ask in frame.asks:
-            end = start + len(ask.batch)
-            codes, sources = answer.outcomes.codes[start:end], answer.sources[start:end]
-            charged = [
-                row
-                for row, (code, source) in enumerate(zip(codes, sources, strict=True))
-                if code <= Code.OVER_SOFT and source in _COUNTED
-            ]
-            if charged and ask.batch.op is Op.CHECK:
-                taken = ask.batch.take(charged)
-                refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
-                refund.which = taken.which
-                refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
-                refund.leases = [answer.outcomes.leases[start + row] for row in charged]
-                refunds.append((refund, ask.hops))
-            start = end
-        return refunds
+        if frame.parts is None:
+            frame.parts = Parts(frame.asks)
+        late = frame.parts.take(rows, Verdicts(answer.outcomes, answer.sources))
+        if not frame.parts.is_whole:
+            self._given_up[answer.seq] = frame
+        return _refunds_of(late, now)
+
+    def stranded(self, now: float) -> list[tuple[Batch, int]]:
+        """Take the refunds of rows that were answered in vain: other rows of their ask were not."""
+        stranded, self._stranded = self._stranded, []
+        return _refunds_of(stranded, now)
 
     def reply(self, reply: Reply) -> bool:
         """Tell who called; whether anybody had.
@@ -282,7 +311,9 @@ class Flight:
 
     def deny(self, frame: Frame, error: AccessDenied) -> None:
         """Tell those who asked that they may not."""
-        for ask in frame.asks:
+        parts = frame.parts
+        asks = frame.asks if parts is None else [each.ask for each in parts.unfinished()]
+        for ask in asks:
             self._waiting_keys -= len(ask.batch)
             self._tell(ask.done, error)
 
@@ -317,10 +348,20 @@ class Flight:
         frames = [self.frames.pop(seq) for seq in overdue]
         for seq, frame in zip(overdue, frames, strict=True):
             self.give_up(frame)
-            self._given_up[seq] = frame
-            if len(self._given_up) > self._settings.max_frames:
-                del self._given_up[next(iter(self._given_up))]
+            self._expect_late(seq, frame)
         return frames
+
+    def refuse(self, seq: int) -> None:
+        """Give up a frame that the member refused; rows that it waits for may be answered yet."""
+        frame = self.frames.pop(seq)
+        self.give_up(frame)
+        if frame.parts is not None:
+            self._expect_late(seq, frame)
+
+    def _expect_late(self, seq: int, frame: Frame) -> None:
+        self._given_up[seq] = frame
+        if len(self._given_up) > self._settings.max_frames:
+            del self._given_up[next(iter(self._given_up))]
 
     def give_up_unsent(self) -> None:
         """Give up what has not left."""
@@ -339,7 +380,12 @@ class Flight:
 
     def give_up(self, frame: Frame) -> None:
         """Tell those who wait for a frame, no longer in flight, that there is no answer."""
-        self._give_up_asks(frame.asks)
+        if frame.parts is None:
+            self._give_up_asks(frame.asks)
+        else:
+            unfinished = frame.parts.unfinished()
+            self._stranded += [each for each in unfinished if each.ask.on_rows is None]
+            self._give_up_asks([each.ask for each in unfinished])
         if frame.on_reply is not None:
             self._tell(frame.on_reply, None)
 
@@ -358,3 +404,33 @@ class Flight:
 
     def _due(self, ask: Ask) -> float:
         return ask.asked_at + self._settings.answer_timeout
+
+
+def _rows_of(frame: Frame, answer: Answer) -> Sequence[int] | None:
+    """Name the rows of a frame that an answer is about; None when they do not fit each other."""
+    count = sum([len(ask.batch) for ask in frame.asks])
+    rows = range(count) if answer.rows is None else answer.rows
+    fits = count and len(answer.outcomes) == len(rows) and rows[-1] < count
+    return rows if fits else None
+
+
+def _refunds_of(answered: Iterable[Rows], now: float) -> list[tuple[Batch, int]]:
+    """Make the refunds of what rows were charged, each with the hops of its ask."""
+    refunds: list[tuple[Batch, int]] = []
+    for each in answered:
+        ask, verdicts = each.ask, each.verdicts
+        charged = [
+            at
+            for at, (code, source) in enumerate(
+                zip(verdicts.outcomes.codes, verdicts.sources, strict=True)
+            )
+            if code <= Code.OVER_SOFT and source in _COUNTED
+        ]
+        if charged and ask.batch.op is Op.CHECK:
+            taken = ask.batch.take([each.rows[at] for at in charged])
+            refund = Batch(Op.REFUND, taken.keys, taken.costs, limits=taken.limits)
+            refund.which = taken.which
+            refund.ages_ns = [age_ns_of(ask.asked_at, now)] * len(charged)
+            refund.leases = [verdicts.outcomes.leases[at] for at in charged]
+            refunds.append((refund, ask.hops))
+    return refunds
