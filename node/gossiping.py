@@ -145,8 +145,8 @@ class Gossiping:
         changes: list[Changed] = []
         for effect in effects:
             match effect:
-                case Send(to, message):
-                    self._transport.send_sealed(self._seal.seal(encode(message)), to)
+                case Send():
+                    self._containment.call("gossip", self._send, effect)
                 case Exchange(address):
                     self._exchange(address)
                 case Changed():
@@ -154,10 +154,12 @@ class Gossiping:
                 case Conflict():
                     self._on_conflict(effect)
         if changes or self._is_behind:
-            self._is_behind = True
-            self._on_change(changes)
-            self._is_behind = False
+            is_done = self._containment.call("gossip", self._on_change, changes)
+            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
         self._plan()
+
+    def _send(self, effect: Send) -> None:
+        self._transport.send_sealed(self._seal.seal(encode(effect.message)), effect.to)
 
     def _exchange(self, address: Address) -> None:
         link = self._peers.at(address)

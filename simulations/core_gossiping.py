@@ -85,9 +85,8 @@ class CoreGossiping:
                 case Conflict():
                     self._on_conflict()
         if changes or self._is_behind:
-            self._is_behind = True
-            self._on_change(changes)
-            self._is_behind = False
+            is_done = self._containment.call("gossip", self._on_change, changes)
+            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
         self._plan()
 
     def _plan(self) -> None:

@@ -325,7 +325,7 @@ class Link:
         self._lost = True
         self._flight.give_up_unsent()
         if not self._is_retired:
-            self._listener.on_reachable(self, False)
+            self._tell_reachable(False)
         self._close_if_answered()
 
     def _close_if_answered(self) -> None:
@@ -344,7 +344,7 @@ class Link:
         self._send_waiting()
         self._lost = False
         self._refund(self._flight.stranded(self._transport.now()))
-        self._listener.on_reachable(self, True)
+        self._tell_reachable(True)
         self._listener.on_versions(self, welcome.view, welcome.rules)
         self._watch()
 
@@ -368,6 +368,13 @@ class Link:
     def _refund(self, refunds: Iterable[tuple[Batch, int]]) -> None:
         for refund, hops in refunds:
             self.ask(refund, hops=hops, done=_nothing)
+
+    def _tell_reachable(self, reachable: bool) -> None:
+        """Tell the listener; what that raises must not keep this link from coming back."""
+        try:
+            self._listener.on_reachable(self, reachable)
+        except Exception as error:  # noqa: BLE001
+            self._transport.report(error)
 
     def _drop(self, code: int, reason: str) -> None:
         """Close our side and try again later."""
@@ -407,7 +414,7 @@ class Link:
         self._flight.give_up_everything()
         if not self._lost:
             self._lost = True
-            self._listener.on_reachable(self, False)
+            self._tell_reachable(False)
 
     def _again(self) -> None:
         self._retry = None

@@ -7,10 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hashring import NodeId
 from node.containment import Containment
+from node.node import Node
 from ringfence.client.link_call import call
 from ringfence.wire import ErrorCode, Ping, Pong, Refused, Source, decode
-from tests.node.cluster import World, owned, world
+from tests.node.cluster import World, address_of, owned, world
 
 pytestmark = pytest.mark.internal_errors
 
@@ -182,6 +184,43 @@ async def test_a_change_of_members_that_met_an_error_is_followed_later(
         assert "c" in (node._router.routes.targets if node._router.routes else {})
 
 
+async def test_a_link_comes_back_although_its_listener_raised(autojump_clock: MockClock) -> None:
+    async with world("a", "b") as w:
+        node = w.nodes["b"]
+        works = node.on_reachable
+        node.on_reachable = broken  # type: ignore[method-assign, assignment]
+        link = node._link_to(NodeId("a"))
+        assert link is not None
+        assert await call(link, Ping, Pong) is not None
+        w.network.reset(address_of("a"), address_of("b"))
+        w.network.cut(address_of("a"), address_of("b"))
+        await trio.sleep(1)
+        w.network.heal(address_of("a"), address_of("b"))
+        await trio.sleep(5)
+        node.on_reachable = works  # type: ignore[method-assign]
+
+        assert contained(w, "b", "transport") > 0
+        assert await call(link, Ping, Pong) is not None
+
+
+async def test_a_node_starts_although_a_change_of_members_met_an_error(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route, failed = Node._route, []
+
+    def break_at_first(node: Node) -> None:
+        if node.name == "b" and len(failed) < 3:
+            failed.append(1)
+            broken()
+        route(node)
+
+    monkeypatch.setattr(Node, "_route", break_at_first)
+    async with world("a", "b") as w, w.client("b", only=True) as limiter:
+        assert len(failed) == 3
+        assert contained(w, "b", "gossip") == 3
+        assert (await limiter.check("api", owned(w.rules, "client", "a"))).source is Source.OWNER
+
+
 async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an_error(
     autojump_clock: MockClock,
 ) -> None:
@@ -197,10 +236,10 @@ async def test_who_waits_for_a_shard_or_another_data_center_is_answered_after_an
 
 async def test_a_peer_whose_question_meets_an_error_is_refused(autojump_clock: MockClock) -> None:
     async with world("a", "b") as w:
-        link = w.nodes["b"]._link_to("a")  # type: ignore[arg-type]
+        link = w.nodes["b"]._link_to(NodeId("a"))
         assert link is not None
         w.nodes["a"]._handoff.answer = broken_task  # type: ignore[method-assign, assignment]
-        assert await w.nodes["b"]._handoff.pull("a", [1]) is None  # type: ignore[arg-type]
+        assert await w.nodes["b"]._handoff.pull(NodeId("a"), [1]) is None
 
         assert contained(w, "a", "pull") == 1
         assert await call(link, Ping, Pong) is not None
@@ -210,7 +249,7 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
     autojump_clock: MockClock,
 ) -> None:
     async with world("a", "b") as w:
-        link = w.nodes["b"]._link_to("a")  # type: ignore[arg-type]
+        link = w.nodes["b"]._link_to(NodeId("a"))
         assert link is not None
         told: list[object] = []
         link.call(Ping, broken)
