@@ -318,7 +318,9 @@ class Session:
         is_bounded = self._role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._desk.ledger(sender.who[0]) if is_bounded else None
 
-    def _ask(self, request: Request, sender: "Sender[Session]") -> None:
+    def _ask(  # noqa: PLR0912 - one branch per reason to refuse
+        self, request: Request, sender: "Sender[Session]"
+    ) -> None:
         seq = request.seq
         scope = _SCOPES[request.op]
         if not self._may(seq, scope):

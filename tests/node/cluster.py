@@ -27,6 +27,13 @@ from ringfence.wire import Hello, Role
 
 logger = logging.getLogger("ringfence.node")
 
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+CONTAINMENT = Containment(logger, lambda: 0.0, raise_)
+"""For parts without a node: no internal error is contained."""
 NAMES = ("a", "b", "c")
 RULES = """
 domain: api

@@ -1,6 +1,5 @@
 """Whose counters a node counts, without any network."""
 
-import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -10,7 +9,6 @@ from trio.testing import MockClock
 
 from gossip import Record, Status
 from hashring import Member, NodeId, Ring, shard_of
-from node.containment import Containment
 from node.counters import Counters
 from node.handoff import Handoff
 from node.holdings import Holdings
@@ -20,18 +18,12 @@ from ringfence.client.link import Link
 from ringfence.client.local import decide_by
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.wire import Copy, Hold, Op, Pull, Pulled
+from tests.node.cluster import CONTAINMENT
 
 DAY = 86_400_000_000_000
 RULE = 7
 KEY = RULE.to_bytes(8, "big") + b"\x01k"
 NOW = 1_800_000_000 * 1_000_000_000
-
-
-def raise_(error: Exception) -> None:
-    raise error
-
-
-CONTAINMENT = Containment(logging.getLogger("ringfence.node"), lambda: 0.0, raise_)
 
 
 def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> Record:

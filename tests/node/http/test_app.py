@@ -402,7 +402,9 @@ async def test_a_bug_is_answered_and_the_next_request_served(
         monkeypatch.setattr(made.nodes["a"], "peers", lambda seq: 1 / 0)
         broken = await ask(app, "/v1/members")
         served = await ask(app, "/healthz")
+        metrics = await ask(app, "/metrics")
 
+        assert 'ringfence_internal_errors_total{place="http"} 1.0' in metrics.body.decode()
         assert [type(bug) for bug in made.bugs] == [ZeroDivisionError]
         assert made.count("a", "internal_errors_http") == 1
         made.bugs.clear()
