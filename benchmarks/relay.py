@@ -1,14 +1,19 @@
-"""A network that loses: a UDP relay before a node, in a process of its own."""
+"""Networks that lose or are slow: UDP relays before nodes, in processes of their own."""
 
 import multiprocessing
 import selectors
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from multiprocessing.connection import Connection as PipeEnd
 from random import Random
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
-__all__ = ["LossyRelay"]
+__all__ = ["DistantRelay", "LossyRelay"]
 
 _HOST = "127.0.0.1"
 _LARGEST = 65_536
@@ -76,3 +81,78 @@ def _bound() -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     sock.bind((_HOST, 0))
     return sock
+
+
+class DistantRelay:
+    """Carries datagrams between ports of this host, late from one data center to another.
+
+    `places` names the data center of each port. Nobody listens at the port itself for others:
+    `doors` has the port through which it is reached. A sender without a place, such as a client,
+    is near to whom it asks. Runs in a process of its own for as long as the `with` block lasts.
+    """
+
+    def __init__(self, places: Mapping[int, str], delay: float) -> None:
+        """`delay` is in seconds, one way."""
+        self._places = dict(places)
+        self._delay = delay
+        self.doors: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_carry, args=(theirs, self._places, self._delay), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self.doors = ours.recv()
+        ours.close()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.terminate()
+        self._process.join()
+
+
+@dataclass(frozen=True)
+class _Way:
+    """From what comes to a socket of the relay to where it goes."""
+
+    target: int
+    door: socket.socket
+    client: tuple[str, int] | None
+    """Whom answers of the target are for; None at the door itself."""
+
+
+def _carry(parent: PipeEnd, places: Mapping[int, str], delay: float) -> None:
+    doors = {port: _bound() for port in places}
+    parent.send({port: door.getsockname()[1] for port, door in doors.items()})
+    parent.close()
+    ready = selectors.DefaultSelector()
+    for port, door in doors.items():
+        ready.register(door, selectors.EVENT_READ, _Way(port, door, None))
+    backs: dict[tuple[int, tuple[str, int]], socket.socket] = {}
+    late: list[tuple[float, int, socket.socket, bytes, tuple[str, int]]] = []
+    order = count()
+    while True:
+        for key, _ in ready.select(max(0.0, late[0][0] - monotonic()) if late else None):
+            way: _Way = key.data
+            datagram, sender = key.fileobj.recvfrom(_LARGEST)  # type: ignore[union-attr]
+            client = way.client or sender
+            if (way.target, client) not in backs:
+                back = backs[way.target, client] = _bound()
+                ready.register(back, selectors.EVENT_READ, _Way(way.target, way.door, client))
+            sock, to = way.door, client
+            if way.client is None:
+                sock, to = backs[way.target, client], (_HOST, way.target)
+            here = places[way.target]
+            pause = 0.0 if places.get(client[1], here) == here else delay
+            heappush(late, (monotonic() + pause, next(order), sock, datagram, to))
+        while late and late[0][0] <= monotonic():
+            _, _, sock, datagram, to = heappop(late)
+            sock.sendto(datagram, to)

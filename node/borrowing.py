@@ -50,20 +50,28 @@ class Borrowing:
             return False
         return any([key[:8] in self.rules for key in batch.keys])
 
-    async def borrow(self, batch: Batch, verdicts: Verdicts) -> None:
-        """Have others decide what was denied here, and put in what they allowed.
+    def short(self, batch: Batch, verdicts: Verdicts) -> list[int]:
+        """Name the denied rows that another data center may still allow.
 
         A group of several checks stays as it was decided: it is charged in one place or not at all.
         """
-        numbers = batch.group_numbers()
-        sizes = Counter(numbers)
-        short = [
+        codes = verdicts.outcomes.codes
+        if Code.DENIED not in codes or not self.may_help(batch):
+            return []
+        now = self._clock()
+        sizes = Counter(batch.group_numbers())
+        return [
             row
-            for row, key in enumerate(batch.keys)
-            if verdicts.outcomes.codes[row] == Code.DENIED
+            for row, (key, number) in enumerate(zip(batch.keys, batch.group_numbers(), strict=True))
+            if codes[row] == Code.DENIED
             and key[:8] in self.rules
-            and sizes[numbers[row]] == 1
+            and sizes[number] == 1
+            and any(self._dry.get((name, key), 0) <= now for name in self.rings)
         ]
+
+    async def borrow(self, batch: Batch, verdicts: Verdicts) -> None:
+        """Have others decide what was denied here, and put in what they allowed."""
+        short = self.short(batch, verdicts)
         for datacenter, ring in self.rings.items():
             now = self._clock()
             asked = [r for r in short if self._dry.get((datacenter, batch.keys[r]), 0) <= now]

@@ -29,10 +29,10 @@ _MOST_MOVED = 2000
 class DecidedChecks:
     """Outcomes by the identity of the check."""
 
-    def __init__(self, answer_to: Callable[[int, int], tuple[bytes, int] | None]) -> None:
-        """`answer_to` returns the answer to a request and when it was sent, by the request's
-        session and number."""
-        self._answer_to = answer_to
+    def __init__(self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]]) -> None:
+        """`answers_to` returns the answers to a request and when the last one was given, by the
+        request's session and number."""
+        self._answers_to = answers_to
         self._requests: OrderedDict[tuple[int, int], dict[int, tuple[DecidedCheck, int]]] = (
             OrderedDict()
         )
@@ -49,7 +49,7 @@ class DecidedChecks:
     def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[Row, int]]:
         """Return the outcomes that are known and when they were decided, by index into `ids`."""
         found: dict[int, tuple[Row, int]] = {}
-        answers: dict[tuple[int, int], tuple[Verdicts, int] | None] = {}
+        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
         for index, (session, seq, row) in enumerate(ids):
             if not seq:
                 continue
@@ -60,11 +60,8 @@ class DecidedChecks:
                 continue
             if request not in answers:
                 answers[request] = self._answered(request)
-            answered = answers[request]
-            if answered is None or row >= len(answered[0].sources):
-                continue
-            if answered[0].sources[row] in _DECIDED:  # A policy's answer is no decision.
-                found[index] = answered[0].row(row), answered[1]
+            if row in answers[request]:
+                found[index] = answers[request][row]
         return found
 
     def remember(self, id: CheckId, key: bytes, cost: int, row: Row, now: int) -> None:  # noqa: A002
@@ -112,11 +109,15 @@ class DecidedChecks:
                     theirs_first.append(replace(check, age_ns=age_ns))
         return ours_first, theirs_first
 
-    def _answered(self, request: tuple[int, int]) -> tuple[Verdicts, int] | None:
-        found = self._answer_to(*request)
-        if found is None:
-            return None
-        answer = decode(found[0])
-        if not isinstance(answer, Answer):
-            return None
-        return Verdicts(answer.outcomes, answer.sources), found[1]
+    def _answered(self, request: tuple[int, int]) -> dict[int, tuple[Row, int]]:
+        """Read the decided rows out of the answers to a request, and when they were given."""
+        payloads, at = self._answers_to(*request)
+        found: dict[int, tuple[Row, int]] = {}
+        for answer in map(decode, payloads):
+            if isinstance(answer, Answer):
+                verdicts = Verdicts(answer.outcomes, answer.sources)
+                rows = range(len(answer.sources)) if answer.rows is None else answer.rows
+                for place, row in enumerate(rows):
+                    if answer.sources[place] in _DECIDED:  # A policy's answer is no decision.
+                        found[row] = verdicts.row(place), at
+        return found

@@ -12,12 +12,14 @@ import trio
 
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.borrowing import Borrowing
+from node.containment import Containment
 from node.counters import Counters
 from node.decided_checks import DecidedChecks
 from node.handoff import Handoff
 from node.holdings import Holdings
 from node.lending import Lender
 from node.measures import Measures
+from node.parts import Part
 from node.session import Session
 from ringfence.client.batch import Batch, Done, Shed, Verdicts, empty_verdicts
 from ringfence.client.clock import Clock
@@ -47,6 +49,10 @@ _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
 _MOST_HOPS = 2
 """A node that is asked by another one may pass the check on once: to who has the shard by now."""
+
+
+_NOTHING: frozenset[NodeId | None] = frozenset()
+"""What rows that are held here wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,7 @@ class Deciding:
         admitted: Callable[[Batch, Verdicts], None],
         is_suspect: Callable[[NodeId], bool],
         decided_checks: DecidedChecks,
+        containment: Containment,
     ) -> None:
         """`admitted` is told of every batch decided here; `is_suspect` says of a member whether
         membership doubts that it is alive."""
@@ -132,6 +139,7 @@ class Deciding:
         self._decided_checks = decided_checks
         self._resumed: trio.Event | None = None
         """Set when this node may decide again; None while it may."""
+        self._containment = containment
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -140,15 +148,13 @@ class Deciding:
             self._nursery = nursery
             await trio.sleep_forever()
 
-    def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide at once what is held here; None when something must be waited for."""
-        is_here = (
-            self._resumed is None and self._has_all(batch.keys) and not self._is_elsewhere(batch)
-        )
+    def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+        """Decide at once what is held here; parts when something must be waited for."""
+        if self._resumed is not None:
+            return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
+        is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)
         if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
             return self._decide(batch, is_stand_in=request.stand_in)
-        if self.waiting + len(batch) > _MOST_WAITING:
-            return Refused(request.seq, ErrorCode.OVERLOADED, "too many checks wait for a peer")
         is_last = request.hops >= _MOST_HOPS
         if is_last and not (request.stand_in or self._may_decide(batch)):
             return Refused(
@@ -157,11 +163,58 @@ class Deciding:
                 f"node {self._me} does not own all these keys and will not forward them again: "
                 "whoever asked sees other members",
             )
-        return None
+        return self._parts_of(request, batch)
 
-    async def decide(self, request: Request, batch: Batch) -> Verdicts | None:
+    def _parts_of(self, request: Request, batch: Batch) -> list[Part] | Refused:
+        """Decide the rows that are held here, and sort the others by what they wait for.
+
+        A group waits as a whole for all that one of its rows waits for.
+        """
+        may_forward = not (request.stand_in or request.hops >= _MOST_HOPS)
+        rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
+        here = rows_by_need.pop(_NOTHING, [])
+        late = len(batch) - len(here)
+        if late and self.waiting + late > _MOST_WAITING:
+            return _overloaded(request.seq)
+        parts: list[Part] = []
+        if here:
+            part = Part(here, batch if not late else batch.take(here))
+            part.verdicts = self._decide(part.batch, is_stand_in=request.stand_in)
+            may_borrow = may_forward and self._may_wait(batch)
+            short = self.borrowing.short(part.batch, part.verdicts) if may_borrow else []
+            parts = part.split(short)
+        parts += [
+            Part(rows, batch if late == len(batch) == len(rows) else batch.take(rows))
+            for rows in rows_by_need.values()
+        ]
+        if len(parts) == 1:
+            parts[0].rows = None
+        return parts
+
+    def _may_wait(self, batch: Batch) -> bool:
+        return self.waiting + len(batch) <= _MOST_WAITING
+
+    def _sort_by_need(
+        self, batch: Batch, *, may_forward: bool
+    ) -> dict[frozenset[NodeId | None], list[int]]:
+        """Sort rows by the members that their groups wait for; those held here wait for none."""
+        held, routes = self._holdings.held, self._router.routes
+        elsewhere = self.elsewhere if may_forward else ()
+        sorted_: dict[frozenset[NodeId | None], list[int]] = {}
+        row = 0
+        for run in batch.groups or [1] * len(batch):
+            keys = batch.keys[row : row + run]
+            need = _NOTHING
+            if any([key[:8] in elsewhere or not held[shard_of(key)] for key in keys]):
+                need = frozenset(routes.owners(keys) if routes and may_forward else [None])
+            sorted_.setdefault(need, []).extend(range(row, row + run))
+            row += run
+        return sorted_
+
+    async def decide(self, request: Request, part: Part) -> Verdicts | None:
         """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
         within = request.deadline_ms / 1000
+        batch = part.batch
         self.waiting += len(batch)
         began = trio.current_time()
         try:
@@ -171,6 +224,10 @@ class Deciding:
                 within -= trio.current_time() - began
                 if within <= 0:
                     return None
+            if part.verdicts is not None:
+                with trio.move_on_after(within):
+                    await self.borrowing.borrow(batch, part.verdicts)
+                return part.verdicts
             if request.stand_in or request.hops >= _MOST_HOPS:
                 with trio.move_on_after(within):
                     return await self._decide_here(batch, request)
@@ -286,18 +343,17 @@ class Deciding:
         return any([not owners or owners[shard_of(key)] != self._me for key in batch.keys])
 
     async def _borrow(self, batch: Batch, verdicts: Verdicts, done: Done) -> None:
-        try:
-            await self.borrowing.borrow(batch, verdicts)
-        finally:
-            done(verdicts)
+        await self._containment.run("borrowing", self.borrowing.borrow, batch, verdicts)
+        done(verdicts)
 
     async def _fetch_and_decide(self, batch: Batch, stand_in: bool, done: Done) -> None:
-        verdicts: Verdicts | None = None
-        try:
+        found: list[Verdicts] = []
+
+        async def decide() -> None:
             for _ in range(_TRIES):
                 shards = self._missing(batch)
                 if not shards:
-                    verdicts = self._decide(batch, is_stand_in=stand_in)
+                    found.append(self._decide(batch, is_stand_in=stand_in))
                     break
                 if stand_in:
                     # The router has just asked the owner, in vain.
@@ -306,8 +362,9 @@ class Deciding:
                     self._take_over(shards)
                     shards = self._missing(batch)
                 await self._handoff.acquire(shards)
-        finally:
-            done(verdicts)
+
+        await self._containment.run("deciding", decide)
+        done(found[0] if found else None)
 
     async def _decide_here(self, batch: Batch, request: Request) -> Verdicts | None:
         """Decide what another node or a standby's caller insists on having decided here."""
@@ -421,3 +478,7 @@ class Deciding:
     def _vetoes(self, batch: Batch, index: int) -> bool:
         rule = self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))
         return rule is None or not (rule.shadow or rule.quota)
+
+
+def _overloaded(seq: int) -> Refused:
+    return Refused(seq, ErrorCode.OVERLOADED, "too many checks wait for a peer")

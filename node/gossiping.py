@@ -22,6 +22,7 @@ from gossip import (
     unpack_records,
 )
 from gossip.seal import Rejected, Seal
+from node.containment import Containment
 from node.peers import Peers
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage
@@ -30,6 +31,9 @@ from ringfence.wire import Exchanged
 __all__ = ["Gossiping"]
 
 logger = logging.getLogger("ringfence.node")
+
+_AGAIN_NS = 100_000_000
+"""How long after a tick that met an internal error the next one comes."""
 
 
 class Gossiping:
@@ -44,6 +48,7 @@ class Gossiping:
         now: Callable[[], int],
         on_change: Callable[[Sequence[Changed]], None],
         on_conflict: Callable[[Conflict], None],
+        containment: Containment,
     ) -> None:
         self._membership = membership
         self._seal = seal
@@ -52,10 +57,13 @@ class Gossiping:
         self._now = now
         self._on_change = on_change
         self._on_conflict = on_conflict
+        self._containment = containment
         self._timer: Timer | None = None
         self._planned = 0
         self._refused: Counter[str] = Counter()
         self._is_closed = False
+        self._is_behind = False
+        """Whether the members changed and `on_change` has met an internal error since."""
 
     @property
     def refused(self) -> Mapping[str, int]:
@@ -110,6 +118,9 @@ class Gossiping:
         return pack_records(self._membership.snapshot())
 
     def _on_datagram(self, datagram: bytes, source: Address) -> None:
+        self._containment.call("gossip", self._take, datagram, source)
+
+    def _take(self, datagram: bytes, source: Address) -> None:
         try:
             message = decode(self._seal.open(datagram))
         except (Rejected, BadDatagram) as error:
@@ -119,6 +130,13 @@ class Gossiping:
 
     def _tick(self) -> None:
         self._timer = None
+        if not self._containment.call("gossip", self._advance) and self._timer is None:
+            # The next probe must come all the same.
+            self._planned = self._now() + _AGAIN_NS
+            again = self._transport.now() + _AGAIN_NS / 1e9
+            self._timer = self._transport.call_at(again, self._tick)
+
+    def _advance(self) -> None:
         self._perform(self._membership.tick(self._now()))
 
     def _perform(self, effects: Sequence[Effect]) -> None:
@@ -127,17 +145,21 @@ class Gossiping:
         changes: list[Changed] = []
         for effect in effects:
             match effect:
-                case Send(to, message):
-                    self._transport.send_sealed(self._seal.seal(encode(message)), to)
+                case Send():
+                    self._containment.call("gossip", self._send, effect)
                 case Exchange(address):
                     self._exchange(address)
                 case Changed():
                     changes.append(effect)
                 case Conflict():
                     self._on_conflict(effect)
-        if changes:
-            self._on_change(changes)
+        if changes or self._is_behind:
+            is_done = self._containment.call("gossip", self._on_change, changes)
+            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
         self._plan()
+
+    def _send(self, effect: Send) -> None:
+        self._transport.send_sealed(self._seal.seal(encode(effect.message)), effect.to)
 
     def _exchange(self, address: Address) -> None:
         link = self._peers.at(address)

@@ -12,6 +12,7 @@ from operator import eq, gt
 import trio
 
 from hashring import SHARDS, NodeId, Ring
+from node.containment import Containment
 from node.counters import Counters
 from node.holdings import Holdings
 from node.incoming import IncomingTransfer, transfers_of
@@ -50,6 +51,7 @@ class Handoff:
         link_to: Callable[[NodeId], Link | None],
         reach: Callable[[NodeId], Awaitable[object]],
         clock: Callable[[], int],
+        containment: Containment,
     ) -> None:
         """`reach` waits until checks can be sent to a member, or cannot."""
         self._reach = reach
@@ -59,6 +61,7 @@ class Handoff:
         self._counters = counters
         self._link_to = link_to
         self._clock = clock
+        self._containment = containment
         self._ring = Ring.of(())
         self._ours = bytes(SHARDS)
         """1 at the index of each shard that is ours by the ring, else 0."""
@@ -121,12 +124,16 @@ class Handoff:
                 with trio.move_on_after(_ROUND):
                     await self._wake.wait()
                 self._wake = trio.Event()
-                await self._fetch_what_is_ours()
-                self._offer_what_is_not()
-                await self._join_what_was_taken()
-                self._holdings.expire(self._clock())
-                if self._holdings.is_indexed and trio.current_time() > self._index_until:
-                    self._holdings.index(None)
+                # Each step goes on when another one meets an internal error.
+                await self._containment.run("handoff", self._fetch_what_is_ours)
+                self._containment.call("handoff", self._offer_what_is_not)
+                await self._containment.run("handoff", self._join_what_was_taken)
+                self._containment.call("handoff", self._forget_what_is_old)
+
+    def _forget_what_is_old(self) -> None:
+        self._holdings.expire(self._clock())
+        if self._holdings.is_indexed and trio.current_time() > self._index_until:
+            self._holdings.index(None)
 
     async def wait_full(self) -> None:
         """Wait until everything that is ours by the ring is held."""
@@ -162,9 +169,12 @@ class Handoff:
 
     async def _pull_all(self, shards: Sequence[int], first: NodeId | None) -> None:
         try:
-            await _Search(self, shards, first).run()
+            await self._containment.run("handoff", self._search, shards, first)
         finally:
             self.found(shards)
+
+    async def _search(self, shards: Sequence[int], first: NodeId | None) -> None:
+        await _Search(self, shards, first).run()
 
     def found(self, shards: Iterable[int]) -> None:
         """Let those go on who wait for any of the shards."""
@@ -398,6 +408,9 @@ class Handoff:
             while some := list(islice(keys, _SLICE)):
                 self._holdings.index(some)
                 await trio.lowlevel.checkpoint()
+        except BaseException:
+            self._holdings.index(None)  # An index of some keys would lose the others.
+            raise
         finally:
             self._indexing.set()
             self._indexing = None

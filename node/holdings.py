@@ -96,7 +96,7 @@ class Holdings:
         A shard with any counter moves in at least `least_parts` parts: tests raise that.
         """
         if decided_checks is None:
-            decided_checks = DecidedChecks(_no_answer)
+            decided_checks = DecidedChecks(_no_answers)
         self._decided_checks = decided_checks
         """Travels with the shards, so that a repeated check finds its outcome at their holder."""
         self.held = bytearray(SHARDS)
@@ -758,5 +758,6 @@ def _without(
     return [rows[key] for key in keys]
 
 
-def _no_answer(session: int, seq: int) -> None:
+def _no_answers(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
     """Remember no answers."""
+    return (), 0

@@ -24,6 +24,7 @@ from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View
 from node.access import Access, Scope
 from node.carried import overrule, oversized
+from node.containment import Containment
 from node.counters import Counters
 from node.decided_checks import DecidedChecks
 from node.deciding import Deciding, NodeRoutes
@@ -33,11 +34,12 @@ from node.holdings import Holdings
 from node.ledger import Ledger
 from node.lending import Lender
 from node.measures import Measures
+from node.parts import Part
 from node.peers import Peers, member_of
 from node.places import Places
 from node.refusals import RefusalLog
 from node.senders import Sender, Senders
-from node.session import Session
+from node.session import Session, internal_refusal
 from node.settings import NodeSettings
 from node.stall_recovery import STALLED_NS, StallRecovery
 from node.streaming import Streaming, as_snapshot
@@ -122,6 +124,7 @@ class Node:
     _began: float | None = None
     _peers: Peers | None = None
     _gossiping: Gossiping | None = None
+    _conflict: Conflict | None = None
 
     def __init__(  # noqa: PLR0915 - a few lines for each part
         self,
@@ -133,7 +136,10 @@ class Node:
         random: Random,
         gossip: GossipSettings | None = None,
         least_parts: int = 1,
+        containment: Containment | None = None,
     ) -> None:
+        """`containment` takes the internal errors; without one, the node makes its own."""
+        self.containment = containment or Containment(logger, trio.current_time)
         self.counters = Counters()
         self.name = NodeId(settings.name)
         self._settings = settings
@@ -201,9 +207,16 @@ class Node:
             self._bulk_to,
             self._reach,
             self._clock.now,
+            self.containment,
         )
         self._streaming = Streaming(
-            self.name, self._holdings, self._engine, self.counters, self._bulk_to, self._clock.now
+            self.name,
+            self._holdings,
+            self._engine,
+            self.counters,
+            self._bulk_to,
+            self._clock.now,
+            self.containment,
         )
         self._worldwide = Worldwide(
             settings.datacenter,
@@ -214,6 +227,7 @@ class Node:
             self._clock.now,
             self._uptime,
             random,
+            self.containment,
         )
         self._router = Router(
             FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
@@ -231,6 +245,7 @@ class Node:
             self._worldwide.admitted,
             self._is_suspect,
             self._decided_checks,
+            self.containment,
         )
         self._recovery = self._new_recovery()
         self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
@@ -257,7 +272,6 @@ class Node:
         """Set when an operator wants this node to leave."""
         self.measures: Measures | None = None
         """What `measure` counts."""
-        self._conflict: Conflict | None = None
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
 
@@ -292,6 +306,7 @@ class Node:
             self._uptime,
             self._on_change,
             self._on_conflict,
+            self.containment,
         )
         self._seal = seal
         async with trio.open_nursery() as nursery:
@@ -300,7 +315,7 @@ class Node:
                 nursery.start_soon(part.run)
             self._gossiping.start()
             if resolve is not None:
-                nursery.start_soon(self._find_seeds, resolve)
+                nursery.start_soon(self.containment.supervise, "seeds", self._find_seeds, resolve)
                 with trio.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
                 if self._has_joined.is_set():
@@ -309,7 +324,7 @@ class Node:
                 else:
                     logger.warning("no member answered; node %s begins alone", self.name)
             self._gossiping.become_alive()
-            nursery.start_soon(self._watch_clock)
+            nursery.start_soon(self.containment.supervise, "clock", self._watch_clock)
             task_status.started()
             await self._conflicted.wait()
             assert self._conflict is not None
@@ -580,8 +595,8 @@ class Node:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
-    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide what is held here; None when another member must be waited for."""
+    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+        """Decide what is held here; parts when another member must be waited for."""
         assert self._transport is not None
         held_up_ns = self._transport.held_up_ns
         if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._uptime()):
@@ -626,49 +641,59 @@ class Node:
         """Return whether a row of a session's request was decided on another path."""
         return self._decided_checks.has_any_of(session, seq)
 
-    def forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+    def forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
         assert self._transport is not None
         waited_ms = self._transport.held_up_ns // 1_000_000
         if waited_ms:
             request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
-        self._nursery.start_soon(self._forward, sender, request, batch)
+        self._nursery.start_soon(self._forward, sender, request, part)
 
-    async def _forward(self, sender: Sender[Session], request: Request, batch: Batch) -> None:
+    async def _forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         measures = self.measures
         began = 0 if measures is None else measures.stopwatch()
-        verdicts: Verdicts | None = None
-        try:
-            verdicts = await self._deciding.decide(request, batch)
-            if verdicts is None:
-                reply: Message = Refused(
-                    request.seq, ErrorCode.NOT_HERE, f"node {self.name} could not have these keys"
-                )
-            else:
-                reply = self.answer(request, verdicts)
-            payload = encode(reply)
-        except Exception:  # A bug that one request meets must not end the node.
-            logger.exception("a bug in Ringfence; %d checks were not decided", len(batch))
+        decide = self._decide_and_answer
+        if not await self.containment.run("forwarding", decide, sender, request, part):
             self.refused("internal")
-            payload = encode(Refused(request.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+            self._reply(sender, request.seq, internal_refusal(request.seq))
         if measures is not None:
             measures.forwarded_ns.add(measures.stopwatch() - began)
-        sender.remember(request.seq, payload)
-        session = sender.session
-        if verdicts is not None:
-            sender.note(batch, verdicts)
-        if session is not None and self._transport is not None:
-            session.send_payload(payload)
-            if verdicts is not None:
-                self._watchers.unwatched(session, batch, verdicts)
-            self._transport.flush()
         self._idle.set()
 
-    def answer(self, request: Request, verdicts: Verdicts) -> Answer:
-        """Make the answer of the verdicts."""
+    async def _decide_and_answer(
+        self, sender: Sender[Session], request: Request, part: Part
+    ) -> None:
+        verdicts = await self._deciding.decide(request, part)
+        if verdicts is None:
+            reply: Message = Refused(
+                request.seq, ErrorCode.NOT_HERE, f"node {self.name} could not have these keys"
+            )
+        else:
+            reply = self.answer(request, verdicts, part.rows)
+        if verdicts is not None:
+            sender.note(part.batch, verdicts)
+        self._reply(sender, request.seq, reply)
+        if sender.session is not None and verdicts is not None:
+            self._watchers.unwatched(sender.session, part.batch, verdicts)
+
+    def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
+        """Remember what a request is answered, and send it on the sender's present connection."""
+        payload = encode(reply)
+        sender.remember(seq, payload)
+        if sender.session is not None and self._transport is not None:
+            sender.session.send_payload(payload)
+            self._transport.flush()
+
+    def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
+        """Make the answer of the verdicts on some rows; None for all."""
         return Answer(
-            request.seq, self._view.hash, self._rules.version, verdicts.outcomes, verdicts.sources
+            request.seq,
+            self._view.hash,
+            self._rules.version,
+            verdicts.outcomes,
+            verdicts.sources,
+            rows,
         )
 
     def serve_peer(self, session: Session, name: str, message: Message) -> None:
@@ -710,9 +735,14 @@ class Node:
                 raise AssertionError(message)
 
     async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
-        payload = encode(await self._handoff.answer(name, pull))
-        self._watchers.lift_all()  # Whoever takes these shards knows nobody to tell.
-        session.send_payload(payload)
+        async def answer() -> None:
+            payload = encode(await self._handoff.answer(name, pull))
+            self._watchers.lift_all()  # Whoever takes these shards knows nobody to tell.
+            session.send_payload(payload)
+
+        if not await self.containment.run("pull", answer):
+            self.refused("internal")
+            session.send(internal_refusal(pull.seq))
         if self._transport is not None:
             self._transport.flush()
 
@@ -820,6 +850,8 @@ class Node:
         if self._gossiping is not None:
             for cause, count in self._gossiping.refused.items():
                 counters[f"gossip_refused_{cause}"] += count
+        for place, count in self.containment.by_place.items():
+            counters[f"internal_errors_{place}"] += count
         counters.update(self._worldwide.stats())
         return Stats(
             seq,

@@ -35,32 +35,32 @@ class Sender(Generic[SessionT]):
         self.ledger: Ledger | None = None
         """What its token was charged; None when it may give back anything."""
         self._senders = senders
-        self._answers: OrderedDict[int, tuple[bytes | None, int]] = OrderedDict()
-        """By number of the request: its answer, if any yet, and when that was given."""
+        self._answers: OrderedDict[int, tuple[tuple[bytes, ...], int]] = OrderedDict()
+        """By number of the request: its answers so far, and when the last one was given."""
 
     def has_asked(self, seq: int) -> bool:
         """Whether this request came before; then it must not count again."""
         return seq in self._answers
 
-    def answer_to(self, seq: int) -> bytes | None:
-        """The answer that was given; None while it is being decided."""
+    def answers_to(self, seq: int) -> tuple[bytes, ...]:
+        """The answers that were given so far; none while all rows are being decided."""
         return self._answers[seq][0]
 
-    def find(self, seq: int) -> tuple[bytes, int] | None:
-        """Return a remembered answer and when it was given."""
-        answer, at = self._answers.get(seq, (None, 0))
-        return None if answer is None else (answer, at)
+    def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
+        """Return the answers that are remembered and when the last one was given."""
+        return self._answers.get(seq, ((), 0))
 
     def remember(self, seq: int, answer: bytes | None) -> None:
-        """Note a request, and later its answer; the oldest are forgotten."""
+        """Note a request, and later each answer to it; the oldest are forgotten."""
         before = self.size
-        if seq in self._answers:
-            self.size -= len(self._answers[seq][0] or b"")
-        self.size += len(answer or b"")
-        self._answers[seq] = answer, self._senders.clock()
+        answers, _ = self._answers.get(seq, ((), 0))
+        if answer is not None:
+            answers = (*answers, answer)
+            self.size += len(answer)
+        self._answers[seq] = answers, self._senders.clock()
         while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
             _, (forgotten, _) = self._answers.popitem(last=False)
-            self.size -= len(forgotten or b"")
+            self.size -= sum(map(len, forgotten))
         self._senders.grew(self, self.size - before)
 
     def note(self, batch: Batch, verdicts: Verdicts) -> None:
@@ -104,10 +104,10 @@ class Senders(Generic[SessionT]):
         self.grew(sender, 0)
         return sender
 
-    def find(self, session: int, seq: int) -> tuple[bytes, int] | None:
-        """Return a remembered answer and when it was given, by the request's session and number."""
+    def find(self, session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
+        """Return the answers to a request that are remembered, and when the last one was given."""
         sender = self._by_session.get(session)
-        return None if sender is None else sender.find(seq)
+        return ((), 0) if sender is None else sender.find(seq)
 
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
         """Take note that `sender` has spoken; make room by forgetting those that were silent."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import SystemRandom
@@ -55,7 +56,7 @@ async def serve(
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
         transport = TrioUdp(
             settings.listen_at,
-            on_bug=_log_bug,
+            on_bug=partial(node.containment.failed, "transport"),
             client=_client_tls(keys),
             server=_server_tls(keys),
             settings=_transport_settings(settings),
@@ -80,7 +81,10 @@ async def serve(
             ask_reload, asked = trio.open_memory_channel[None](1)
             nursery.start_soon(_heed_signals, signals, node, keys, settings.cluster, ask_reload)
             if rulebook is not None:
-                nursery.start_soon(_follow, rulebook, node, settings.reload_interval, asked)
+                interval = settings.reload_interval
+                nursery.start_soon(
+                    node.containment.supervise, "reload", _follow, rulebook, node, interval, asked
+                )
             await nursery.start(node.run, transport, resolve)
             task_status.started(node)
             await node.asked_to_leave.wait()
@@ -125,11 +129,15 @@ async def _heed_signals(
             continue
         with suppress(trio.WouldBlock):  # One that waits is as good as two.
             ask_reload.send_nowait(None)
-        try:
-            if keys is not None:
-                node.change_access(load_access(keys, cluster))
-        except ConfigError as error:
-            logger.error("keys not reloaded, the old ones stay in force: %s", error)
+        if keys is not None:
+            node.containment.call("reload", _read_keys_again, node, keys, cluster)
+
+
+def _read_keys_again(node: Node, keys: KeyDir, cluster: str) -> None:
+    try:
+        node.change_access(load_access(keys, cluster))
+    except ConfigError as error:
+        logger.error("keys not reloaded, the old ones stay in force: %s", error)
 
 
 async def _follow(
@@ -152,10 +160,6 @@ async def _follow(
             logger.info(
                 "rules of version %d in force, %d in all", rules.version, len(rules.rules())
             )
-
-
-def _log_bug(error: BaseException) -> None:
-    logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
 
 
 def _transport_settings(settings: NodeSettings) -> TransportSettings:

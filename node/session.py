@@ -5,11 +5,13 @@ the `Desk`'s; bytes that break the protocol end this connection and nothing else
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from node.access import Access, Scope, proof_in
+from node.containment import Containment
 from node.ledger import Ledger
+from node.parts import Part
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.errors import LocalProtocolError
@@ -57,7 +59,7 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["Desk", "Session"]
+__all__ = ["Desk", "Session", "internal_refusal"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -68,8 +70,20 @@ _MOST_UNSENT = 4 << 20
 _SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
 
 
+_INTERNAL = "the node met an internal error; its log has the traceback"
+
+
+def internal_refusal(seq: int) -> Refused:
+    """Refuse the question `seq`, which met an internal error."""
+    return Refused(seq, ErrorCode.INTERNAL, _INTERNAL)
+
+
 class Desk(Protocol):
     """What a session needs of its node."""
+
+    @property
+    def containment(self) -> Containment:
+        """Contains the internal error that a message meets."""
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
         """Tell what the sender, who is at `address`, may do; None to turn it away.
@@ -92,17 +106,17 @@ class Desk(Protocol):
     def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving or full."""
 
-    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | None:
-        """Decide now, refuse, or return None when the batch must be forwarded."""
+    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+        """Decide now, refuse, or return parts: some rows must be waited for."""
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
         """Return whether a row of a session's request was decided on another path."""
 
-    def forward(self, sender: "Sender[Session]", request: Request, batch: Batch) -> None:
-        """Have others decide, then remember and send the answer."""
+    def forward(self, sender: "Sender[Session]", request: Request, part: Part) -> None:
+        """Wait until a part is decided, then remember and send its answer."""
 
-    def answer(self, request: Request, verdicts: Verdicts) -> Answer:
-        """Make the answer of the verdicts."""
+    def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
+        """Make the answer of the verdicts on some rows; None for all."""
 
     def members(self, seq: int) -> Members:
         """The members."""
@@ -182,7 +196,8 @@ class Session:
             self._desk.refused(f"bad_message_{error.cause}")
             self._close(ErrorCode.BAD_MESSAGE, str(error))
         else:
-            self._take(message)
+            if not self._desk.containment.call("session", self._take, message):
+                self._refuse_after_error(message)
 
     def on_close(self, code: int, reason: str) -> None:
         """Forget the connection; the sender's memory stays, for it may come back."""
@@ -318,7 +333,9 @@ class Session:
         is_bounded = self._role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._desk.ledger(sender.who[0]) if is_bounded else None
 
-    def _ask(self, request: Request, sender: "Sender[Session]") -> None:
+    def _ask(  # noqa: PLR0912 - one branch per reason to refuse
+        self, request: Request, sender: "Sender[Session]"
+    ) -> None:
         seq = request.seq
         scope = _SCOPES[request.op]
         if not self._may(seq, scope):
@@ -329,10 +346,11 @@ class Session:
         if not self._may_ask(seq, request.keys):
             return
         if sender.has_asked(seq):
-            answer = sender.answer_to(seq)
             self._desk.repeated()
-            if answer is not None:
+            answers = sender.answers_to(seq)
+            for answer in answers:
                 self.send_payload(answer)
+            if answers:
                 self._desk.unsettle(self)  # What it was denied then may have been lifted since.
             return
         batch = Batch(
@@ -348,23 +366,38 @@ class Session:
         )
         is_first_ask = request.op is Op.CHECK and not request.ids
         if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
-            batch.ids = _ids(sender.who[1], seq, len(batch))
+            batch.ids = _ids(sender.who[1], seq, range(len(batch)))
         if request.op is Op.REFUND and sender.ledger is not None:
             self._desk.cut(sender.ledger.bound(batch))
-        verdicts = self._desk.decide(request, batch)
-        if verdicts is None:
-            if is_first_ask:
-                batch.ids = _ids(sender.who[1], seq, len(batch))
-            sender.remember(seq, None)
-            self._desk.forward(sender, request, batch)
-        elif isinstance(verdicts, Refused):
-            self.send(verdicts)
+        decided = self._desk.decide(request, batch)
+        if isinstance(decided, Verdicts):
+            self._answer(sender, request, batch, decided, None)
+        elif isinstance(decided, Refused):
+            self.send(decided)
         else:
-            payload = self._encoded(self._desk.answer(request, verdicts))
-            sender.remember(seq, payload)
-            self.send_payload(payload)
-            sender.note(batch, verdicts)
-            self._desk.denied(self, batch, verdicts)
+            sender.remember(seq, None)
+            for part in decided:
+                if part.is_decided and part.verdicts is not None:
+                    self._answer(sender, request, part.batch, part.verdicts, part.rows)
+                else:
+                    if is_first_ask:
+                        rows = range(len(batch)) if part.rows is None else part.rows
+                        part.batch.ids = _ids(sender.who[1], seq, rows)
+                    self._desk.forward(sender, request, part)
+
+    def _answer(
+        self,
+        sender: "Sender[Session]",
+        request: Request,
+        batch: Batch,
+        verdicts: Verdicts,
+        rows: list[int] | None,
+    ) -> None:
+        payload = self._encoded(self._desk.answer(request, verdicts, rows))
+        sender.remember(request.seq, payload)
+        self.send_payload(payload)
+        sender.note(batch, verdicts)
+        self._desk.denied(self, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:
         """Encode an answer; refuse its request alone when the codec has no place for it."""
@@ -374,6 +407,18 @@ class Session:
             logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
             self._desk.refused("internal")
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+
+    def _refuse_after_error(self, message: Message) -> None:
+        """Refuse the message that met an internal error; without a number it ends the session."""
+        sender, seq = self._sender, getattr(message, "seq", 0)
+        if sender is None or not seq:
+            self._refuse(ErrorCode.INTERNAL, _INTERNAL)
+            return
+        self._desk.refused("internal")
+        payload = encode(internal_refusal(seq))
+        if isinstance(message, Request):
+            sender.remember(seq, payload)  # It may have been charged: it must not be decided again.
+        self.send_payload(payload)
 
     def _may(self, seq: int, scope: Scope) -> bool:
         """Whether the sender has this scope; if not, tell it."""
@@ -413,6 +458,6 @@ class Session:
         self._desk.left(self)
 
 
-def _ids(session: int, seq: int, rows: int) -> list[CheckId]:
+def _ids(session: int, seq: int, rows: Iterable[int]) -> list[CheckId]:
     """Identities of a request's checks, for forwarding them."""
-    return [(session, seq, row) for row in range(rows)]
+    return [(session, seq, row) for row in rows]

@@ -10,6 +10,7 @@ from itertools import compress, islice
 import trio
 
 from hashring import SHARDS, NodeId, Ring, shard_of
+from node.containment import Containment
 from node.counters import Counters
 from node.gifts import BYTES_PER_PART, size_of
 from node.holdings import Holdings
@@ -39,6 +40,7 @@ class Streaming:
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
+        containment: Containment,
     ) -> None:
         self._me = me
         self._holdings = holdings
@@ -46,6 +48,7 @@ class Streaming:
         self._counters = counters
         self._link_to = link_to
         self._clock = clock
+        self._containment = containment
         self._ring = Ring.of(())
         self._waiting: dict[NodeId, int] = {}
         """Copies on their way that have not been confirmed."""
@@ -69,10 +72,14 @@ class Streaming:
     async def run(self) -> None:
         """Send every `INTERVAL` until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._mark_for_new_standbys)
-            while True:
-                await trio.sleep(INTERVAL)
-                self.flush()
+            contained = self._containment.supervise
+            nursery.start_soon(contained, "streaming", self._mark_for_new_standbys)
+            nursery.start_soon(contained, "streaming", self._send_rounds)
+
+    async def _send_rounds(self) -> None:
+        while True:
+            await trio.sleep(INTERVAL)
+            self.flush()
 
     def flush(self) -> None:
         """Send one round."""

@@ -15,6 +15,7 @@ import trio
 
 from gossip.spread import Fact, Spread, cells_sum
 from hashring import NodeId, Ring, View, shard_of
+from node.containment import Containment
 from node.counters import Counters
 from node.holdings import Holdings
 from node.recalling import Recalling
@@ -54,6 +55,7 @@ class Worldwide:
         clock: Callable[[], int],
         uptime: Callable[[], int],
         random: Random,
+        containment: Containment,
     ) -> None:
         """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
         how long something has not been told."""
@@ -64,6 +66,7 @@ class Worldwide:
         self._clock = clock
         self._uptime = uptime
         self._random = random
+        self._containment = containment
         self._view = self._routed = View.of(())
         self._sharers = {datacenter}
         """Data centers that a split limit is divided among."""
@@ -125,8 +128,10 @@ class Worldwide:
         return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
 
     def other_rings(self) -> dict[str, Ring]:
-        """The rings of the other data centers."""
-        return {name: self._routed.ring(name) for name in self._others()}
+        """Rings that checks are sent by in other data centers, without those that only join."""
+        routed = self._routed
+        others = [name for name in routed.datacenters if name != self._datacenter]
+        return {name: routed.ring(name) for name in others}
 
     def _engine_rules(self) -> dict[int, EngineRule]:
         return {
@@ -180,6 +185,9 @@ class Worldwide:
 
     async def run(self) -> None:
         """Tell the others until cancelled."""
+        await self._containment.supervise("worldwide", self._send_rounds)
+
+    async def _send_rounds(self) -> None:
         digest_at = trio.current_time() + _DIGEST_EVERY
         while True:
             await trio.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))

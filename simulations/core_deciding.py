@@ -10,6 +10,7 @@ from typing import Protocol
 
 from hashring import NodeId, shard_of
 from node.deciding import Deciding, Reply
+from node.parts import Part
 from ringfence.client.batch import Asked, Batch, Done, Shed, Verdicts, empty_verdicts
 from ringfence.client.router import Fallback, Routes
 from ringfence.errors import AccessDenied
@@ -149,9 +150,10 @@ class CoreDeciding(Deciding):
             done(self._decide(batch, is_stand_in=stand_in))
 
     def answer(
-        self, request: Request, batch: Batch, reply: Callable[[Verdicts | None], None]
+        self, request: Request, part: Part, reply: Callable[[Verdicts | None], None]
     ) -> None:
         """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
+        batch = part.batch
         is_over = False
 
         def once(verdicts: Verdicts | None) -> None:
@@ -161,7 +163,7 @@ class CoreDeciding(Deciding):
                 self.waiting -= len(batch)
                 reply(verdicts)
 
-        async def answer() -> None:
+        async def decide() -> None:
             if self._core_resumed is not None:
                 await self._core_resumed
             if request.stand_in or request.hops >= 2:
@@ -173,6 +175,10 @@ class CoreDeciding(Deciding):
                 is_undecided = verdicts.sources[0] in (Source.LOCAL, *BY_POLICY)
                 self._counters.add("undecided", is_undecided)
                 once(verdicts)
+
+        async def answer() -> None:
+            if not await self._containment.run("forwarding", decide):
+                once(None)
 
         def give_up() -> None:
             if is_over:

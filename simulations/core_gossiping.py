@@ -6,9 +6,13 @@ The core that ships decides; here nothing is sealed, and records are handed over
 from collections.abc import Callable, Sequence
 
 from gossip import Changed, Conflict, Effect, Exchange, Membership, Message, Record, Send
+from node.containment import Containment
 from simulations.core_link import CoreLink, Told
 
 __all__ = ["CoreGossiping"]
+
+_AGAIN_NS = 100_000_000
+"""How long after a tick that met an internal error the next one comes."""
 
 
 class CoreGossiping:
@@ -23,6 +27,7 @@ class CoreGossiping:
         link_at: Callable[[str], CoreLink],
         on_change: Callable[[Sequence[Changed]], None],
         on_conflict: Callable[[], None],
+        containment: Containment,
     ) -> None:
         """`call_at` takes an instant in ns of uptime, what to call, and its argument."""
         self._membership = membership
@@ -32,6 +37,9 @@ class CoreGossiping:
         self._link_at = link_at
         self._on_change = on_change
         self._on_conflict = on_conflict
+        self._containment = containment
+        self._is_behind = False
+        """Whether the members changed and `on_change` has met an internal error since."""
         self._planned = -1
         """When the next tick is on the heap; -1 for not at all."""
 
@@ -41,6 +49,9 @@ class CoreGossiping:
 
     def hear(self, message: Message, port: int, sender: str) -> None:
         """Take a datagram."""
+        self._containment.call("gossip", self._hear, message, port, sender)
+
+    def _hear(self, message: Message, port: int, sender: str) -> None:
         self._perform(self._membership.receive(message, (sender, port), self._uptime()))
 
     def merge(self, records: Sequence[Record]) -> None:
@@ -52,10 +63,14 @@ class CoreGossiping:
             return  # Something was due before.
         self._planned = -1
         now = self._uptime()
-        if self._membership.next_deadline() <= now:
-            self._perform(self._membership.tick(now))
-        else:
+        if self._membership.next_deadline() > now:
             self._plan()
+        elif not self._containment.call("gossip", self._advance) and self._planned < 0:
+            self._planned = now + _AGAIN_NS
+            self._call_at(self._planned, self._tick, self._planned)
+
+    def _advance(self) -> None:
+        self._perform(self._membership.tick(self._uptime()))
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         changes: list[Changed] = []
@@ -69,8 +84,9 @@ class CoreGossiping:
                     changes.append(effect)
                 case Conflict():
                     self._on_conflict()
-        if changes:
-            self._on_change(changes)
+        if changes or self._is_behind:
+            is_done = self._containment.call("gossip", self._on_change, changes)
+            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
         self._plan()
 
     def _plan(self) -> None:

@@ -8,6 +8,7 @@ from itertools import compress
 from typing import Protocol
 
 from hashring import NodeId, Ring
+from node.containment import Containment
 from node.counters import Counters
 from node.handoff import Handoff, _Search  # The search of one pull is nobody else's business.
 from node.holdings import Holdings
@@ -54,9 +55,10 @@ class CoreHandoff(Handoff):
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
         clock: Callable[[], int],
+        containment: Containment,
         waits: Waits,
     ) -> None:
-        super().__init__(me, holdings, engine, counters, link_to, _reached, clock)
+        super().__init__(me, holdings, engine, counters, link_to, _reached, clock, containment)
         self._waits = waits
         self._waiting: dict[int, Coming[None]] = {}
         self._planned = _NEVER
@@ -108,14 +110,15 @@ class CoreHandoff(Handoff):
     async def _round(self) -> None:
         if self._may_be_misplaced:
             self._may_be_misplaced = False
-            await self._fetch_what_is_ours()
+            contained = self._containment
+            # A step that met an internal error is due again.
+            is_done = await contained.run("handoff", self._fetch_what_is_ours)
             if self._is_anything_foreign() or self._holdings.gifts():
                 self._may_be_misplaced = True
-                self._offer_what_is_not()
-            await self._join_what_was_taken()
-        self._holdings.expire(self._clock())
-        if self._holdings.is_indexed and self._waits.seconds > self._index_until:
-            self._holdings.index(None)
+                contained.call("handoff", self._offer_what_is_not)
+            is_done = await contained.run("handoff", self._join_what_was_taken) and is_done
+            self._may_be_misplaced = self._may_be_misplaced or not is_done
+        self._containment.call("handoff", self._forget_what_is_old)
         self._is_in_round = False
         self._tell_if_empty()
         if self._lacking() or self._holdings.taken() or self._holdings.gifts():
@@ -169,12 +172,19 @@ class CoreHandoff(Handoff):
             self._pulling.update(shards)
             self._waits.tasks.start(self._pull_all(shards, first))
 
+    def _forget_what_is_old(self) -> None:
+        self._holdings.expire(self._clock())
+        if self._holdings.is_indexed and self._waits.seconds > self._index_until:
+            self._holdings.index(None)
+
     async def _pull_all(self, shards: Sequence[int], first: NodeId | None) -> None:
         try:
-            await _CoreSearch(self, shards, first).run()
+            await super()._pull_all(shards, first)
         finally:
-            self.found(shards)
             self.changed()
+
+    async def _search(self, shards: Sequence[int], first: NodeId | None) -> None:
+        await _CoreSearch(self, shards, first).run()
 
     async def pull(
         self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0

@@ -17,6 +17,7 @@ CORE_VERBS = (
         "slow",
         "clock_step",
         "clock_drift",
+        "errors",
     ),
 )
 """The verbs of `simulations.faults` that it has."""

@@ -38,6 +38,7 @@ from simulations.core_peers import CorePeers
 from simulations.core_rounds import CoreRounds
 from simulations.core_session import CoreSession
 from simulations.core_time import Tasks
+from simulations.errors import FaultyContainment
 
 if TYPE_CHECKING:
     from simulations.core_machine import Machine
@@ -72,6 +73,7 @@ class CoreNode:
         self.tasks = Tasks()
         self.counters = Counters()
         self.is_alive = True
+        self.containment = FaultyContainment(lambda: self.seconds, world.met_bug)
         self._world = world
         self._watch = world.watch
         self._machine = machine
@@ -103,7 +105,7 @@ class CoreNode:
         self.ring = Ring.of(())
         self.engine = Engine(max_keys=_MAX_KEYS, first_lease=max(1, now))
         me = NodeId(self.name)
-        decided_checks = DecidedChecks(lambda _session, _seq: None)
+        decided_checks = DecidedChecks(lambda _session, _seq: ((), 0))
         self.holdings = Holdings(
             me,
             self.engine,
@@ -125,15 +127,29 @@ class CoreNode:
             self._peers.at,
             self._on_change,
             lambda: self.counters.add("conflicts"),
+            self.containment,
         )
         # A `CoreLink` asks and calls as a `Link` does, which is all that these parts do with it.
         link_to = cast("Callable[[NodeId], Link | None]", self._peers.link)
         bulk_to = cast("Callable[[NodeId], Link | None]", self._peers.bulk)
         self.handoff = CoreHandoff(
-            me, self.holdings, self.engine, self.counters, bulk_to, self.clock.now, self
+            me,
+            self.holdings,
+            self.engine,
+            self.counters,
+            bulk_to,
+            self.clock.now,
+            self.containment,
+            self,
         )
         self._streaming = Streaming(
-            me, self.holdings, self.engine, self.counters, bulk_to, self.clock.now
+            me,
+            self.holdings,
+            self.engine,
+            self.counters,
+            bulk_to,
+            self.clock.now,
+            self.containment,
         )
         self.worldwide = Worldwide(
             machine.datacenter,
@@ -144,6 +160,7 @@ class CoreNode:
             self.clock.now,
             self._uptime,
             random,
+            self.containment,
         )
         fallback = FailurePolicy(self._rule_of, self.clock, _MAX_KEYS).decide
         self._router = CoreRouter(self, fallback, self._target_of, (False, False, True))
@@ -160,6 +177,7 @@ class CoreNode:
             self._admitted,
             self._is_suspect,
             decided_checks,
+            self.containment,
         )
         self._recovery = StallRecovery(
             self._peer_links,
@@ -176,6 +194,7 @@ class CoreNode:
             self._streaming,
             self.worldwide if len(world.datacenters) > 1 else None,
             random,
+            self.containment,
         )
         self.deciding.lead(self, self._router, self.handoff.changed)
         self.worldwide.set_rules(rules)

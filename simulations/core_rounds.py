@@ -7,6 +7,7 @@ something to tell: a thousand nodes have ten thousand rounds a second in which n
 from collections.abc import Callable
 from random import Random
 
+from node.containment import Containment
 from node.holdings import Holdings
 from node.streaming import INTERVAL, Streaming
 from node.worldwide import INTERVAL as WORLD_INTERVAL
@@ -32,6 +33,7 @@ class CoreRounds:
         streaming: Streaming,
         worldwide: Worldwide | None,
         random: Random,
+        containment: Containment,
     ) -> None:
         """`worldwide` is None when there is one data center only."""
         self._waits = waits
@@ -41,6 +43,7 @@ class CoreRounds:
         self._streaming = streaming
         self._worldwide = worldwide
         self._random = random
+        self._containment = containment
         self._is_streaming = False
         self._is_telling = False
         self._digest_at = round(_DIGEST_EVERY * _NS)
@@ -64,13 +67,13 @@ class CoreRounds:
 
     def _send_copies(self) -> None:
         self._is_streaming = False
-        self._streaming.flush()
+        self._containment.call("streaming", self._streaming.flush)
         self.stir()
 
     def _tell(self, worldwide: Worldwide) -> None:
-        worldwide.flush()
+        self._containment.call("worldwide", worldwide.flush)
         if self._uptime() >= self._digest_at:
             self._digest_at = self._uptime() + round(_DIGEST_EVERY * _NS)
-            worldwide.send_digests()
+            self._containment.call("worldwide", worldwide.send_digests)
         pause = WORLD_INTERVAL * (0.9 + 0.2 * self._random.random())
         self._waits.later(pause, self._tell, worldwide)

@@ -3,9 +3,11 @@
 The part of `node.node` and `node.session` that hands each message to whoever knows the answer.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hashring import NodeId
+from node.session import internal_refusal
 from node.streaming import as_snapshot
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.wire import (
@@ -40,15 +42,20 @@ class CoreSession:
     def __init__(self, node: "CoreNode") -> None:
         self._node = node
 
-    def serve(  # noqa: PLR0912 - one branch per message
-        self, sender: str, message: Asked, respond: Respond
-    ) -> None:
+    def serve(self, sender: str, message: Asked, respond: Respond) -> None:
         """Answer what a client or a peer asks."""
 
         def answer(reply: Asked) -> None:
             if self._node.is_alive:
                 respond(reply)
 
+        if not self._node.containment.call("session", self._serve, sender, message, answer):
+            self._node.counters.add("refused_internal")
+            answer(internal_refusal(getattr(message, "seq", 1)))
+
+    def _serve(  # noqa: PLR0912 - one branch per message
+        self, sender: str, message: Asked, answer: Respond
+    ) -> None:
         match message:
             case Request():
                 self._check(message, answer)
@@ -84,7 +91,11 @@ class CoreSession:
                 raise AssertionError(message)
 
     async def _give(self, sender: NodeId, pull: Pull, answer: Respond) -> None:
-        answer(await self._node.handoff.answer(sender, pull))
+        async def give() -> None:
+            answer(await self._node.handoff.answer(sender, pull))
+
+        if not await self._node.containment.run("pull", give):
+            answer(internal_refusal(pull.seq))
 
     def _check(self, request: Request, answer: Respond) -> None:
         batch = Batch(
@@ -98,24 +109,25 @@ class CoreSession:
         self._node.asked(request.hops)
         self._node.notice_stall()
 
-        def reply(verdicts: Verdicts | None) -> None:
+        def reply(rows: list[int] | None, verdicts: Verdicts | None) -> None:
             if verdicts is None:
                 answer(Refused(request.seq, ErrorCode.NOT_HERE, "could not have these keys"))
             else:
-                answer(
-                    Answer(
-                        request.seq, self._node.view.hash, 0, verdicts.outcomes, verdicts.sources
-                    )
-                )
+                view = self._node.view.hash
+                answer(Answer(request.seq, view, 0, verdicts.outcomes, verdicts.sources, rows))
 
-        verdicts = self._node.deciding.decide_now(request, batch)
-        if isinstance(verdicts, Refused):
+        decided = self._node.deciding.decide_now(request, batch)
+        if isinstance(decided, Refused):
             self._node.counters.add("refused_not_owner")
-            answer(verdicts)
-        elif verdicts is not None:
-            reply(verdicts)
+            answer(decided)
+        elif isinstance(decided, Verdicts):
+            reply(None, decided)
         else:
-            self._node.deciding.answer(request, batch, reply)
+            for part in decided:
+                if part.is_decided:
+                    reply(part.rows, part.verdicts)
+                else:
+                    self._node.deciding.answer(request, part, partial(reply, part.rows))
 
     def _datacenter_of(self, name: str) -> str:
         record = self._node.membership.records.get(name)

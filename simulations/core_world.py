@@ -167,6 +167,16 @@ class CoreWorld(NodeLevelFaults):
         self.machines[name].clock.drift(ppm)
         self.note(name, f"clock drifts by {ppm:g} ppm")
 
+    def plant_errors(self, name: str, count: int) -> None:
+        """Have the next calls and tasks of a node meet an internal error."""
+        node = self.machines[name].node
+        if node is not None:
+            node.containment.planted = count
+
+    def met_bug(self, error: Exception) -> None:
+        """An internal error that nobody planted breaks the run."""
+        raise error
+
     # -- links ---------------------------------------------------------------------------------
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
@@ -260,6 +270,8 @@ def _counters(node: CoreNode) -> Counter[str]:
     found = Counter(node.counters.as_dict())
     for name, count in node.membership.counters.items():
         found[f"gossip_{name}"] += count
+    for place, count in node.containment.by_place.items():
+        found[f"internal_errors_{place}"] += count
     found.update(node.worldwide.stats())
     return found
 

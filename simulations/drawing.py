@@ -191,6 +191,7 @@ _OF_ONE: dict[str, Callable[[Random], Args]] = {
     "spikes": _one_of("mean_ms", 5, 50, 200),
     "busy": _one_of("cost_ms", 1, 5, 20),
     "limits": _one_of("part", 0.5),
+    "errors": _one_of("count", 1, 3, 30),
     "clock_step": _one_of("by_s", -3600, -10, -1, 0.2, 5, 3600),
     "clock_drift": _one_of("ppm", -500, -100, 100, 500),
 }

@@ -82,6 +82,9 @@ class FaultyWorld(Protocol):
     def lower_limits(self, name: str, part: float) -> None:
         """Have one node alone go by this part of every limit; 1 is as ever."""
 
+    def plant_errors(self, name: str, count: int) -> None:
+        """Have the next calls and tasks of a node meet an internal error."""
+
     def step_clock(self, name: str, seconds: float) -> None:
         """Set a host's clock."""
 
@@ -228,6 +231,16 @@ async def _lower_no_more(world: FaultyWorld, args: Args) -> None:
         world.lower_limits(name, 1.0)
 
 
+async def _fail(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.plant_errors(name, int(args["count"]))
+
+
+async def _fail_no_more(world: FaultyWorld, args: Args) -> None:
+    for name in _chosen(world, args):
+        world.plant_errors(name, 0)
+
+
 async def _step(world: FaultyWorld, args: Args) -> None:
     for name in _chosen(world, args):
         world.step_clock(name, float(args["by_s"]))
@@ -262,6 +275,9 @@ VERBS = {
     ),
     "busy": Verb(_work, _work_no_more, True, "a host works for long on each message"),
     "limits": Verb(_lower, _lower_no_more, True, "one node alone goes by lower limits"),
+    "errors": Verb(
+        _fail, _fail_no_more, True, "a node's next requests, datagrams, timers and tasks raise"
+    ),
     "clock_step": Verb(_step, None, True, "a host's clock is set"),
     "clock_drift": Verb(_drift, _drift_no_more, False, "a host's clock runs fast or slow"),
 }

@@ -25,6 +25,7 @@ _COUNTERS = {
     "asked_the_wrong_node": "refused_not_owner",
     "copy_lost": "copies_lost",
     "repeat_answered": "repeated",
+    "error_contained": "internal_errors_session",
     "clock_suspect": "clock_suspect",
     "clock_trusted_again": "clock_trusted",
     "cells_lost": "cells_lost",

@@ -7,6 +7,7 @@ the code that ships.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import trio
@@ -21,6 +22,7 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.rules.load import load_text
 from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role
+from simulations.errors import FaultyContainment
 from simulations.events import Events
 from simulations.latency import Place, delay_s
 from simulations.network import SimulatedNetwork
@@ -45,6 +47,7 @@ class Host:
     clock: HostClock
     node: Node | None = None
     life: trio.CancelScope | None = None
+    errors: FaultyContainment | None = None
     lives: int = 0
     port: int = _PORT
     is_seedless: bool = False
@@ -132,6 +135,7 @@ class NodeWorld:
         if host.node is not None:
             return
         host.lives += 1
+        errors = FaultyContainment(trio.current_time, self.bugs.append)
         node = Node(
             NodeSettings(
                 name=name, listen=f"{name}:{host.port}", datacenter=host.datacenter, zone=host.zone
@@ -141,9 +145,10 @@ class NodeWorld:
             clock=host.clock,
             random=stream(self._seed, "node", name, host.lives),
             least_parts=self.scenario.least_parts,
+            containment=errors,
         )
         transport = self._network.transport(
-            host.address, on_bug=self.bugs.append, accept=node.accept
+            host.address, on_bug=partial(errors.failed, "transport"), accept=node.accept
         )
         seeds = [other.address for other in self.running()]
 
@@ -165,7 +170,7 @@ class NodeWorld:
                     if host.node is node:
                         host.node = host.life = None
 
-        host.node = node
+        host.node, host.errors = node, errors
         self.note(name, "starts")
         host.life = await self._nursery.start(live)
 
@@ -196,6 +201,12 @@ class NodeWorld:
         change = self._network.pause if is_paused else self._network.resume
         change(self.hosts[name].address)
         self.note(name, "stands still" if is_paused else "goes on")
+
+    def plant_errors(self, name: str, count: int) -> None:
+        """Have the next calls and tasks of a node meet an internal error."""
+        errors = self.hosts[name].errors
+        if errors is not None:
+            errors.planted = count
 
     def set_busy(self, name: str, seconds: float) -> None:
         """Have a host work for so long on each message."""

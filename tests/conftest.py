@@ -1,7 +1,10 @@
 """What holds for all tests: how many examples a law is tried on, and what processes inherit."""
 
+import logging
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Laws that say nothing of their own; `HYPOTHESIS_PROFILE=nightly pytest` tries them harder.
@@ -12,3 +15,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 # The tests start some hundred processes: without a cache each one would compile our modules anew,
 # and every run all tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+class _InternalErrors(logging.Handler):
+    """Collects the internal errors that nodes and clients of this process contain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "internal_error", False):
+            self.found.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_internal_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which an internal error was contained, unless it is marked to cause one."""
+    handler, logger = _InternalErrors(), logging.getLogger("ringfence")
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    if request.node.get_closest_marker("internal_errors") is None:
+        assert not handler.found, handler.found[0]

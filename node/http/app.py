@@ -122,8 +122,8 @@ class OperatorApp:
         except Problem as problem:
             self._node.refused(f"http_{problem.status}")
             reply = problem.reply()
-        except Exception:
-            logger.exception("a bug in Ringfence: the operator's port could not answer")
+        except Exception as error:  # noqa: BLE001 - one request's, which is answered with 500.
+            self._node.containment.failed("http", error)
             self._node.refused("http_500")
             reply = Problem(500, "a bug in Ringfence", "the node's log tells more").reply()
         if not has_turn:

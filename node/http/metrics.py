@@ -86,6 +86,13 @@ def families(node: Node) -> list[Metric]:
         *_moves(node, counters),
         *_membership(counters),
         _caused("ringfence_refusals", "What was turned away, by cause.", counters, "refused_"),
+        _caused(
+            "ringfence_internal_errors",
+            "Exceptions of our own code that were contained, by place.",
+            counters,
+            "internal_errors_",
+            "place",
+        ),
     ]
 
 
@@ -254,8 +261,8 @@ def _membership(counters: _Figures) -> Iterator[Metric]:
     )
 
 
-def _caused(name: str, text: str, counters: _Figures, prefix: str) -> Metric:
-    family = CounterMetricFamily(name, text, labels=["cause"])
+def _caused(name: str, text: str, counters: _Figures, prefix: str, label: str = "cause") -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
     for counter, count in sorted(counters.items()):
         if counter.startswith(prefix):
             family.add_metric([counter.removeprefix(prefix)], count)

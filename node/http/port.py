@@ -17,6 +17,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
 from node.access import KeyDir
+from node.containment import Containment
 from node.http.app import AsgiScope, OperatorApp, Receive, Send
 from node.http.connection import Connection, Limits
 from node.http.pace import Pace
@@ -57,6 +58,7 @@ class OperatorPort:
         refused: Callable[[str], None],
         listener: trio.SocketListener,
         tls: ssl.SSLContext | None,
+        containment: Containment,
         limits: Limits | None = None,
     ) -> None:
         """The application takes a turn of the pace that it is given for each request; `refused` is
@@ -64,6 +66,7 @@ class OperatorPort:
         self._refused = refused
         self._listener = listener
         self._tls = tls
+        self._containment = containment
         self._limits = limits or Limits()
         self._reads = Pace(self._limits.reads_per_second, _BURST)
         accepts = _HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND
@@ -85,28 +88,31 @@ class OperatorPort:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        app, context = ASGIWrapper(self._app), WorkerContext(None)  # type: ignore[arg-type]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._app.run)
+            nursery.start_soon(self._containment.supervise, "http", self._app.run)
             async with self._listener:
-                while True:
-                    await self._doors.turn()
-                    raw = await self._accept()
-                    if raw is None:
-                        continue
-                    connection = Connection(
-                        app,
-                        self._config,
-                        context,
-                        raw,
-                        self._tls,
-                        self._limits,
-                        self._reads,
-                        self._refused,
-                    )
-                    self._make_room(connection)
-                    self._connections[connection] = None
-                    nursery.start_soon(self._serve, connection)
+                await self._containment.supervise("http", self._accept_all, nursery)
+
+    async def _accept_all(self, nursery: trio.Nursery) -> None:
+        app, context = ASGIWrapper(self._app), WorkerContext(None)  # type: ignore[arg-type]
+        while True:
+            await self._doors.turn()
+            raw = await self._accept()
+            if raw is None:
+                continue
+            connection = Connection(
+                app,
+                self._config,
+                context,
+                raw,
+                self._tls,
+                self._limits,
+                self._reads,
+                self._refused,
+            )
+            self._make_room(connection)
+            self._connections[connection] = None
+            nursery.start_soon(self._serve, connection)
 
     async def _accept(self) -> trio.SocketStream | None:
         try:
@@ -119,10 +125,8 @@ class OperatorPort:
 
     async def _serve(self, connection: Connection) -> None:
         try:
-            await connection.run()
-        except Exception:  # A bug that one request meets must not end the node.
-            logger.exception("a bug in Ringfence: a connection to the operator's port broke")
-            self._refused("http_bug")
+            if not await self._containment.run("http", connection.run):
+                self._refused("http_bug")
         finally:
             self._connections.pop(connection, None)
 
@@ -153,7 +157,7 @@ async def open_port(
 ) -> OperatorPort:
     """Bind the port of a node, as `open_port_for` does."""
     return await open_port_for(
-        lambda pace: OperatorApp(node, pace), node.refused, address, keys, limits
+        lambda pace: OperatorApp(node, pace), node.refused, address, keys, node.containment, limits
     )
 
 
@@ -162,6 +166,7 @@ async def open_port_for(
     refused: Callable[[str], None],
     address: Address,
     keys: KeyDir | None,
+    containment: Containment,
     limits: Limits | None = None,
 ) -> OperatorPort:
     """Bind a port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`."""
@@ -180,7 +185,7 @@ async def open_port_for(
     tls = None
     if keys is not None and not ip_address(bound.partition("%")[0]).is_loopback:
         tls = _tls_of(keys)
-    return OperatorPort(make_app, refused, listener, tls, limits)
+    return OperatorPort(make_app, refused, listener, tls, containment, limits)
 
 
 def _tls_of(keys: KeyDir) -> ssl.SSLContext:

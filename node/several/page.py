@@ -12,6 +12,7 @@ from math import inf
 import trio
 
 from node.access import KeyDir
+from node.containment import Containment
 from node.http.app import OPEN_METRICS, AsgiScope, Receive, Send, read_body
 from node.http.pace import Pace
 from node.http.port import OperatorPort, open_port_for
@@ -33,7 +34,8 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> OperatorPort:
     """Bind the port. Raises `ConfigError`."""
-    return await open_port_for(partial(_Page, host), _log_refusal, address, keys)
+    containment = Containment(logger, trio.current_time)
+    return await open_port_for(partial(_Page, host), _log_refusal, address, keys, containment)
 
 
 def _log_refusal(cause: str) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringfence.client.batch import Batch, Done
+from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.wire import NO_ID, CheckId, Request
 
 __all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
@@ -29,6 +29,8 @@ class Ask:
     asked_at: float
     withdraw: Callable[["Ask"], None]
     """Removes the ask from those that have not left."""
+    on_rows: Callable[[list[int], Verdicts], None] | None = None
+    """Receives rows that are answered before others; without it the ask waits for all its rows."""
     id: CheckId | None = None
     """Identity of the first row, once it has left; the rows behind it follow in order."""
 

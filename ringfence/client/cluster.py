@@ -274,7 +274,10 @@ class Cluster:
             with anyio.move_on_after(_IDLE_PAUSE if self._is_current else _SEED_PAUSE):
                 await self._wake.wait()
             self._wake = anyio.Event()
-            await self._refresh()
+            try:
+                await self._refresh()
+            except Exception as error:  # noqa: BLE001 - checks go on by what is known.
+                self._transport.report(error)
             await anyio.sleep(_REFRESH_PAUSE)
 
     async def wait_joined(self, within: float) -> RingfenceError | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
@@ -14,9 +15,10 @@ from random import SystemRandom
 import anyio
 from trio.lowlevel import in_trio_run
 
-from ringfence.client.clock import Clock, SystemClock
+from ringfence.client.clock import Clock, SystemClock, loop_time
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.descriptors import checked_seconds
+from ringfence.client.internal_errors import InternalErrors
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
@@ -116,7 +118,8 @@ async def open_cluster(
         try:
             # trio's own shell saves a lone check what anyio's detours cost.
             shell = TrioUdp if in_trio_run() else AsyncioUdp
-            transport = shell(on_bug=_log_bug, client=tls)
+            errors = InternalErrors(logger, loop_time)
+            transport = shell(on_bug=partial(errors.failed, "the client"), client=tls)
             await tasks.start(transport.run)
             cluster = Cluster(
                 transport,
@@ -203,10 +206,6 @@ def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
         # Twice as long without any answer, and a member is lost: its standby must be asked in time.
         answer_timeout_least=min(links.answer_timeout_least, deadline / 5),
     )
-
-
-def _log_bug(error: BaseException) -> None:
-    logger.error("a bug in Ringfence; the connection it met was closed", exc_info=error)
 
 
 def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:

@@ -6,9 +6,9 @@ path of every `check`. When the batch departs is the link's affair.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from outcome import Outcome
 from trio.lowlevel import (
@@ -41,6 +41,8 @@ __all__ = ["Crowd", "new_crowd"]
 _LAST_CHARGED = Code.OVER_SOFT.value
 _SHED_LATE = Late(lambda done: done(SHED), is_shed=True)
 
+_Answers: TypeAlias = Sequence[Answered] | Mapping[int, Answered]
+"""Answers by row."""
 _Yielded = TypeVar("_Yielded")
 
 
@@ -51,6 +53,7 @@ class Crowd(ABC):
         "_answer",
         "_gone",
         "_late",
+        "_parts",
         "_verdicts",
         "asked",
         "asked_at",
@@ -77,6 +80,8 @@ class Crowd(ABC):
         """Those who joined so far wait no longer; whoever comes now should not join them."""
         self._verdicts: Verdicts | None = None
         self._answer: Verdicts | AccessDenied | Shed | None = None
+        self._parts: dict[int, Verdicts] = {}
+        """Rows that were answered before others."""
         self._gone: list[tuple[int, GiveBack]] = []
         """Rows that nobody waits for any more."""
         self._late: list[tuple[int, Done]] = []
@@ -94,8 +99,24 @@ class Crowd(ABC):
         When the wait is cancelled, what the row was charged, or will be, is given back.
         """
 
+    def resolve_rows(self, rows: list[int], verdicts: Verdicts) -> None:
+        """Wake the tasks of some rows, which are answered before others, or late."""
+        for place, at in enumerate(rows):
+            self._parts[at] = verdicts.slice(place, place + 1)
+        self._wake_some({at: self._parts[at].row(0) for at in rows})
+        gone, self._gone = self._gone, []
+        late, self._late = self._late, []
+        for at, give_back in gone:
+            self._leave(at, give_back)
+        for at, done in late:
+            if at in self._parts:
+                done(self._parts[at])
+            else:
+                self._late.append((at, done))
+        self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
+
     def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
-        """Wake every task with its answer; after None, pass a late answer on to its rows."""
+        """Wake every task that waits with its answer; after None, pass a late answer on."""
         self.is_answered = True
         if isinstance(answer, Verdicts):
             self._verdicts = answer
@@ -125,6 +146,9 @@ class Crowd(ABC):
         ]
 
     def _hear(self, at: int, done: Done) -> None:
+        if at in self._parts:
+            done(self._parts[at])
+            return
         if self._answer is None:
             self._late.append((at, done))  # After None an answer may come, too.
         if self.is_answered:  # It came before the late task could ask.
@@ -138,16 +162,23 @@ class Crowd(ABC):
     def _wake(self, answers: Sequence[Answered]) -> None:
         """Let the tasks that wait go on, each with its answer."""
 
+    @abstractmethod
+    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+        """Let those tasks that wait for some rows go on, each with its answer."""
+
     def _leave(self, at: int, give_back: GiveBack) -> None:
         """Nobody waits for this row any more."""
-        if self.is_answered:
+        if self.is_answered or at in self._parts:
             self._give_back(at, give_back)
         else:
             self._gone.append((at, give_back))
 
     def _give_back(self, at: int, give_back: GiveBack) -> None:
-        verdicts = self._verdicts
-        if verdicts is not None and verdicts.outcomes.codes[at] <= _LAST_CHARGED:
+        part, verdicts = self._parts.get(at), self._verdicts
+        if part is not None:
+            if part.outcomes.codes[0] <= _LAST_CHARGED:
+                give_back(self.batch.take([at]), [0], part, self.asked_at)
+        elif verdicts is not None and verdicts.outcomes.codes[at] <= _LAST_CHARGED:
             give_back(self.batch, [at], verdicts, self.asked_at)
 
     def _answer_at_once(self) -> Answered:
@@ -174,15 +205,21 @@ class _TrioCrowd(Crowd):
             return self._answer_at_once()
         at = len(self._tasks)
         self._tasks.append(current_task())
-        answers: Sequence[Answered] = await wait_task_rescheduled(
-            partial(self._stand_up, at, give_back)
-        )
+        answers: _Answers = await wait_task_rescheduled(partial(self._stand_up, at, give_back))
         return answers[at]
 
     def _wake(self, answers: Sequence[Answered]) -> None:
         tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
         told = _Told(answers)
         for task in tasks:
+            if task is not None:
+                reschedule(task, told)
+
+    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+        told = _Told(answers)
+        for at in answers:
+            task = self._tasks[at]
+            self._tasks[at] = None
             if task is not None:
                 reschedule(task, told)
 
@@ -193,21 +230,21 @@ class _TrioCrowd(Crowd):
         return Abort.SUCCEEDED
 
 
-class _Told(Outcome[Sequence[Answered]]):
+class _Told(Outcome[_Answers]):
     """What all tasks of a crowd wake with; trio's own `Value` serves but once."""
 
     __slots__ = ("_answers",)
 
-    def __init__(self, answers: Sequence[Answered]) -> None:
+    def __init__(self, answers: _Answers) -> None:
         self._answers = answers
 
-    def unwrap(self) -> Sequence[Answered]:
+    def unwrap(self) -> _Answers:
         return self._answers
 
-    def send(self, gen: Generator[_Yielded, Sequence[Answered], object]) -> _Yielded:
+    def send(self, gen: Generator[_Yielded, _Answers, object]) -> _Yielded:
         return gen.send(self._answers)
 
-    async def asend(self, agen: AsyncGenerator[_Yielded, Sequence[Answered]]) -> _Yielded:
+    async def asend(self, agen: AsyncGenerator[_Yielded, _Answers]) -> _Yielded:
         return await agen.asend(self._answers)
 
 
@@ -234,3 +271,8 @@ class _AsyncioCrowd(Crowd):
         for future, answer in zip(self._futures, answers, strict=False):
             if not future.done():  # The task may have been cancelled meanwhile, or told of Late.
                 future.set_result(answer)
+
+    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+        for at, answer in answers.items():
+            if not self._futures[at].done():
+                self._futures[at].set_result(answer)

@@ -105,7 +105,7 @@ class Link:
         self._settings = settings
         self._listener = listener
         self._random = random
-        self._flight = Flight(settings, view, hello.session)
+        self._flight = Flight(settings, view, hello.session, transport.report)
         self._impatience = Impatience(transport)
         self._state = _State.IDLE
         self._connection: Connection | None = None
@@ -363,7 +363,7 @@ class Link:
         self._lost = True
         self._flight.give_up_unsent()
         if not self._is_retired:
-            self._listener.on_reachable(self, False)
+            self._tell_reachable(False)
         self._close_if_answered()
 
     def _close_if_answered(self) -> None:
@@ -382,7 +382,7 @@ class Link:
         self._flight.send_again(self._connection.send)  # The member remembers what it has answered.
         self._send_waiting()
         self._lost = False
-        self._listener.on_reachable(self, True)
+        self._tell_reachable(True)
         self._listener.on_versions(self, welcome.view, welcome.rules)
         self._watch()
 
@@ -391,17 +391,26 @@ class Link:
             self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and said nothing")
 
     def _take_refusal(self, refused: Refused) -> None:
-        frame = self._flight.frames.pop(refused.seq, None)
+        frame = self._flight.frames.get(refused.seq)
         if frame is None:
             return
         error = self._error_of(refused.code, refused.reason)
         if frame.on_reply is None and isinstance(error, AccessDenied):
+            del self._flight.frames[refused.seq]
             self._flight.deny(frame, error)  # The next one may ask for something else.
         elif refused.code in _OVERLOADED:
+            del self._flight.frames[refused.seq]
             self._flight.give_up(frame, SHED)
         else:
             self.refusal = error
-            self._flight.give_up(frame)
+            self._flight.refuse(refused.seq)
+
+    def _tell_reachable(self, reachable: bool) -> None:
+        """Tell the listener; what that raises must not keep this link from coming back."""
+        try:
+            self._listener.on_reachable(self, reachable)
+        except Exception as error:  # noqa: BLE001
+            self._transport.report(error)
 
     def _drop(self, code: int, reason: str) -> None:
         """Close our side and try again later."""
@@ -441,7 +450,7 @@ class Link:
         self._flight.give_up_everything()
         if not self._lost:
             self._lost = True
-            self._listener.on_reachable(self, False)
+            self._tell_reachable(False)
 
     def _again(self) -> None:
         self._retry = None

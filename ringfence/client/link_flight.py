@@ -6,15 +6,18 @@ long. The connection that frames leave on, and what silence says of the member, 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from ringfence.client.asks import MOST_ROWS, Ask, request_of, take_together
 from ringfence.client.batch import SHED, Batch, Shed, Verdicts
 from ringfence.client.batch import Done as OnDone
 from ringfence.client.crowd import Crowd, new_crowd
+from ringfence.client.internal_errors import OnError
+from ringfence.client.link_parts import Parts
 from ringfence.client.link_settings import LinkSettings
 from ringfence.client.round_trips import RoundTrips
 from ringfence.errors import AccessDenied, LocalProtocolError, RemoteProtocolError
@@ -66,6 +69,7 @@ REPLIES = (
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 """Told of a batch, what became of it, and when it was asked."""
 
+_T = TypeVar("_T")
 _Send: TypeAlias = Callable[[bytes], None]
 _NEAR = 0.75
 """An answer that takes this part of the deadline says that too many checks wait."""
@@ -87,6 +91,8 @@ class Frame:
     which time is answered."""
     is_doubted: bool = False
     """Whether it waits on although the member was silent for a whole time-out."""
+    parts: Parts | None = None
+    """The rows that were answered before others; None as long as there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +106,13 @@ class _Call:
 class Flight:
     """Asks and calls to one member. Each is told once: an answer, or that there is none."""
 
-    def __init__(self, settings: LinkSettings, view: Callable[[], int], session: int) -> None:
-        """`session` is the sender's, under which the receiver deduplicates its requests."""
+    def __init__(
+        self, settings: LinkSettings, view: Callable[[], int], session: int, report: OnError
+    ) -> None:
+        """`session` is the sender's, under which the receiver deduplicates its requests.
+
+        `report` receives what callers' callbacks raise; it keeps no other caller waiting.
+        """
         self.frames: dict[int, Frame] = {}
         """Frames without an answer, by number, in the order in which they left."""
         self._given_up: dict[int, Frame] = {}
@@ -111,6 +122,7 @@ class Flight:
         self._settings = settings
         self._session = session
         self._view = view
+        self._report = report
         self._outbox: deque[Ask] = deque()
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
@@ -164,7 +176,9 @@ class Flight:
             return None
         self._waiting_keys += room  # As if all of it were taken, until it closes.
         self.crowd = crowd = new_crowd(now, room)
-        crowd.asked = Ask(crowd.batch, 0, False, crowd.resolve, now, self._withdraw)
+        crowd.asked = Ask(
+            crowd.batch, 0, False, crowd.resolve, now, self._withdraw, crowd.resolve_rows
+        )
         self._outbox.append(crowd.asked)
         return crowd
 
@@ -222,7 +236,10 @@ class Flight:
             payload = encode(call.make(seq))
         except LocalProtocolError as error:
             logger.error("a question cannot be sent: %s", error)
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
+        except Exception as error:  # noqa: BLE001 - the caller's, who waits for a reply.
+            self._report(error)
+            self._tell(call.on_reply, None)
         else:
             self._send(seq, Frame(payload, call.asked_at, call.due, on_reply=call.on_reply), send)
 
@@ -315,6 +332,9 @@ class Flight:
         frame = self.frames.pop(answer.seq, None)
         if frame is None:
             return False
+        if answer.rows is not None or frame.parts is not None:
+            self._answer_rows(frame, answer, learn)
+            return True
         rows = sum([len(ask.batch) for ask in frame.asks])
         if len(answer.outcomes) != rows or not rows:
             self.give_up(frame)
@@ -326,22 +346,55 @@ class Flight:
             stop = start + len(ask.batch)
             part = verdicts if len(frame.asks) == 1 else verdicts.slice(start, stop)
             if learn is not None:
-                learn(ask.batch, part, ask.asked_at)
-            ask.done(part)
+                self._tell(partial(learn, ask.batch, part), ask.asked_at)
+            self._tell(ask.done, part)
             start = stop
         return True
 
+    def _answer_rows(self, frame: Frame, answer: Answer, learn: Learn | None) -> None:
+        """Tell those who asked for the rows that an answer is about; the frame waits for the rest.
+
+        Raises `RemoteProtocolError` when it is no answer to what was asked.
+        """
+        rows = _rows_of(frame, answer)
+        if rows is None:
+            self.give_up(frame)
+            raise RemoteProtocolError(f"an answer to {len(answer.outcomes)} rows not asked for")
+        if frame.parts is None:
+            frame.parts = Parts(frame.asks)
+        new = frame.parts.take(rows, Verdicts(answer.outcomes, answer.sources))
+        if not frame.parts.is_whole:
+            self.frames[answer.seq] = frame
+        for each in new:
+            ask, whole = each.ask, frame.parts.whole(each.ask)
+            if whole is not None:
+                self._waiting_keys -= len(ask.batch)
+            if ask.on_rows is not None:
+                if learn is not None:
+                    taken = ask.batch.take(each.rows)
+                    self._tell(partial(learn, taken, each.verdicts), ask.asked_at)
+                self._tell(partial(ask.on_rows, each.rows), each.verdicts)
+            elif whole is not None:
+                if learn is not None:
+                    self._tell(partial(learn, ask.batch, whole), ask.asked_at)
+                self._tell(ask.done, whole)
+
     def answer_late(self, answer: Answer) -> None:
         """Pass on an answer that came after its frame was given up: its checks may be charged."""
-        frame = self._given_up.pop(answer.seq, None)
-        if frame is None or sum([len(ask.batch) for ask in frame.asks]) != len(answer.outcomes):
+        frame = self._given_up.get(answer.seq)
+        rows = None if frame is None else _rows_of(frame, answer)
+        if frame is None or rows is None:
             return
-        verdicts = Verdicts(answer.outcomes, answer.sources)
-        start = 0
-        for ask in frame.asks:
-            stop = start + len(ask.batch)
-            ask.done(verdicts.slice(start, stop))
-            start = stop
+        if frame.parts is None:
+            frame.parts = Parts(frame.asks)
+        for each in frame.parts.take(rows, Verdicts(answer.outcomes, answer.sources)):
+            whole = frame.parts.whole(each.ask)
+            if each.ask.on_rows is not None:
+                self._tell(partial(each.ask.on_rows, each.rows), each.verdicts)
+            elif whole is not None:
+                self._tell(each.ask.done, whole)
+        if frame.parts.is_whole:
+            del self._given_up[answer.seq]
 
     def reply(self, reply: Reply) -> bool:
         """Tell who called; whether anybody had.
@@ -355,14 +408,16 @@ class Flight:
             self.give_up(frame)
             raise RemoteProtocolError(f"a request was answered by a {type(reply).__name__}")
         if frame.on_reply is not None:
-            frame.on_reply(reply)
+            self._tell(frame.on_reply, reply)
         return True
 
     def deny(self, frame: Frame, error: AccessDenied) -> None:
         """Tell those who asked that they may not."""
-        for ask in frame.asks:
+        parts = frame.parts
+        asks = frame.asks if parts is None else [each.ask for each in parts.unfinished()]
+        for ask in asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(error)
+            self._tell(ask.done, error)
 
     # -- giving up -----------------------------------------------------------------------------
 
@@ -388,7 +443,7 @@ class Flight:
         if late:
             self._calls = deque(call for call in self._calls if call.due > now)
         for call in late:
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
         timeout, silent = self.answer_timeout, list[Frame]()
         is_busy = heard_at > now - timeout
         for frame in self.frames.values():
@@ -408,12 +463,22 @@ class Flight:
         frames = [self.frames.pop(seq) for seq in overdue]
         for seq, frame in zip(overdue, frames, strict=True):
             self.give_up(frame, SHED if is_busy and not is_last else None)
-            self._given_up[seq] = frame
-            if len(self._given_up) > self._settings.max_frames:
-                del self._given_up[next(iter(self._given_up))]
+            self._expect_late(seq, frame)
         if any(frame.asks for frame in frames):
             self.round_trips.expire()
         return [] if is_busy else [*silent, *frames]
+
+    def refuse(self, seq: int) -> None:
+        """Give up a frame that the member refused; rows that it waits for may be answered yet."""
+        frame = self.frames.pop(seq)
+        self.give_up(frame)
+        if frame.parts is not None:
+            self._expect_late(seq, frame)
+
+    def _expect_late(self, seq: int, frame: Frame) -> None:
+        self._given_up[seq] = frame
+        if len(self._given_up) > self._settings.max_frames:
+            del self._given_up[next(iter(self._given_up))]
 
     def give_up_unsent(self) -> None:
         """Give up what has not left."""
@@ -421,7 +486,7 @@ class Flight:
         calls, self._calls = self._calls, deque()
         self._give_up_asks(outbox)
         for call in calls:
-            call.on_reply(None)
+            self._tell(call.on_reply, None)
 
     def give_up_everything(self) -> None:
         """Give up all that waits, in flight or not."""
@@ -432,15 +497,33 @@ class Flight:
 
     def give_up(self, frame: Frame, answer: Shed | None = None) -> None:
         """Tell those who wait for a frame, no longer in flight, that there is no answer."""
-        self._give_up_asks(frame.asks, answer)
+        if frame.parts is None:
+            self._give_up_asks(frame.asks, answer)
+        else:
+            self._give_up_asks([each.ask for each in frame.parts.unfinished()], answer)
         if frame.on_reply is not None:
-            frame.on_reply(None)
+            self._tell(frame.on_reply, None)
 
     def _give_up_asks(self, asks: Iterable[Ask], answer: Shed | None = None) -> None:
         self._close_crowd()  # It may be among them, and nobody may join it then.
         for ask in asks:
             self._waiting_keys -= len(ask.batch)
-            ask.done(answer)
+            self._tell(ask.done, answer)
+
+    def _tell(self, tell: Callable[[_T], object], answer: _T) -> None:
+        """Tell one caller; what its callback raises must keep no other caller waiting."""
+        try:
+            tell(answer)
+        except Exception as error:  # noqa: BLE001
+            self._report(error)
 
     def _due(self, ask: Ask) -> float:
         return ask.asked_at + self._settings.answer_timeout
+
+
+def _rows_of(frame: Frame, answer: Answer) -> Sequence[int] | None:
+    """Name the rows of a frame that an answer is about; None when they do not fit each other."""
+    count = sum([len(ask.batch) for ask in frame.asks])
+    rows = range(count) if answer.rows is None else answer.rows
+    fits = count and len(answer.outcomes) == len(rows) and rows[-1] < count
+    return rows if fits else None

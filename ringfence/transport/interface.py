@@ -134,6 +134,9 @@ class Transport(Protocol):
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """Make `call` at `when` on the clock of `now`; then flush."""
 
+    def report(self, error: Exception) -> None:
+        """Report an internal error that a user of this transport has contained."""
+
 
 def check_sealed(datagram: bytes) -> None:
     """Raise `LocalProtocolError` for what `Transport.send_sealed` must not send."""

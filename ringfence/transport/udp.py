@@ -219,6 +219,10 @@ class Udp(ABC):
         self._wait_no_longer_than(when)
         return timer
 
+    def report(self, error: Exception) -> None:
+        """See `Transport`."""
+        self._on_bug(error)
+
     def _read(self) -> None:
         """Take what came, send what follows from it."""
         self._drain()

@@ -28,8 +28,6 @@ class AsyncioUdp(Udp):
 
     _loop: asyncio.AbstractEventLoop | None = None
     """While it runs."""
-    _failed: "asyncio.Future[None] | None" = None
-    """Ends `run` by the error that a call of the loop met."""
     _names: set[asyncio.Task[None]]
     """Tasks that look names up."""
     _timer: asyncio.TimerHandle | None = None
@@ -44,14 +42,14 @@ class AsyncioUdp(Udp):
         """
         loop = asyncio.get_running_loop()
         sock = self._open(await self._bind_rows(loop))
-        self._loop, self._failed, self._names = loop, loop.create_future(), set()
+        self._loop, self._names = loop, set()
         watched = _watched(loop, sock)
         loop.add_reader(watched, self._guard, self._read)
         try:
             if self._soon:
                 self._wake_flusher()
             task_status.started(self.address)
-            await self._failed
+            await loop.create_future()  # Until cancelled.
         finally:
             loop.remove_reader(watched)
             if watched is not sock:
@@ -78,14 +76,9 @@ class AsyncioUdp(Udp):
             ) from error
 
     def _guard(self, call: Callable[[], None]) -> None:
-        """Make a call of the loop; an error ends `run` instead of being told to the loop."""
-        if self._loop is None or self._failed is None:
-            return
-        try:
-            call()
-        except Exception as error:  # noqa: BLE001 - raised by `run`
-            if not self._failed.done():
-                self._failed.set_exception(error)
+        """Make a call of the loop, while this runs; an error in it ends nothing else."""
+        if self._loop is not None:
+            self._make(call)
 
     def _wake_flusher(self) -> None:
         if self._loop is not None and not self._is_called_soon:

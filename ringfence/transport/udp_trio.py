@@ -6,6 +6,7 @@ Decides who waits for what: one task reads, one watches the clock, one makes the
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from math import inf
 
 import trio
@@ -44,7 +45,7 @@ class TrioUdp(Udp):
                 while True:
                     # Without a deadline of its own: each would cost as much as a packet.
                     await wait_readable(sock)
-                    self._read()
+                    self._make(self._read)
         finally:
             self._nursery = None
             self._close()
@@ -69,7 +70,7 @@ class TrioUdp(Udp):
             waker.wake()
         while True:
             await waker.wait()
-            self._run_soon()
+            self._make(self._run_soon)
 
     async def _watch_clock(self) -> None:
         """Do what is due. Sleeps until what was the first deadline once: it is mostly put off."""
@@ -78,7 +79,7 @@ class TrioUdp(Udp):
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
                 self._sleeping = scope
                 await trio.sleep_forever()
-            self._tick()
+            self._make(self._tick)
 
     def _wake_flusher(self) -> None:
         if self._asked is not None:
@@ -99,7 +100,7 @@ class TrioUdp(Udp):
             rows = list(await _getaddrinfo(address, 0))
         except (OSError, UnicodeError):
             rows = []
-        then(rows)
+        self._make(partial(then, rows))
 
 
 async def _getaddrinfo(address: Address, flags: int) -> list[AddressInfo]:

@@ -211,7 +211,7 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """The outcomes of the request with the same `seq`, in its order.
+    """The outcomes of the request with the same `seq`, or of some of its rows, in its order.
 
     Not frozen, for the reason that `Request` is not. Nobody changes one.
     """
@@ -222,6 +222,9 @@ class Answer:
     outcomes: Outcomes
     sources: list[int]
     """Per key, a `Source`."""
+    rows: list[int] | None = None
+    """Rows of the request that this answers, in rising order; None for all. The other rows wait for
+    another member or for a shard, and further answers follow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ Decides their layout and what makes their columns fit each other. Both direction
 `BadMessage`; `codec` knows whose fault that is.
 """
 
+from operator import lt
+
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
 from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
@@ -33,7 +35,7 @@ __all__ = [
 REQUEST = 4
 ANSWER = 5
 REQUEST_FIELDS = 15
-ANSWER_FIELDS = 13
+ANSWER_FIELDS = 14
 
 _ID_COLUMNS = 3
 _ONLY_BYTES = {bytes}
@@ -114,15 +116,29 @@ def write_answer(message: Answer) -> list[object]:
         write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
         write_integers(outcomes.leases, count, "Answer.leases"),
         write_integers(message.sources, count, "Answer.sources", _LAST_SOURCE),
+        None if message.rows is None else _write_rows(message.rows, count),
     ]
 
 
 def read_answer(fields: list[object]) -> Answer:
     """Take an answer out of its `ANSWER_FIELDS` fields."""
-    _, seq, view, rules, rows, codes, limits, remaining, retry, reset, delay, leases, sources = (
-        fields
-    )
-    count = integer(rows, "Answer.count", 1, MAX_KEYS)
+    (
+        _,
+        seq,
+        view,
+        rules,
+        size,
+        codes,
+        limits,
+        remaining,
+        retry,
+        reset,
+        delay,
+        leases,
+        sources,
+        rows,
+    ) = fields
+    count = integer(size, "Answer.count", 1, MAX_KEYS)
     return Answer(
         integer(seq, "Answer.seq", 1),
         integer(view, "Answer.view"),
@@ -137,7 +153,25 @@ def read_answer(fields: list[object]) -> Answer:
             read_integers(leases, count, "Answer.leases"),
         ),
         read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
+        None if rows is None else _read_rows(rows, count),
     )
+
+
+def _write_rows(rows: list[int], count: int) -> int | bytes:
+    wire = write_integers(rows, count, "Answer.rows", MAX_KEYS - 1)
+    _check_rows(rows)
+    return wire
+
+
+def _read_rows(wire: object, count: int) -> list[int]:
+    rows = read_integers(wire, count, "Answer.rows", MAX_KEYS - 1)
+    _check_rows(rows)
+    return rows
+
+
+def _check_rows(rows: list[int]) -> None:
+    if not all(map(lt, rows, rows[1:])):
+        raise bad_field("Answer.rows", "in rising order, each once")
 
 
 def _read_keys(wire: object) -> list[bytes]:

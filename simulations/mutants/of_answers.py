@@ -14,7 +14,7 @@ ANSWERS = (
     Mutant(
         "repeats-unanswered",
         "a request that comes again is not counted, and not answered either",
-        (Edit("node.session:Session._ask", "if answer is not None:", "if False:"),),
+        (Edit("node.session:Session._ask", "for answer in answers:", "for answer in ():"),),
         ("resets",),
     ),
     Mutant(

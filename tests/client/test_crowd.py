@@ -203,3 +203,70 @@ def test_what_is_answered_is_not_late(backend):
         assert told[b"a"][0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_caller_whose_row_is_answered_first_does_not_wait_for_the_others(backend):
+    async def run():
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, given_back)
+            crowd.resolve_rows([0, 2], verdicts(Code.ALLOWED, Code.DENIED))
+            await anyio.wait_all_tasks_blocked()
+            assert {key: row[0] for key, row in told.items()} == {b"a": 0, b"c": 2}
+            assert not crowd.is_answered
+            crowd.resolve_rows([1], verdicts(Code.OVER_SOFT))
+        assert told[b"b"][0] == Code.OVER_SOFT
+        assert crowd.is_answered
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_only_callers_without_a_row_are_told_that_there_is_none(backend):
+    async def run():
+        crowd = new_crowd(0.0, 100)
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
+            crowd.resolve_rows([1], verdicts(Code.ALLOWED))
+            crowd.resolve(None)
+        assert told[b"a"] is None
+        assert told[b"b"][0] == Code.ALLOWED
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_what_cancelled_callers_were_charged_row_by_row_is_given_back(backend):
+    async def run():
+        crowd, given_back = new_crowd(0.0, 100), GivenBack()
+        async with anyio.create_task_group() as others:
+            stays = await waiting(crowd, [b"a"], others, given_back)
+            async with anyio.create_task_group() as tasks:
+                await waiting(crowd, [b"b", b"c"], tasks, given_back)
+                tasks.cancel_scope.cancel()
+            crowd.resolve_rows([1], verdicts(Code.ALLOWED))
+            assert given_back.keys == [b"b"]
+            crowd.resolve_rows([0, 2], verdicts(Code.ALLOWED, Code.DENIED))
+        assert given_back.keys == [b"b"]
+        assert stays[b"a"][0] == Code.ALLOWED
+
+    anyio.run(run, backend=backend)
+
+
+@BACKENDS
+def test_a_late_caller_hears_its_row_whenever_it_comes(backend):
+    async def run():
+        crowd, heard = new_crowd(0.0, 100), []
+        async with anyio.create_task_group() as tasks:
+            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, GivenBack())
+            crowd.be_late()
+        told[b"a"].when_answered(heard.append)
+        crowd.resolve_rows([0, 1], verdicts(Code.DENIED, Code.ALLOWED))
+        told[b"b"].when_answered(heard.append)
+        assert [each.outcomes.codes for each in heard] == [[Code.DENIED], [Code.ALLOWED]]
+        crowd.resolve(None)
+        told[b"c"].when_answered(heard.append)
+        assert heard[2:] == [None]
+
+    anyio.run(run, backend=backend)

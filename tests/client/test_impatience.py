@@ -11,6 +11,9 @@ class Quiet(Crowd):
     def _wake(self, answers):
         pass
 
+    def _wake_some(self, answers):
+        raise NotImplementedError
+
 
 class Clock:
     """Time, and the calls planned on it."""

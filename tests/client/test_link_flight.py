@@ -26,11 +26,17 @@ VIEW = 11
 SESSION = 77
 
 
+def raise_(error):
+    raise error
+
+
 class Sky:
     """A flight, and the bytes that it sent."""
 
     def __init__(self, **limits):
-        self.flight = Flight(LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW, SESSION)
+        self.flight = Flight(
+            LinkSettings(answer_timeout=PATIENCE, **limits), lambda: VIEW, SESSION, raise_
+        )
         self.sent = []
 
     def ask(self, *names, now=0.0):
@@ -413,3 +419,123 @@ def _room_of(flight):
         middle = (least + most + 1) // 2
         least, most = (middle, most) if flight.has_room(middle) else (least, middle - 1)
     return least
+
+
+# Rows that are answered before others
+
+
+def part_of(seq, *rows):
+    columns = [[0] * len(rows) for _ in range(7)]
+    columns[2] = list(rows)  # What remains tells which row it is.
+    return Answer(seq, VIEW, 1, Outcomes(*columns), [0] * len(rows), list(rows))
+
+
+def remaining(told):
+    return [verdicts.outcomes.remaining for verdicts in told]
+
+
+def test_an_ask_is_told_as_soon_as_all_its_rows_are_there():
+    sky = Sky()
+    first, second = sky.ask("a", "b"), sky.ask("c", "d", "e")
+    sky.depart()
+
+    assert sky.flight.answer(part_of(1, 0, 1, 3))
+    assert remaining(first) == [[0, 1]]
+    assert second == []
+    assert not sky.flight.is_empty
+    assert sky.flight.answer(part_of(1, 4))
+    assert second == []
+    assert sky.flight.answer(part_of(1, 2))
+
+    assert remaining(second) == [[2, 3, 4]]
+    assert sky.flight.is_empty
+    assert sky.flight.has_room(LinkSettings().max_waiting)
+    assert not sky.flight.answer(part_of(1, 2))
+
+
+def test_rows_that_come_again_on_another_connection_are_told_once():
+    sky = Sky()
+    first, second = sky.ask("a"), sky.ask("b", "c")
+    sky.depart()
+    sky.flight.answer(part_of(1, 0, 1))
+
+    sky.flight.send_again(sky.sent.append)
+    sky.flight.answer(part_of(1, 0, 1))
+    sky.flight.answer(part_of(1, 2))
+
+    assert remaining(first) == [[0]]
+    assert remaining(second) == [[1, 2]]
+
+
+def test_an_answer_to_all_rows_completes_what_came_before():
+    sky = Sky()
+    first, second = sky.ask("a"), sky.ask("b")
+    sky.depart()
+    sky.flight.answer(part_of(1, 0))
+    sky.flight.answer(answer_to(1, 2))
+
+    assert (len(first), len(second)) == (1, 1)
+    assert sky.flight.is_empty
+
+
+def test_rows_that_were_not_asked_for_are_a_breach():
+    sky = Sky()
+    asked = sky.ask("a", "b")
+    sky.depart()
+
+    with pytest.raises(RemoteProtocolError, match="not asked for"):
+        sky.flight.answer(part_of(1, 1, 2))
+    assert asked == [None]
+    assert sky.flight.has_room(LinkSettings().max_waiting)
+
+
+def test_only_asks_that_miss_rows_are_given_up_and_what_came_for_them_is_given_back():
+    sky = Sky()
+    whole, part, nothing = sky.ask("a"), sky.ask("b", "c"), sky.ask("d")
+    sky.depart()
+    sky.flight.answer(part_of(1, 0, 1))
+
+    sky.flight.give_up_late(2.0, -1.0)
+
+    assert remaining(whole) == [[0]]
+    assert part == nothing == [None]
+    assert sky.flight.has_room(LinkSettings().max_waiting)
+    ((stranded, _),) = sky.flight.stranded(2.0)
+    assert stranded.keys == [b"       b"]
+    assert sky.flight.stranded(2.0) == []
+    late = [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 0, 1, 2), 2.25)]
+    assert late == [[b"       c"]], "a and b have come before"
+    late = [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 3), 2.25)]
+    assert late == [[b"       d"]]
+    assert sky.flight.too_late(part_of(1, 3), 2.25) == []
+
+
+def test_a_refusal_after_some_rows_gives_up_the_others():
+    sky = Sky()
+    first, second = sky.ask("a"), sky.ask("b")
+    sky.depart()
+    sky.flight.answer(part_of(1, 0))
+    sky.flight.refuse(1)
+
+    assert remaining(first) == [[0]]
+    assert second == [None]
+    assert [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 1), 1.0)] == [[b"       b"]]
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_whatever_the_parts_each_ask_gets_its_rows_once(sizes, random):
+    sky = Sky()
+    told = [sky.ask(*("abcd"[:size])) for size in sizes]
+    sky.depart()
+    rows = list(range(sum(sizes)))
+    random.shuffle(rows)
+    while rows:
+        cut = random.randint(1, len(rows))
+        some, rows = sorted(rows[:cut]), rows[cut:]
+        assert sky.flight.answer(part_of(1, *some))
+
+    numbers = iter(range(sum(sizes)))
+    assert [remaining(each) for each in told] == [
+        [[next(numbers) for _ in range(size)]] for size in sizes
+    ]
+    assert sky.flight.is_empty

@@ -1,9 +1,10 @@
 """Several nodes and real embedded clients on a network in memory, on virtual time, for tests."""
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from random import Random
 
@@ -11,6 +12,7 @@ import trio
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.access import Access
+from node.containment import Containment
 from node.node import Node
 from node.settings import NodeSettings
 from ringfence.client.cluster import Cluster, ClusterSettings
@@ -23,6 +25,15 @@ from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Hello, Role
 
+logger = logging.getLogger("ringfence.node")
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+CONTAINMENT = Containment(logger, lambda: 0.0, raise_)
+"""For parts without a node: no internal error is contained."""
 NAMES = ("a", "b", "c")
 RULES = """
 domain: api
@@ -112,9 +123,12 @@ class World:
             rules or self.rules,
             clock=self.clock,
             random=Random(name),
+            containment=Containment(logger, trio.current_time, self.bugs.append),
         )
         transport = self.network.transport(
-            address_of(name), on_bug=self.bugs.append, accept=node.accept
+            address_of(name),
+            on_bug=partial(node.containment.failed, "transport"),
+            accept=node.accept,
         )
         others = [address_of(other) for other in self.nodes]
 

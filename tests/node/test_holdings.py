@@ -18,6 +18,7 @@ from ringfence.client.link import Link
 from ringfence.client.local import decide_by
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.wire import Copy, Hold, Op, Pull, Pulled
+from tests.node.cluster import CONTAINMENT
 
 DAY = 86_400_000_000_000
 RULE = 7
@@ -428,6 +429,7 @@ def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() ->
         Counters(),
         lambda name: cast(Link, Way()) if name == standby.name else None,
         lambda: NOW,
+        CONTAINMENT,
     )
     streaming.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
     streaming.flush()
@@ -534,7 +536,7 @@ async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_c
         await trio.lowlevel.checkpoint()
 
     handoff = Handoff(
-        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW
+        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW, CONTAINMENT
     )
     ring = Ring.of([Member(standby.name), Member(host.name)])
     handoff.follow(Ring.of(()), ring, ring)

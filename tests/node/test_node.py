@@ -520,6 +520,7 @@ async def test_checks_of_living_owners_are_not_held_up_by_a_silent_one(
         assert took["theirs"] > 0.2
 
 
+@pytest.mark.internal_errors
 async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_another_request(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -537,6 +538,9 @@ async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_anot
         assert (await limiter.check("api", theirs)).source is Source.OWNER
         assert w.count("a", "refused_internal") == 1
         assert "the router is broken" in caplog.text
+        assert w.count("a", "internal_errors_forwarding") == 1
+        assert [str(bug) for bug in w.bugs] == ["the router is broken"]
+        w.bugs.clear()
 
 
 # Leaving

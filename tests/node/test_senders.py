@@ -11,10 +11,10 @@ def test_what_was_asked_is_known_by_its_number_and_answered_the_same() -> None:
 
     sender.remember(7, None)
     assert sender.has_asked(7)
-    assert sender.answer_to(7) is None
+    assert sender.answers_to(7) == ()
     sender.remember(7, b"yes")
 
-    assert sender.answer_to(7) == b"yes"
+    assert sender.answers_to(7) == (b"yes",)
     assert not sender.has_asked(8)
 
 

@@ -37,7 +37,7 @@ from ringfence.wire import (
     decode,
     encode,
 )
-from tests.node.cluster import World, ring_of, world
+from tests.node.cluster import CONTAINMENT, World, ring_of, world
 
 DAY = 86_400_000_000_000
 NOW = 1_800_000_000 * 1_000_000_000
@@ -112,6 +112,7 @@ class Peer:
             lambda to: None if peers is None else cast(Link, Way(peers, name, to)),
             reached,
             lambda: NOW,
+            CONTAINMENT,
         )
 
     def fill(self, *keys: bytes, hits: int = HITS) -> None:
@@ -497,6 +498,7 @@ def replicating(owner: Peer) -> tuple[Streaming, Standby]:
         Counters(),
         lambda name: cast(Link, standby),
         lambda: NOW,
+        CONTAINMENT,
     )
     streaming.follow(ring(), ring(A, B))
     return streaming, standby

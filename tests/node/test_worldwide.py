@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from gossip import Record, Status, pack_records
+from hashring import Member, NodeId, View
 from ringfence.client.limiter import Limiter
 from ringfence.rules.reach import reach_of
 from ringfence.wire import Cells, Done, Exchange, Refused, Source
@@ -227,6 +228,52 @@ async def test_a_split_limit_holds_while_the_data_centers_are_apart(
         await trio.sleep(30)  # until each holds the other for dead
 
         assert sum(await both(here, there, "split", 100, 4.0)) == 601
+
+
+async def test_asking_a_used_up_split_key_while_another_data_center_starts_ends_no_node(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("e1", rules=RULES) as w:
+        await w.stop("e1")
+        for name in ("e1", "e2"):
+            await w.start(name, datacenter="eu")
+        await w.settle()
+        async with w.client("e1", "e2", denials=0) as limiter:
+            await limiter.check_many("api", [{"split": "x"}] * 601)
+            w.network.set_delay(address_of("e1"), address_of("u1"), RTT / 2)
+            w.network.set_delay(address_of("e2"), address_of("u1"), RTT / 2)
+            sources: set[Source] = set()
+            was_joining = False
+
+            async def ask() -> None:
+                nonlocal was_joining
+                while "us" not in w.nodes["e1"].rings():
+                    states = {row.name: row.state for row in w.nodes["e1"].members(1).members}
+                    was_joining = was_joining or states.get("u1") == "joining"
+                    decision = await limiter.check("api", {"split": "x"})
+                    sources.add(decision.source)
+                    await trio.sleep(0.002)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await w.start("u1", datacenter="us")
+
+            assert was_joining
+            assert sources == {Source.OWNER}
+
+
+async def test_the_rings_of_other_data_centers_are_those_that_have_members(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("e1", rules=RULES) as w:
+        worldwide = w.nodes["e1"].worldwide
+        here = Member(NodeId("e1"), "dc1")
+        there = Member(NodeId("u1"), "us")
+        worldwide.set_view(View.of([here]), View.of([here, there]))
+        assert worldwide.other_rings() == {}
+
+        worldwide.set_view(View.of([here, there]), View.of([here]))
+        assert worldwide.other_rings() == {"us": View.of([there]).ring("us")}
 
 
 async def test_a_limit_with_a_home_is_decided_there(autojump_clock: MockClock) -> None:

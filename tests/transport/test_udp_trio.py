@@ -221,6 +221,33 @@ async def test_call_at_keeps_its_order_and_a_cancelled_call_is_not_made() -> Non
     assert made == ["first", "second"]
 
 
+@pytest.mark.parametrize("step", ["_read", "_run_soon", "_tick"])
+async def test_a_bug_in_the_transport_itself_is_reported_and_stops_nothing(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bugs: list[Exception] = []
+    client = TrioUdp(("127.0.0.1", 0), on_bug=bugs.append)
+    works, done = getattr(client, step), trio.Event()
+
+    def break_once() -> None:
+        monkeypatch.setattr(client, step, works)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(client, step, break_once)
+    async with running(client):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"junk", client.address)
+        client.call_at(client.now() + 0.01, partial(client.call_soon, done.set))
+        client.call_soon(partial(client.call_at, client.now() + 0.02, partial(str, 1)))
+        with trio.fail_after(5):
+            while not (done.is_set() and bugs):
+                await trio.sleep(0.01)
+                client.call_soon(done.set)
+                client.call_at(client.now(), partial(str, 1))
+
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+
+
 async def test_a_bug_in_a_planned_call_is_reported_and_stops_nothing() -> None:
     bugs: list[Exception] = []
     client = TrioUdp(on_bug=bugs.append)

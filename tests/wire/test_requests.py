@@ -82,7 +82,9 @@ def answers(draw: st.DrawFn) -> Answer:
     kinds = (u64, u64, durations, durations, durations, u64)
     rows = Outcomes(codes, *(draw(column(count, kind)) for kind in kinds))
     sources = draw(column(count, st.sampled_from(Source).map(int)))
-    return Answer(draw(seqs), draw(u64), draw(u64), rows, sources)
+    some = st.lists(st.integers(0, MAX_KEYS - 1), min_size=count, max_size=count, unique=True)
+    part = draw(st.none() | some.map(sorted))
+    return Answer(draw(seqs), draw(u64), draw(u64), rows, sources, part)
 
 
 @given(message=requests())
@@ -207,6 +209,10 @@ def test_an_index_past_the_limits_is_refused():
         (10, 0.5, "Answer.delay_ns"),
         (11, {}, "Answer.leases"),
         (12, 8, "Answer.sources"),
+        (13, 5, "Answer.rows"),
+        (13, b"\0\2\1", "Answer.rows"),
+        (13, b"\0\1", "Answer.rows"),
+        (13, b"\0\0\0\1\xff\xff", "Answer.rows"),
     ],
 )
 def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, field):
@@ -244,7 +250,9 @@ def test_nobody_can_write_a_request_that_would_be_refused(changes):
         write_request(replace(request(3), **changes))
 
 
-@pytest.mark.parametrize("changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 8, 0]}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 8, 0]}, {"rows": [0, 2, 1]}], ids=str
+)
 def test_nobody_can_write_an_answer_that_would_be_refused(changes):
     with pytest.raises(BadMessage, match="Answer"):
         write_answer(replace(answer(3), **changes))

@@ -393,6 +393,7 @@ async def test_a_websocket_is_closed(autojump_clock: MockClock) -> None:
     assert sent == [{"type": "websocket.close"}]
 
 
+@pytest.mark.internal_errors
 async def test_a_bug_is_answered_and_the_next_request_served(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,5 +402,10 @@ async def test_a_bug_is_answered_and_the_next_request_served(
         monkeypatch.setattr(made.nodes["a"], "peers", lambda seq: 1 / 0)
         broken = await ask(app, "/v1/members")
         served = await ask(app, "/healthz")
+        metrics = await ask(app, "/metrics")
 
+        assert 'ringfence_internal_errors_total{place="http"} 1.0' in metrics.body.decode()
+        assert [type(bug) for bug in made.bugs] == [ZeroDivisionError]
+        assert made.count("a", "internal_errors_http") == 1
+        made.bugs.clear()
     assert (broken.status, served.status) == (500, 200)
