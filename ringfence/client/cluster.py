@@ -164,6 +164,11 @@ class Cluster:
         return self._rows
 
     @property
+    def routes(self) -> Routes | None:
+        """Who decides which key; None until the members are known."""
+        return self._router.routes
+
+    @property
     def view(self) -> int:
         """Hash of the members as last heard; 0 before."""
         return self._view

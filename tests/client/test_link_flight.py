@@ -489,7 +489,7 @@ def test_rows_that_were_not_asked_for_are_a_breach():
     assert sky.flight.has_room(LinkSettings().max_waiting)
 
 
-def test_only_asks_that_miss_rows_are_given_up_and_what_came_for_them_is_given_back():
+def test_only_asks_that_miss_rows_are_given_up_and_hear_a_late_answer():
     sky = Sky()
     whole, part, nothing = sky.ask("a"), sky.ask("b", "c"), sky.ask("d")
     sky.depart()
@@ -500,14 +500,12 @@ def test_only_asks_that_miss_rows_are_given_up_and_what_came_for_them_is_given_b
     assert remaining(whole) == [[0]]
     assert part == nothing == [None]
     assert sky.flight.has_room(LinkSettings().max_waiting)
-    ((stranded, _),) = sky.flight.stranded(2.0)
-    assert stranded.keys == [b"       b"]
-    assert sky.flight.stranded(2.0) == []
-    late = [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 0, 1, 2), 2.25)]
-    assert late == [[b"       c"]], "a and b have come before"
-    late = [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 3), 2.25)]
-    assert late == [[b"       d"]]
-    assert sky.flight.too_late(part_of(1, 3), 2.25) == []
+    sky.flight.answer_late(part_of(1, 0, 1, 2))
+    assert remaining(whole) == [[0]], "a has come before"
+    assert remaining(part[1:]) == [[1, 2]]
+    sky.flight.answer_late(part_of(1, 3))
+    sky.flight.answer_late(part_of(1, 3))
+    assert remaining(nothing[1:]) == [[3]]
 
 
 def test_a_refusal_after_some_rows_gives_up_the_others():
@@ -519,7 +517,8 @@ def test_a_refusal_after_some_rows_gives_up_the_others():
 
     assert remaining(first) == [[0]]
     assert second == [None]
-    assert [batch.keys for batch, _ in sky.flight.too_late(part_of(1, 1), 1.0)] == [[b"       b"]]
+    sky.flight.answer_late(part_of(1, 1))
+    assert remaining(second[1:]) == [[1]]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.randoms(use_true_random=False))

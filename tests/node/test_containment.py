@@ -127,7 +127,7 @@ async def test_a_request_that_fails_after_it_was_charged_is_not_decided_again(
 
         [sender] = [each for each in node._senders._senders.values() if each._answers]
         [answers] = sender._answers.values()
-        [refusal] = map(decode, answers)
+        [refusal] = map(decode, answers[0])
         assert isinstance(refusal, Refused)
         assert refusal.code == ErrorCode.INTERNAL
         assert contained(w, "a", "session") == 1

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from hashring import shard_of
 from node.access import Access
 from node.node import Node
+from node.parts import Part
 from node.settings import NodeSettings
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.decision import Decision
@@ -317,7 +318,7 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group_that_a_node_sends_to
         for seq in range(1, 4):
             batch = Batch(Op.CHECK, keys, [1, 1], [2])
             request = Request(seq, Op.CHECK, 0, 500, 0, False, keys, [1, 1], [2], [], [], [], [])
-            verdicts = await w.nodes["c"]._deciding.decide(request, batch)
+            verdicts = await w.nodes["c"]._deciding.decide(request, Part(None, batch))
             assert verdicts is not None
             codes.append(verdicts.outcomes.codes)
             remaining.append(verdicts.outcomes.remaining[0])

@@ -317,7 +317,7 @@ async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
 
 
 def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
-    keys = [b"%01024d" % number for number in range(2000)]
+    keys = [b"%0128d" % number for number in range(2000)]
     full = Snapshot(keys, [[1, 2]] * 2000, [Limit(10, DAY)], [0] * 2000, [])
 
     parts = cut(full, [[]] * 2000)
@@ -523,7 +523,7 @@ def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again()
 
 def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
     owner = Peer(A)
-    keys = [RULE.to_bytes(8, "big") + b"%01016d" % number for number in range(1000)]
+    keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
     owner.holdings.begin(dict.fromkeys(map(shard_of, keys)))
     streaming, standby = replicating(owner)
     for key in keys:
