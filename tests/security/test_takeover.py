@@ -1,0 +1,80 @@
+"""P9: a client's stand_in flag and short deadline make no node take shards from a healthy owner."""
+
+from itertools import combinations
+
+import trio
+from trio.testing import MockClock
+
+from ringfence.rules import Descriptor
+from ringfence.wire import Hello, Op, Request, Role, Source, encode
+from tests.node.cluster import NAMES, World, address_of, owned, world
+from tests.node.test_session import Caller
+
+FRAMES, KEYS = 48, 40
+LATENCY = 0.002
+"""Seconds one way: more than an owner can answer within a deadline of 1 ms."""
+
+
+async def call(w: World, name: str, session: int) -> Caller:
+    """Connect to a node as a client that may say anything."""
+    caller = Caller()
+    caller.transport = w.network.transport((f"attacker{session}", 1), on_bug=w.bugs.append)
+    await w.nursery.start(caller.transport.run)
+    caller.connection = caller.transport.connect(address_of(name), caller)
+    caller.transport.flush()
+    await caller.opened.wait()
+    await caller.say(Hello(Role.CLIENT, "app", b"", session))
+    return caller
+
+
+def impatient(w: World, seq: int) -> bytes:
+    """A frame of keys of all owners, which the receiver is to decide as their standby at once."""
+    descriptors = [Descriptor((("tenant", f"{seq}-{number}"),)) for number in range(KEYS)]
+    keys = [match.key for match in w.rules.match("api", descriptors) if match is not None]
+    costs = [1] * KEYS
+    return encode(Request(seq, Op.CHECK, 0, 1, 0, True, keys, costs, [], [], [], [], []))
+
+
+def taken(w: World) -> int:
+    """How many shards are held by nodes that do not own them."""
+    return sum(len(node._holdings.taken()) for node in w.nodes.values())
+
+
+async def test_impatient_frames_take_no_shard_from_a_healthy_owner(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as honest:
+        callers = [await call(w, name, 900 + at) for at, name in enumerate(NAMES)]
+        for one, other in combinations(NAMES, 2):
+            w.network.set_delay(address_of(one), address_of(other), LATENCY)
+
+        sources, slowest = set(), 0.0
+        for seq in range(1, FRAMES + 1):
+            for caller in callers:
+                assert caller.connection is not None
+                assert caller.transport is not None
+                caller.connection.send(impatient(w, seq))
+                caller.transport.flush()
+            await trio.sleep(0.005)
+            for name in NAMES:
+                began = trio.current_time()
+                decision = await honest.check("api", owned(w.rules, "tenant", name, seq % 20))
+                slowest = max(slowest, trio.current_time() - began)
+                sources.add(decision.source)
+
+        assert taken(w) == 0
+        assert sources == {Source.OWNER}
+        assert slowest < 0.1
+
+
+async def test_after_impatient_frames_every_node_holds_what_it_owns(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        caller = await call(w, "a", 900)
+        for seq in range(1, FRAMES + 1):
+            await caller.say(impatient(w, seq))
+
+        assert taken(w) == 0
+        for name in NAMES:
+            assert w.count(name, "held_shards") == w.count(name, "owned_shards")
