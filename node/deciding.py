@@ -42,6 +42,8 @@ _OWNER_SILENT_S = 0.1
 _LOOKS = 4
 """Steps in which that silence is waited for. A standby that was stopped itself wakes with one step
 overdue, and reads what the owner sent meanwhile before the next one ends."""
+_CURRENT_NS = 20_000_000
+"""A node whose present datagram waited less has read all that others sent before."""
 _OWNER_TIMEOUT_S = 0.4
 """Seconds for which several owners of one frame are asked, for a caller who could not."""
 _UNDECIDED = (*BY_POLICY, Source.LOCAL)
@@ -125,6 +127,8 @@ class Deciding:
         """Whoever counts what is lent, when clients may borrow."""
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
+        self.lag_ns: Callable[[], int] = lambda: 0
+        """How long the datagram that is handled now waited to be read, in ns."""
         self._me = me
         self._engine = engine
         self._holdings = holdings
@@ -394,7 +398,7 @@ class Deciding:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)
         owner = next(iter(owners))
         link = None if owner is None else self._link_to(owner)
-        if link is None:
+        if owner is None or link is None or await self._is_unreachable(owner):
             return None
         reply = self._new_reply()
         link.ask(batch, hops=hops, stand_in=False, done=reply.resolve)
@@ -420,7 +424,9 @@ class Deciding:
             return True
         if link.silent_s < _OWNER_SILENT_S:
             return False
-        # This node may have been stopped itself: what the owner sent meanwhile is read first.
+        if self.lag_ns() < _CURRENT_NS:
+            return True
+        # This node is behind itself: what the owner has sent meanwhile is read first.
         await self._is_answered(self._new_reply(), _OWNER_SILENT_S / _LOOKS)
         return link.is_lost or link.silent_s >= _OWNER_SILENT_S
 

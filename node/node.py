@@ -290,6 +290,7 @@ class Node:
         join it. Raises `ConfigError` when another node has the same name.
         """
         self._transport = transport
+        self._deciding.lag_ns = lambda: transport.held_up_ns
         self._began = transport.now()
         hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout

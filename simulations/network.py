@@ -56,6 +56,7 @@ class SimulatedNetwork(MemoryNetwork):
         self._spikes: dict[frozenset[Address], float] = {}
         self._costs: dict[Address, float] = {}
         self._busy: dict[Address, float] = {}
+        self._queued: dict[Address, float] = {}
         """Until when a host works on what came before."""
 
     def set_bursts(self, a: Address, b: Address, share: float) -> None:
@@ -81,6 +82,7 @@ class SimulatedNetwork(MemoryNetwork):
         else:
             self._costs.pop(address, None)
             self._busy.pop(address, None)
+            self._queued.pop(address, None)
 
     def clog(self, a: Address, b: Address) -> None:
         """Hold all between the two, datagrams too, until `unclog`."""
@@ -136,9 +138,16 @@ class SimulatedNetwork(MemoryNetwork):
             at = max(at, not_before)
         for address in sorted(link) if self._costs else ():
             cost = self._costs.get(address, 0.0)
+            self._queued[address] = 0.0
             if cost:
-                at = self._busy[address] = max(at, self._busy.get(address, 0.0)) + cost
+                begins = max(at, self._busy.get(address, 0.0))
+                self._queued[address] = begins - at
+                at = self._busy[address] = begins + cost
         return at
+
+    def queued_s(self, address: Address) -> float:
+        """See `MemoryNetwork`."""
+        return self._queued.get(address, 0.0)
 
     def _overflows(self, address: Address) -> bool:
         return self._busy.get(address, 0.0) > trio.current_time() + _QUEUE

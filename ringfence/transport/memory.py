@@ -197,6 +197,10 @@ class MemoryNetwork:
             delay += self._random.uniform(0.0, self._jitter)
         return max(not_before, trio.current_time() + delay)
 
+    def queued_s(self, address: Address) -> float:
+        """Seconds that the latest arrival waits in the queue of a busy host."""
+        return 0.0
+
     def ends_of(self, transport: "MemoryTransport") -> list[End]:
         """List its sides of all connections that are not closed."""
         return [end for end in self._ends if end.home is transport]

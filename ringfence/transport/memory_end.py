@@ -98,7 +98,14 @@ class End:
     def later(self, call: Callable[[], None]) -> None:
         """Make `call` at this side, after the time a message takes."""
         self._last_arrival = self.home.network.arrival(self.link, self._last_arrival)
+        queued = self.home.network.queued_s(self.home.address)
+        if queued:
+            call = partial(self._call_late, queued, call)
         self.home.call_at(self._last_arrival, call)
+
+    def _call_late(self, queued_s: float, call: Callable[[], None]) -> None:
+        self.home.held_up_ns += round(queued_s * 1e9)
+        call()
 
     def depart(self) -> None:
         """Send what is queued, if the link carries it; else it waits for the link."""

@@ -23,8 +23,8 @@ ANSWERS = (
         (
             Edit(
                 "node.deciding:Deciding.decide_now",
-                "and self._has_all(batch.keys)",
-                "and True",
+                "is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)",
+                "is_here = not self._is_elsewhere(batch)",
             ),
         ),
         ("leave", "crash"),
@@ -83,8 +83,8 @@ ANSWERS = (
         (
             Edit(
                 "ringfence.client.link_flight:Flight._send_asks",
-                "now + self.answer_timeout, together",
-                "now + 3600.0, together",
+                "due = now + self.answer_timeout",
+                "due = now + 3600.0",
             ),
         ),
         ("crash", "split"),
