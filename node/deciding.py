@@ -361,9 +361,8 @@ class Deciding:
                     break
                 if stand_in:
                     # The router has just asked the owner, in vain.
-                    if not await self._are_unreachable(shards):
-                        break
-                    self._take_over(shards)
+                    if not await self._take_over_if_unreachable(shards):
+                        continue
                     shards = self._missing(batch)
                 await self._handoff.acquire(shards)
 
@@ -386,9 +385,7 @@ class Deciding:
                 verdicts = await self._ask_owners(batch, shards, hops)
                 if verdicts is not None:
                     return verdicts
-                if not await self._are_unreachable(shards):
-                    return None
-                self._take_over(shards)
+                await self._take_over_if_unreachable(shards)
         return None
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Verdicts | None:
@@ -408,6 +405,17 @@ class Deciding:
             if steps > 1 and link.silent_s >= _OWNER_SILENT_S:
                 return None
         return reply.value if isinstance(reply.value, Verdicts) else None
+
+    async def _take_over_if_unreachable(self, shards: Sequence[int]) -> bool:
+        """Take shards over whose owners are out of reach; return whether they are.
+
+        Else an owner has refused, because the shard moves: a moment later this node knows where.
+        """
+        if await self._are_unreachable(shards):
+            self._take_over(shards)
+            return True
+        await self._is_answered(self._new_reply(), _OWNER_SILENT_S / _LOOKS)
+        return False
 
     async def _are_unreachable(self, shards: Sequence[int]) -> bool:
         """Return whether the owners of all `shards` are out of reach, by what this node has met.

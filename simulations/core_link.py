@@ -163,7 +163,7 @@ class CoreLink:
 
     def retire(self) -> None:
         """Take nothing new; what was asked is still answered."""
-        self._is_closed = True
+        self._is_closed = self.is_lost = True
 
     @property
     def _answer_timeout(self) -> float:

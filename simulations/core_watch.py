@@ -27,7 +27,7 @@ _MOST_HOPS = 2
 _MOST_TOLD = 10
 """Violations of one property that are told."""
 _SETTINGS = GossipSettings.lan()
-_UNWELL = ("cut", "pause", "slow", "loss")
+_UNWELL = ("cut", "pause", "stall", "slow", "loss")
 """Faults that may make a healthy member seem dead."""
 _MUCH_LOSS = 0.1
 _ROUNDS = 12

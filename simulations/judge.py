@@ -13,7 +13,7 @@ from ringfence.wire import Source
 from simulations.faults import VERBS
 from simulations.laws import breaches
 from simulations.ledger import Column, Ledger
-from simulations.losses import emptied, is_strong, overwhelmed, uncopied_spans
+from simulations.losses import UNCOPIED, emptied, is_strong, overwhelmed, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
 from simulations.virtual_time import EPOCH_NS
@@ -120,6 +120,7 @@ class Judge:
         sides = self._sides(is_shared) - 1
         unheard = self._unheard(column, limit, is_shared)
         uncopied = self._uncopied(column, is_shared=is_shared)
+        uncopied += self._unseen_by_standbys(column)
         return self._most(limit, end) + unheard + uncopied + limit.ceiling * sides
 
     def _of_key(
@@ -259,6 +260,11 @@ class Judge:
         """What was admitted so shortly before a crash that nobody else knows of it."""
         spans = self._untold_spans if is_shared else self._uncopied_spans
         return sum(column.told_within(begin, end) for begin, end in spans)
+
+    def _unseen_by_standbys(self, column: Column) -> int:
+        """What was admitted so shortly before a stall that the standby went on without it."""
+        stalls = [fault.at for fault in self._faults if fault.verb == "stall"]
+        return sum(column.told_within(at - UNCOPIED, at) for at in stalls)
 
     def _sides(self, is_shared: bool) -> int:
         """How many may decide for one key at once, each up to the limit."""

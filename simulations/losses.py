@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from simulations.faults import VERBS
 from simulations.scenario import Fault, Scenario
 
-__all__ = ["emptied", "is_strong", "members_of", "overwhelmed", "uncopied_spans"]
+__all__ = ["UNCOPIED", "emptied", "is_strong", "members_of", "overwhelmed", "uncopied_spans"]
 
-_UNCOPIED = 0.35
+UNCOPIED = 0.35
 """Seconds before a crash whose hits the standby may not have: an interval that waits for the copy
 before it, and the way."""
 _UNTOLD = 2.0
@@ -49,7 +49,7 @@ def uncopied_spans(scenario: Scenario, *, is_shared: bool = False) -> list[tuple
         if fault.verb == "leave" and not is_alone and since is None:
             continue
         begin = fault.at if since is None else min(since, fault.at)
-        span = float("-inf") if is_alone else begin - _UNCOPIED
+        span = float("-inf") if is_alone else begin - UNCOPIED
         if is_shared and is_alone and since is None and _is_elsewhere(fault, others, scenario):
             span = fault.at - _UNTOLD
         found.append((span, fault.at + (_LEAVING if fault.verb == "leave" else _AFTERWARDS)))
@@ -66,8 +66,8 @@ def overwhelmed(scenario: Scenario, *, failures: int) -> set[str]:
     hit: set[str] = set()
     over_at: dict[str, list[float]] = {}
     for fault in sorted(scenario.faults, key=lambda fault: fault.at):
-        if not is_strong(fault) or "datacenter" in fault.args:
-            continue
+        if not is_strong(fault) or "datacenter" in fault.args or fault.verb == "stall":
+            continue  # A process that was stopped loses nothing and finds out what it missed.
         until = fault.at if VERBS[fault.verb].end is None else fault.until
         over = float("inf") if until is None else until + _NEW_COPY
         for datacenter in sorted({places[name][0] for name in _of(fault, scenario)}):

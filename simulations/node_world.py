@@ -34,6 +34,8 @@ __all__ = ["Host", "NodeWorld"]
 
 _JITTER = 0.0001
 _PORT = 7101
+_PATIENCE = 0.1
+"""Seconds after which clients ask the standby as well, as gateways do."""
 _NOBODY = ("nobody", _PORT)
 
 
@@ -375,7 +377,7 @@ class NodeWorld:
             transport,
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter, leases=False),
+            ClusterSettings(datacenter=datacenter, leases=False, patience=_PATIENCE),
             HostClock(trio.current_time),
             random,
             None,

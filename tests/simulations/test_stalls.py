@@ -1,0 +1,47 @@
+"""Processes that are stopped for a while and go on: each check is counted exactly once."""
+
+import pytest
+
+from simulations.drawing import drawn
+from simulations.running import run_scenario
+from simulations.scenario import Fault, Level, Load, Scenario
+from simulations.scenarios import RULES
+
+
+def stalled(level: Level, *stalls: tuple[float, float]) -> Scenario:
+    """Three nodes of which one after the other is stopped: from when, and for how long."""
+    return Scenario(
+        "stalls",
+        "processes are stopped",
+        level=level,
+        nodes=3,
+        seconds=14,
+        calm=20,
+        rules=RULES,
+        loads=(Load(rule="exact", per_second=150, keys=400),),
+        faults=tuple(
+            Fault(at, "stall", at + seconds, {"node": f"n{number % 3 + 1}"})
+            for number, (at, seconds) in enumerate(stalls)
+        ),
+    )
+
+
+@pytest.mark.parametrize("level", ["node", "core"])
+@pytest.mark.parametrize("stalls", [[(3, 0.6)], [(3, 1.2)], [(3, 0.6), (6, 1.2), (9, 2.0)]])
+def test_all_units_that_were_admitted_are_counted_once(
+    level: Level, stalls: list[tuple[float, float]]
+) -> None:
+    scenario = stalled(level, *stalls)
+
+    outcome = run_scenario(scenario, 0, scenario)
+
+    assert [f"{each.property}: {each.text}" for each in outcome.violations] == []
+
+
+@pytest.mark.parametrize("level", ["node", "core"])
+def test_some_drawn_runs_have_stalls_and_nothing_else(level: Level) -> None:
+    runs = [drawn(seed, level) for seed in range(40)]
+    verbs = [{fault.verb for fault in run.faults} for run in runs]
+
+    assert {"stall"} in verbs
+    assert any("stall" in each and len(each) > 1 for each in verbs)
