@@ -188,8 +188,9 @@ class Session:
         """Answer one frame."""
         try:
             limit = MAX_HELLO if self._sender is None else MAX_MESSAGE
-            arrays = None if self._role is Role.NODE else MAX_ARRAYS
-            message = decode(payload, limit=limit, maps=False, arrays=arrays)
+            is_member = self._role is Role.NODE  # Only members send maps: counts by data center.
+            arrays = None if is_member else MAX_ARRAYS
+            message = decode(payload, limit=limit, maps=is_member, arrays=arrays)
         except WrongVersion as error:
             self._refuse(ErrorCode.WRONG_VERSION, str(error))
         except BadMessage as error:

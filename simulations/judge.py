@@ -35,6 +35,8 @@ _FAILURES = 2
 _ON_THE_WAY = 0.2
 """Seconds by which hits are younger where a counter was moved: what moves tells ages, and comes
 that much later when its datagram was lost once or twice."""
+_MOVED = 0.01
+"""The same where no datagram is lost: a few round trips for a shard in several parts."""
 _DRIFT = 0.001
 """Part by which a period is longer for a host whose clock drifts by 500 ppm, the most that is
 drawn, and is moved back by as much to where the others' stand."""
@@ -201,8 +203,7 @@ class Judge:
         seconds = limit.period_ns / 1e9
         if limit.algorithm is Algorithm.SLIDING_WINDOW:
             seconds *= 2  # The window before counts by its part.
-        if self._loses:
-            seconds += _ON_THE_WAY
+        seconds += _ON_THE_WAY if self._loses else _MOVED
         if any(fault.verb == "clock_drift" for fault in self._faults):
             seconds *= 1 + _DRIFT
         for answer in column.answers:

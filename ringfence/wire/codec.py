@@ -128,8 +128,8 @@ def decode(
     """Turn the payload of one frame into a message.
 
     `limit` is the most bytes it may have and `arrays`, if given, the most arrays, which are counted
-    in long messages only. Without `maps` it must not contain one. No question to a node does; each
-    map or array costs far more time than its single byte suggests.
+    in long messages only. Without `maps` it must not contain one. No message from a client to a
+    node does; each map or array costs far more time than its single byte suggests.
     Raises `BadMessage`, and nothing else whatever the bytes: `WrongVersion` when a `Hello` or
     `Welcome` is of another version, its plain base for all other deviations.
     """

@@ -22,6 +22,9 @@ from ringfence.wire import (
     AskMembers,
     AskRules,
     AskStats,
+    Copy,
+    Counts,
+    Done,
     ErrorCode,
     Exchange,
     Hello,
@@ -391,6 +394,20 @@ async def test_only_a_node_forwards(autojump_clock: object) -> None:
         assert "only a node forwards" in reason_of(heard, ErrorCode.NOT_PERMITTED)
         assert client.closed
         assert remaining(await peer.say(check(1, hops=1))) == [4]
+
+
+async def test_a_member_may_send_the_counts_of_other_data_centers(autojump_clock: object) -> None:
+    """They are maps by data center, which no client's message has."""
+    counts = Counts([b"8 bytes."], [[1, 2]], [LIMIT], [0], [{"dc2": [7, 1]}])
+    async with running_node() as world:
+        member = await world.call(Hello(Role.NODE, "b", b"", 1))
+        client = await world.call(APP)
+
+        assert await member.say(Copy(1, counts)) == [Done(1)]
+        await client.say(Copy(1, counts))
+
+    assert member.closed == []
+    assert [code for code, _ in client.closed] == [ErrorCode.BAD_MESSAGE]
 
 
 async def test_a_check_that_two_nodes_have_passed_on_is_not_passed_on_again(
