@@ -14,6 +14,7 @@ import msgspec
 
 from node.complaints import in_plain_words
 from ringfence.errors import ConfigError
+from ringfence.transport.tls import node_label
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
 __all__ = ["Access", "KeyDir", "Scope", "load_access", "proof_in"]
@@ -66,13 +67,26 @@ class KeyDir:
 
     @property
     def certificate(self) -> Path:
-        """The nodes' certificate."""
+        """The certificate that all nodes share, where they have none of their own."""
         return self.path / "node.pem"
 
     @property
     def key(self) -> Path:
-        """The nodes' private key."""
+        """The private key of the shared certificate."""
         return self.path / "node.key"
+
+    @property
+    def nodes(self) -> Path:
+        """Folder of the certificates and private keys of single nodes."""
+        return self.path / "nodes"
+
+    def certificate_of(self, name: str) -> Path:
+        """The certificate of the node `name` alone."""
+        return self.nodes / f"{node_label(name)}.pem"
+
+    def key_of(self, name: str) -> Path:
+        """The private key of the node `name` alone."""
+        return self.nodes / f"{node_label(name)}.key"
 
     @property
     def cluster_key(self) -> Path:

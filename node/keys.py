@@ -1,4 +1,4 @@
-"""Making the secrets of a cluster: certificate authority, node certificate, cluster key, tokens.
+"""Making the secrets of a cluster: certificate authority, node certificates, cluster key, tokens.
 
 Files are readable by their owner alone, and nothing that exists is ever overwritten.
 """
@@ -15,9 +15,10 @@ from pathlib import Path
 from node.access import KeyDir, Scope
 from ringfence.errors import ConfigError
 from ringfence.transport.authority import issue, new_authority
-from ringfence.wire import token_digest
+from ringfence.transport.tls import ServerTls, check_server_tls, node_server_name
+from ringfence.wire import MAX_TEXT, token_digest
 
-__all__ = ["rotate", "write_keys"]
+__all__ = ["add_node", "rotate", "write_keys"]
 
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 _TOKEN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -29,26 +30,28 @@ def write_keys(
     addresses: Sequence[str],
     tokens: Sequence[str],
     days: int,
+    nodes: Sequence[str] = (),
 ) -> list[Path]:
-    """Make and write everything; returns the files. Raises `ConfigError`, writing nothing then."""
+    """Make and write everything; returns the files. Raises `ConfigError`, writing nothing then.
+
+    Each of `nodes` gets a certificate of its own; without them all nodes share one.
+    """
     key_dir = KeyDir(directory)
     _check_names(names)
-    for address in addresses:
-        if not _is_address(address):
-            raise ConfigError(
-                f"--address {address!r} is not an IP address; give host names by --name"
-            )
+    _check_addresses(addresses)
+    for node in nodes:
+        _check_node(node)
     wanted = _parse_tokens(tokens)
     now = datetime.now(UTC)
     ca, ca_key = new_authority(now, days=3650)
-    certificate, key = issue(ca, ca_key, names, addresses, now, days)
-    files = {
-        key_dir.ca: ca,
-        key_dir.ca_key: ca_key,
-        key_dir.certificate: certificate,
-        key_dir.key: key,
-        key_dir.cluster_key: secrets.token_hex(32).encode() + b"\n",
-    }
+    files = {key_dir.ca: ca, key_dir.ca_key: ca_key}
+    for node in nodes:
+        files |= _node_pair(key_dir, node, ca, ca_key, names, addresses, now, days)
+    if not nodes:
+        files[key_dir.certificate], files[key_dir.key] = issue(
+            ca, ca_key, names, addresses, now, days
+        )
+    files[key_dir.cluster_key] = secrets.token_hex(32).encode() + b"\n"
     records = []
     for name, scopes in wanted.items():
         secret = secrets.token_bytes(32)
@@ -58,10 +61,9 @@ def write_keys(
             f'[tokens."{name}"]\ndigest = "{token_digest(secret).hex()}"\nscopes = [{listed}]\n'
         )
     files[key_dir.tokens] = "\n".join(records).encode()
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{directory}: cannot be made: {error.strerror}") from error
+    _make_directory(directory)
+    if nodes:
+        _make_directory(key_dir.nodes)
     existing = [path for path in files if os.path.lexists(path)]
     if existing:
         raise ConfigError(
@@ -69,6 +71,85 @@ def write_keys(
         )
     _write_private(files)
     return list(files)
+
+
+def add_node(
+    directory: Path,
+    name: str,
+    names: Sequence[str],
+    addresses: Sequence[str],
+    days: int,
+    *,
+    replace: bool = False,
+) -> list[Path]:
+    """Make the certificate and private key of one more node; returns the files.
+
+    With `replace`, the files may exist and are written anew. Raises `ConfigError`.
+    """
+    key_dir = KeyDir(directory)
+    _check_node(name)
+    _check_names(names)
+    _check_addresses(addresses)
+    try:
+        ca, ca_key = key_dir.ca.read_bytes(), key_dir.ca_key.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} must hold ca.pem and ca.key, got {error.strerror}; run this where "
+            "`ringfence keys new` has written them"
+        ) from error
+    now = datetime.now(UTC)
+    check_server_tls(ServerTls(ca, ca_key), now, str(key_dir.ca), str(key_dir.ca_key))
+    files = _node_pair(key_dir, name, ca, ca_key, names, addresses, now, days)
+    _make_directory(key_dir.nodes)
+    existing = [path for path in files if os.path.lexists(path)]
+    if existing and not replace:
+        raise ConfigError(f"{existing[0]} exists; give --replace to make it anew")
+    if existing:
+        for path, content in files.items():
+            _replace(path, content)
+    else:
+        _write_private(files)
+    return list(files)
+
+
+def _node_pair(
+    key_dir: KeyDir,
+    node: str,
+    ca: bytes,
+    ca_key: bytes,
+    names: Sequence[str],
+    addresses: Sequence[str],
+    now: datetime,
+    days: int,
+) -> dict[Path, bytes]:
+    """Issue the certificate and private key of one node."""
+    covered = [node_server_name(node), *names]
+    certificate, key = issue(ca, ca_key, covered, addresses, now, days)
+    return {key_dir.certificate_of(node): certificate, key_dir.key_of(node): key}
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a folder for its owner alone, if it is not there."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be made: {error.strerror}") from error
+
+
+def _check_node(name: str) -> None:
+    if not 0 < len(name) <= MAX_TEXT or not name.isprintable():
+        raise ConfigError(
+            f"a node's name must have 1 to {MAX_TEXT} printable characters, got {name[:40]!r}; "
+            "give the name that the node has in its settings"
+        )
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    for address in addresses:
+        if not _is_address(address):
+            raise ConfigError(
+                f"--address {address!r} is not an IP address; give host names by --name"
+            )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -161,16 +242,16 @@ def rotate(directory: Path, step: str) -> str:
             raise ConfigError(f"{path}: a change of keys is under way; `use` or `drop` comes next")
         case _:
             raise ConfigError(f"{path}: holds {len(keys)} key; `add` comes first")
-    _replace(path, "".join(f"{key}\n" for key in keys))
+    _replace(path, "".join(f"{key}\n" for key in keys).encode())
     return now
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     """Write a file in one step, readable by its owner alone: nodes may read it at any moment."""
     beside = path.with_name(f".{path.name}.new")
     with suppress(OSError):
         beside.unlink()
-    _write_private({beside: text.encode()})
+    _write_private({beside: content})
     try:
         os.replace(beside, path)
     except OSError as error:

@@ -558,7 +558,7 @@ class Node:
 
     def sender(self, hello: Hello) -> Sender[Session]:
         """The memory kept for a sender, which survives its connections."""
-        return self._senders.of(hello.name, hello.session)
+        return self._senders.of(hello.role, hello.name, hello.session)
 
     def ledger(self, name: str) -> Ledger:
         """The charges of a token, which bound what it may give back."""

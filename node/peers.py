@@ -84,7 +84,7 @@ class Peers:
         record = self._records.get(name)
         if record is None or record.status in _GONE or record.name == self._hello.name:
             return None
-        link = self._make((record.host, record.port), settings)
+        link = self._make((record.host, record.port), settings, record.name)
         links[name] = record, link
         return link
 
@@ -107,7 +107,7 @@ class Peers:
         for link in self._by_address.values():
             link.close()
 
-    def _make(self, address: Address, settings: LinkSettings) -> Link:
+    def _make(self, address: Address, settings: LinkSettings, name: str = "") -> Link:
         hello = replace(self._hello, session=self._random.getrandbits(64))
         return Link(
             self._transport,
@@ -118,6 +118,7 @@ class Peers:
             self._random,
             self._view,
             prove=self._prove,
+            node=name,
         )
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from node.ledger import Ledger
 from ringfence.client.batch import Batch, Verdicts
-from ringfence.wire import Op
+from ringfence.wire import Op, Role
 
 __all__ = ["Sender", "Senders"]
 
@@ -26,7 +26,7 @@ SessionT = TypeVar("SessionT")
 class Sender(Generic[SessionT]):
     """One process that asks, across its connections."""
 
-    def __init__(self, senders: "Senders[SessionT]", who: tuple[str, int]) -> None:
+    def __init__(self, senders: "Senders[SessionT]", who: tuple[str, int, Role]) -> None:
         self.session: SessionT | None = None
         """The connection it speaks on now."""
         self.who = who
@@ -89,15 +89,18 @@ class Senders(Generic[SessionT]):
         self._most_bytes = most_bytes
         self.clock = clock
         """Tells when an answer was given, in ns."""
-        self._senders: OrderedDict[tuple[str, int], Sender[SessionT]] = OrderedDict()
+        self._senders: OrderedDict[tuple[str, int, Role], Sender[SessionT]] = OrderedDict()
         self._by_session: dict[int, Sender[SessionT]] = {}
 
     def __len__(self) -> int:
         return len(self._senders)
 
-    def of(self, name: str, session: int) -> Sender[SessionT]:
-        """Find or make the memory of the process `session` that calls itself `name`."""
-        who = (name, session)
+    def of(self, role: Role, name: str, session: int) -> Sender[SessionT]:
+        """Find or make the memory of the process `session` that calls itself `name`.
+
+        A client whose token has a node's name does not share the memory of that node.
+        """
+        who = (name, session, role)
         sender = self._senders.get(who)
         if sender is None:
             sender = Sender(self, who)

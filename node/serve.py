@@ -3,7 +3,7 @@
 import gc
 import logging
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from node.access import KeyDir, load_access
+from node.certificates import load_node_tls
 from node.discovery import Discovery
 from node.node import Node
 from node.rulebook import Rulebook
@@ -24,7 +25,7 @@ from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
 from ringfence.transport.authority import self_signed
 from ringfence.transport.settings import Settings as TransportSettings
-from ringfence.transport.tls import ClientTls, ServerTls, load_client_tls, load_server_tls
+from ringfence.transport.tls import ClientTls, ServerTls
 from ringfence.transport.udp_trio import TrioUdp
 
 if TYPE_CHECKING:
@@ -53,12 +54,13 @@ async def serve(
         )
         rules = rulebook.load() if rulebook is not None else RuleSet()
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
+        client_tls, server_tls = _tls_of(keys, settings.name)
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
         transport = TrioUdp(
             settings.listen_at,
             on_bug=partial(node.containment.failed, "transport"),
-            client=_client_tls(keys),
-            server=_server_tls(keys),
+            client=client_tls,
+            server=server_tls,
             settings=_transport_settings(settings),
             reset_secret=access.reset_secret(settings.name),
             accept=node.accept,
@@ -79,7 +81,10 @@ async def serve(
             if port is not None:
                 nursery.start_soon(port.run)
             ask_reload, asked = trio.open_memory_channel[None](1)
-            nursery.start_soon(_heed_signals, signals, node, keys, settings.cluster, ask_reload)
+            read_keys = None
+            if keys is not None:
+                read_keys = partial(_read_keys_again, node, transport, port, keys, settings.cluster)
+            nursery.start_soon(_heed_signals, signals, node, read_keys, ask_reload)
             if rulebook is not None:
                 interval = settings.reload_interval
                 nursery.start_soon(
@@ -118,8 +123,7 @@ def _calm_the_collector() -> None:
 async def _heed_signals(
     signals: AsyncIterator[int],
     node: Node,
-    keys: KeyDir | None,
-    cluster: str,
+    read_keys: Callable[[], None] | None,
     ask_reload: trio.MemorySendChannel[None],
 ) -> None:
     """Read keys and rules again at SIGHUP; leave at any other signal, however often it comes."""
@@ -129,15 +133,25 @@ async def _heed_signals(
             continue
         with suppress(trio.WouldBlock):  # One that waits is as good as two.
             ask_reload.send_nowait(None)
-        if keys is not None:
-            node.containment.call("reload", _read_keys_again, node, keys, cluster)
+        if read_keys is not None:
+            node.containment.call("reload", read_keys)
 
 
-def _read_keys_again(node: Node, keys: KeyDir, cluster: str) -> None:
+def _read_keys_again(
+    node: Node, transport: TrioUdp, port: "OperatorPort | None", keys: KeyDir, cluster: str
+) -> None:
+    """Put all keys and certificates in force, or none when one is wrong."""
     try:
-        node.change_access(load_access(keys, cluster))
+        access = load_access(keys, cluster)
+        client_tls, server_tls = _tls_of(keys, node.name)
+        if port is not None:
+            port.renew_certificate()
     except ConfigError as error:
         logger.error("keys not reloaded, the old ones stay in force: %s", error)
+        return
+    transport.change_tls(client_tls, server_tls)
+    node.change_access(access)
+    logger.info("keys and certificates read again")
 
 
 async def _follow(
@@ -172,13 +186,8 @@ def _transport_settings(settings: NodeSettings) -> TransportSettings:
     )
 
 
-def _server_tls(keys: KeyDir | None) -> ServerTls:
+def _tls_of(keys: KeyDir | None, name: str) -> tuple[ClientTls, ServerTls]:
+    now = datetime.now(UTC)
     if keys is None:
-        return self_signed(datetime.now(UTC))
-    return load_server_tls(keys.certificate, keys.key, datetime.now(UTC))
-
-
-def _client_tls(keys: KeyDir | None) -> ClientTls:
-    if keys is None:
-        return ClientTls(verify=False)
-    return load_client_tls(keys.ca, datetime.now(UTC))
+        return ClientTls(verify=False), self_signed(now)
+    return load_node_tls(keys, name, now)

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address
 from itertools import chain
 from typing import Protocol
@@ -17,6 +18,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
 from node.access import KeyDir
+from node.certificates import certificate_files
 from node.containment import Containment
 from node.http.app import AsgiScope, OperatorApp, Receive, Send
 from node.http.connection import Connection, Limits
@@ -60,12 +62,15 @@ class OperatorPort:
         tls: ssl.SSLContext | None,
         containment: Containment,
         limits: Limits | None = None,
+        renew: Callable[[], None] | None = None,
     ) -> None:
         """The application takes a turn of the pace that it is given for each request; `refused` is
         told the cause of whatever is turned away."""
         self._refused = refused
         self._listener = listener
         self._tls = tls
+        self.renew_certificate = renew or _nothing
+        """Reads the certificate again, for new connections; raises `ConfigError`."""
         self._containment = containment
         self._limits = limits or Limits()
         self._reads = Pace(self._limits.reads_per_second, _BURST)
@@ -157,7 +162,13 @@ async def open_port(
 ) -> OperatorPort:
     """Bind the port of a node, as `open_port_for` does."""
     return await open_port_for(
-        lambda pace: OperatorApp(node, pace), node.refused, address, keys, node.containment, limits
+        lambda pace: OperatorApp(node, pace),
+        node.refused,
+        address,
+        keys,
+        node.name,
+        node.containment,
+        limits,
     )
 
 
@@ -166,10 +177,14 @@ async def open_port_for(
     refused: Callable[[str], None],
     address: Address,
     keys: KeyDir | None,
+    name: str,
     containment: Containment,
     limits: Limits | None = None,
 ) -> OperatorPort:
-    """Bind a port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`."""
+    """Bind a port; with keys and beyond loopback it speaks TLS. Raises `ConfigError`.
+
+    It shows the certificate of the node `name`.
+    """
     host, port = address
     try:
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
@@ -182,21 +197,26 @@ async def open_port_for(
         await spare.aclose()
     listener = listeners[0]
     bound = listener.socket.getsockname()[0]
-    tls = None
-    if keys is not None and not ip_address(bound.partition("%")[0]).is_loopback:
-        tls = _tls_of(keys)
-    return OperatorPort(make_app, refused, listener, tls, containment, limits)
-
-
-def _tls_of(keys: KeyDir) -> ssl.SSLContext:
+    if keys is None or ip_address(bound.partition("%")[0]).is_loopback:
+        return OperatorPort(make_app, refused, listener, None, containment, limits)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
+    renew = partial(_load_certificate, context, keys, name)
+    renew()
+    return OperatorPort(make_app, refused, listener, context, containment, limits, renew)
+
+
+def _load_certificate(context: ssl.SSLContext, keys: KeyDir, name: str) -> None:
+    certificate, key = certificate_files(keys, name)
     try:
-        context.load_cert_chain(keys.certificate, keys.key)
+        context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            f"{keys.certificate}: cannot be used for the operator's port: {error}; "
+            f"{certificate}: cannot be used for the operator's port: {error}; "
             "`ringfence keys new` writes one"
         ) from error
-    return context
+
+
+def _nothing() -> None:
+    """There is no certificate to read again."""

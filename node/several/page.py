@@ -35,7 +35,8 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> OperatorPort:
     """Bind the port. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
-    return await open_port_for(partial(_Page, host), _log_refusal, address, keys, containment)
+    name = host.members[0].name  # Whose certificate the port shows, where each has its own.
+    return await open_port_for(partial(_Page, host), _log_refusal, address, keys, name, containment)
 
 
 def _log_refusal(cause: str) -> None:

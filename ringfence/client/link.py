@@ -90,10 +90,12 @@ class Link:
         view: Callable[[], int],
         near: Near | None = None,
         prove: Prove | None = None,
+        node: str = "",
     ) -> None:
         """`near`, when given, learns what this member denies, and borrows from it.
 
         `prove`, when given, makes the credential of the hello anew for each connection.
+        `node` is the name of the node that must answer, when it is known.
         """
         self.address = address
         self.name = ""
@@ -122,6 +124,7 @@ class Link:
         self._retry: Timer | None = None
         self._near = near
         self._prove = prove
+        self._node = node
         self._listen_seq = 0
         """Number of the question whether the member tells us of denials that end early."""
         self._may_listen = near is not None
@@ -285,7 +288,7 @@ class Link:
     def _connect(self) -> None:
         self._state = _State.CONNECTING
         self._retry = None
-        self._connection = self._transport.connect(self.address, self)
+        self._connection = self._transport.connect(self.address, self, self._node)
         self._transport.flush()
 
     def on_open(self, connection: Connection) -> None:

@@ -141,7 +141,12 @@ class Api:
                 [("WWW-Authenticate", 'Bearer realm="ringfence"')],
             )
         if scopes.isdisjoint(needed):
-            raise Problem(403, f"the token lacks the scope {' or '.join(needed)}")
+            lacking = (
+                "without `tokens` a certificate grants the scope check alone; set them for the"
+                if self._tokens.is_open
+                else "the token lacks the"
+            )
+            raise Problem(403, f"{lacking} scope {' or '.join(needed)}")
 
     def _cannot(self, why: str) -> Response:
         self.counters["refused_no_cluster"] += 1

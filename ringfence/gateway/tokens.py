@@ -1,7 +1,8 @@
 """Who may ask the gateway what: bearer tokens with scopes, in the file that nodes have, too.
 
 `Authorization: Bearer NAME.SECRET`, as in the `.token` files of `ringfence keys new`. Without a
-file everybody is let in with every scope; `settings` allows that on loopback only.
+file, callers with a certificate of `tls_client_ca` have the scope `check`. With neither, every
+caller has every scope; `settings` allows that on loopback only.
 """
 
 import tomllib
@@ -60,12 +61,14 @@ class Tokens:
     known: dict[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
     """Per name, the digest of the secret and the scopes."""
     is_open: bool = True
-    """No file was given: everybody may do everything."""
+    """Whether callers need no token, because no file was given."""
+    open_scopes: frozenset[Scope] = frozenset(Scope)
+    """Scopes of every caller when no token is needed."""
 
     def scopes_of(self, authorization: str | None) -> frozenset[Scope] | None:
         """Tell what the sender of this header may do; None when it proves nothing."""
         if self.is_open:
-            return _EVERY_SCOPE
+            return self.open_scopes
         scheme, _, text = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -83,13 +86,13 @@ class Tokens:
         return parse_token((authorization or "").partition(" ")[2].strip()).name
 
 
-_EVERY_SCOPE = frozenset(Scope)
+def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens:
+    """Read a file of tokens; raises `ConfigError` that names it and the mend.
 
-
-def load_tokens(path: Path | None) -> Tokens:
-    """Read a file of tokens; raises `ConfigError` that names it and the mend."""
+    `asks_certificates`: callers need a certificate. Without tokens it grants `check` alone.
+    """
     if path is None:
-        return Tokens()
+        return Tokens(open_scopes=frozenset([Scope.CHECK])) if asks_certificates else Tokens()
     mend = "`ringfence keys new DIR` writes DIR/tokens.toml"
     try:
         told = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)

@@ -63,7 +63,10 @@ class Worker:
         self._main = main
         self._watching: asyncio.Task[None] | None = None
         self._bounding: asyncio.Task[None] | None = None
-        self._tokens: Tokens = load_tokens(Path(settings.tokens) if settings.tokens else None)
+        self._tokens: Tokens = load_tokens(
+            Path(settings.tokens) if settings.tokens else None,
+            asks_certificates=bool(settings.tls_client_ca),
+        )
         self._api: Api | None = None
         self._grpc: GrpcServer | None = None
         self._task: asyncio.Task[None] | None = None

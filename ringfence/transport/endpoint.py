@@ -9,6 +9,7 @@ import hmac
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
 from itertools import count
@@ -58,15 +59,7 @@ class Endpoint:
         self.on_sealed: OnSealed | None = None
         """Told of datagrams that are not QUIC; without it they are refused."""
         self._accept = accept
-        client = client or ClientTls()
-        self._server_name = client.server_name
-        every = (settings, settings.within_host())
-        self._client = [client_configuration(client, each) for each in every]
-        self._server = (
-            None
-            if server is None or accept is None
-            else [server_configuration(server, each) for each in every]
-        )
+        self.change_tls(client or ClientTls(), server)
         secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
         self._door = Door(entropy, self._reset_key)
@@ -90,6 +83,17 @@ class Endpoint:
         """Of forgotten connections, to be taken apart when none of their methods can be running."""
         self._timers: list[tuple[float, int, Pipe]] = []
         self._order = count()
+
+    def change_tls(self, client: ClientTls, server: ServerTls | None) -> None:
+        """Take certificates for the connections that begin from now on."""
+        every = (self._settings, self._settings.within_host())
+        self._tls = client
+        self._client = [client_configuration(client, each) for each in every]
+        self._server = (
+            None
+            if server is None or self._accept is None
+            else [server_configuration(server, each) for each in every]
+        )
 
     @property
     def half_open(self) -> int:
@@ -123,9 +127,12 @@ class Endpoint:
         self.begin(pipe, [addr], now)
         return pipe
 
-    def prepare(self, addr: Address, handler: Handler, now: float) -> Pipe:
-        """Make a connection to a name that the caller resolves: `begin` or `fail` must follow."""
-        pipe = Pipe(self, addr, handler, self._server_name)
+    def prepare(self, addr: Address, handler: Handler, now: float, node: str = "") -> Pipe:
+        """Make a connection to a name that the caller resolves: `begin` or `fail` must follow.
+
+        `node` is the name of the node that must answer, when it is known.
+        """
+        pipe = Pipe(self, addr, handler, self._tls.name_of(node))
         pipe.keepalive = self._settings.keepalive
         pipe.window = self._settings.window
         pipe.connect_ends = now + self._settings.handshake_timeout
@@ -367,7 +374,8 @@ class Endpoint:
         path, *later = pipe.candidates
         pipe.candidates = later
         pipe.attempt_ends = now + max(0.0, pipe.connect_ends - now) / (1 + len(later))
-        quic = Quic(self._client[is_loopback(path)], window=self._settings.window)
+        usual = self._client[is_loopback(path)]
+        quic = Quic(replace(usual, server_name=pipe.server_name), window=self._settings.window)
         quic.connect(path, now)
         pipe.start(quic, path)
 

@@ -122,8 +122,12 @@ class Transport(Protocol):
     def now(self) -> float:
         """Monotonic seconds; only differences mean anything."""
 
-    def connect(self, address: Address, handler: Handler) -> Connection:
-        """Begin a connection; the handler is told of its fate later, never before this returns."""
+    def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
+        """Begin a connection; the handler is told of its fate later, never before this returns.
+
+        `node` is the name of the node that must answer, when it is known. It is verified where
+        each node has a certificate of its own.
+        """
 
     def flush(self) -> None:
         """Send now what handlers and callers have queued."""

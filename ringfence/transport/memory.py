@@ -285,8 +285,8 @@ class MemoryTransport:
         """trio's clock."""
         return trio.current_time()
 
-    def connect(self, address: Address, handler: Handler) -> Connection:
-        """Begin a connection; its first packet leaves at the next flush."""
+    def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
+        """Begin a connection; its first packet leaves at the next flush. No certificates here."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
         end = End(self, address, handler)

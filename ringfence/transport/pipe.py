@@ -83,7 +83,8 @@ class Pipe:
         self._owner = owner
         self._address = address
         self._handler = handler
-        self._server_name = server_name
+        self.server_name = server_name
+        """Name that the peer's certificate must carry."""
         self._framer = Framer()
         self._early: list[bytes] = []
         self._early_size = 0
@@ -360,7 +361,7 @@ class Pipe:
         connecting = self.state is State.CONNECTING
         if self.quic.closed_here:
             self._owner.refused("handshake_failed" if connecting else "quic_broken")
-            closing = by_us(code, reason, self.path, self._server_name)
+            closing = by_us(code, reason, self.path, self.server_name)
         elif self.quic.closed_there:
             if connecting and self.is_incoming:
                 self._owner.refused("handshake_refused_by_peer")

@@ -4,8 +4,10 @@ Decides what a side shows (`ServerTls`) and what it believes (`ClientTls`). Maki
 `authority`'s part; whether a node may run without them is the caller's.
 """
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
 
@@ -30,6 +32,9 @@ __all__ = [
     "check_server_tls",
     "load_client_tls",
     "load_server_tls",
+    "node_label",
+    "node_server_name",
+    "node_server_names",
 ]
 
 ALPN = "ringfence/1"
@@ -37,6 +42,9 @@ ALPN = "ringfence/1"
 
 NODE_NAME = "node.ringfence.internal"
 """Name that the certificate of every node carries, so that addresses may change under it."""
+
+_LABEL = re.compile(r"(?!x-)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+"""Node names that stand in certificates as they are; `x-` marks the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,39 @@ class ClientTls:
     """Name that the certificate must carry."""
     verify: bool = True
     """False only on loopback, where there are no keys: whoever answers is believed."""
+    by_node_name: bool = False
+    """Whether a peer whose node name is known must show a certificate with that name."""
+
+    def name_of(self, node: str) -> str | None:
+        """Name that the certificate of `node` must carry; empty `node` for an unknown one."""
+        return node_server_name(node) if node and self.by_node_name else self.server_name
+
+
+def node_label(name: str) -> str:
+    """Write a node's name as one DNS label and file name, a different one for each node.
+
+    Lower-case host names without dots stay as they are. Of others it is a hash: certificates
+    are compared without regard to case, and have no place for every character.
+    """
+    if _LABEL.fullmatch(name):
+        return name
+    return f"x-{sha256(name.encode()).hexdigest()[:60]}"
+
+
+def node_server_name(name: str) -> str:
+    """Return the name that stands in the certificate of the node `name` alone."""
+    return f"{node_label(name)}.{NODE_NAME}"
+
+
+def node_server_names(tls: ServerTls) -> frozenset[str]:
+    """Return the names of single nodes in a certificate; none in one that all nodes share."""
+    leaf = x509.load_pem_x509_certificates(tls.certificate_pem)[0]
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    listed = names.get_values_for_type(x509.DNSName)
+    return frozenset([name.lower() for name in listed if name.lower().endswith(f".{NODE_NAME}")])
 
 
 def server_configuration(tls: ServerTls, settings: Settings) -> QuicConfiguration:
@@ -109,7 +150,12 @@ def load_server_tls(certificate: Path, key: Path, now: datetime) -> ServerTls:
 
 
 def load_client_tls(
-    ca: Path, now: datetime, *, server_name: str | None = NODE_NAME, verify: bool = True
+    ca: Path,
+    now: datetime,
+    *,
+    server_name: str | None = NODE_NAME,
+    verify: bool = True,
+    by_node_name: bool = False,
 ) -> ClientTls:
     """Read the certificate of the CA to trust.
 
@@ -118,7 +164,7 @@ def load_client_tls(
     pem = _read(ca, "the CA certificate")
     for certificate in _certificates(pem, str(ca)):
         _check_dates(certificate, now, str(ca))
-    return ClientTls(pem, server_name, verify)
+    return ClientTls(pem, server_name, verify, by_node_name)
 
 
 def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_name: str) -> None:

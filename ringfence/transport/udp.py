@@ -143,11 +143,15 @@ class Udp(ABC):
     def _wait_no_longer_than(self, deadline: float) -> None:
         """Let the task that does what is due wake by `deadline`."""
 
-    def connect(self, address: Address, handler: Handler) -> Connection:
+    def change_tls(self, client: ClientTls, server: ServerTls) -> None:
+        """Use other certificates from now on; connections that stand are not concerned."""
+        self._endpoint.change_tls(client, server)
+
+    def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
         """Begin a connection; a name is resolved meanwhile, and its addresses tried in turn."""
         if self._socket is None:
             raise LocalProtocolError("the transport is not running")
-        pipe = self._endpoint.prepare(address, handler, self.now())
+        pipe = self._endpoint.prepare(address, handler, self.now(), node)
         host = numeric(address[0])
         if host is None:
             self._look_up(address, partial(self._resolve, pipe))

@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -322,6 +323,13 @@ def test_with_certificates_both_ports_are_closed_to_who_has_none(tmp_path: Path)
     with started(tmp_path, flags):
         until(lambda: is_ready(known))
         assert not is_ready(stranger)
+        reset = urllib.request.Request(
+            f"https://127.0.0.1:{http}/v1/reset",
+            b'{"domain": "api", "descriptors": [{"client": "x"}]}',
+            {"Content-Type": "application/json"},
+        )
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(reset, context=known, timeout=PATIENCE)
 
         credentials = grpc.ssl_channel_credentials(ca, key, chain)
         with grpc.secure_channel(f"127.0.0.1:{grpc_port}", credentials) as channel:

@@ -99,6 +99,33 @@ def test_without_a_file_everybody_may_everything() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/check", 200),
+        ("POST", "/v1/reset", 403),
+        ("POST", "/v1/refund", 403),
+        ("GET", "/v1/counters", 403),
+    ],
+)
+async def test_a_certificate_alone_grants_the_scope_check(
+    method: str, path: str, status: int
+) -> None:
+    body = {"domain": "api", "descriptors": [{"client": "x"}]} if method == "POST" else None
+    async with api(load_tokens(None, asks_certificates=True)) as gateway:
+        answer = await ask(gateway, method, path, body)
+
+    assert answer.status == status
+    if status == 403:
+        assert told(answer)["detail"].startswith("without `tokens` a certificate grants")
+
+
+def test_with_a_file_of_tokens_a_certificate_grants_nothing(tmp_path: Path) -> None:
+    tokens = load_tokens(file_of(tmp_path, '["check"]'), asks_certificates=True)
+
+    assert tokens.scopes_of(None) is None
+
+
+@pytest.mark.parametrize(
     ("scopes", "digest", "said"),
     [
         ('["chek"]', token_digest(SECRET).hex(), "unknown scope 'chek'"),

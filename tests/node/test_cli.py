@@ -544,6 +544,20 @@ def test_keys_are_made_and_the_next_steps_told(run: Run, tmp_path: Path) -> None
     assert "exists" in refused(run("keys", "new", directory))
 
 
+def test_keys_of_single_nodes_are_made(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+
+    made = run("keys", "new", directory, "--node", "a", "--node", "b", "--json")
+    added = run("keys", "add-node", directory, "c", "--json")
+
+    assert {"nodes/a.pem", "nodes/a.key", "nodes/b.pem", "nodes/b.key"} <= set(made.row["files"])
+    assert "node.pem" not in made.row["files"]
+    assert added.row["files"] == ["nodes/c.pem", "nodes/c.key"]
+    assert "give --replace" in refused(run("keys", "add-node", directory, "c"))
+    renewed = run("keys", "add-node", directory, "c", "--replace")
+    assert f"wrote {directory}/nodes/c.pem" in renewed.out
+
+
 def test_a_machine_reads_which_files_were_made(run: Run, tmp_path: Path) -> None:
     row = run("keys", "new", tmp_path / "keys", "--token", "web:check", "--json").row
 

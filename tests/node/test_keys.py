@@ -8,10 +8,10 @@ import pytest
 from cryptography import x509
 
 from node.access import KeyDir, Scope, load_access
-from node.keys import rotate, write_keys
+from node.keys import add_node, rotate, write_keys
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls
+from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls, node_server_name
 from ringfence.wire import Hello, Role, matches
 
 TOKENS = ("app:check", "operator:check,reset,observe")
@@ -194,3 +194,75 @@ def test_a_step_that_does_not_fit_says_which_one_does(tmp_path: Path) -> None:
         rotate(tmp_path / "keys", "add")
     with pytest.raises(ConfigError, match="`ringfence keys new` writes one"):
         rotate(tmp_path, "add")
+
+
+def names_of(certificate: Path) -> list[str]:
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return found.value.get_values_for_type(x509.DNSName)
+
+
+def test_each_node_named_gets_a_certificate_of_its_own_and_none_is_shared(tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], TOKENS, 30, ["a", "b"])
+    keys = KeyDir(tmp_path / "keys")
+
+    assert names_of(keys.certificate_of("a")) == [NODE_NAME, f"a.{NODE_NAME}", "lb.example.org"]
+    assert names_of(keys.certificate_of("b")) == [NODE_NAME, f"b.{NODE_NAME}", "lb.example.org"]
+    assert not keys.certificate.exists()
+    assert stat.S_IMODE(keys.nodes.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.nodes.iterdir()}
+    assert modes == dict.fromkeys(["a.pem", "a.key", "b.pem", "b.key"], 0o600)
+    for node in ("a", "b"):
+        load_server_tls(keys.certificate_of(node), keys.key_of(node), datetime.now(UTC))
+
+
+def test_a_node_is_added_and_its_certificate_renewed(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    add_node(keys.path, "c", [], [], 30)
+    before = keys.certificate_of("c").read_bytes(), keys.key_of("c").read_bytes()
+
+    with pytest.raises(ConfigError, match=r"c.pem exists; give --replace"):
+        add_node(keys.path, "c", [], [], 30)
+    assert (keys.certificate_of("c").read_bytes(), keys.key_of("c").read_bytes()) == before
+    add_node(keys.path, "c", ["c.example.org"], [], 30, replace=True)
+
+    assert names_of(keys.certificate_of("c")) == [NODE_NAME, f"c.{NODE_NAME}", "c.example.org"]
+    load_server_tls(keys.certificate_of("c"), keys.key_of("c"), datetime.now(UTC))
+    assert sorted(path.name for path in keys.nodes.iterdir()) == ["c.key", "c.pem"]
+
+
+def test_a_node_is_added_only_where_the_authority_is(tmp_path: Path) -> None:
+    keys, other = made(tmp_path / "keys"), made(tmp_path / "other")
+    authority = keys.ca_key.read_bytes()
+
+    keys.ca_key.write_bytes(other.ca_key.read_bytes())
+    with pytest.raises(ConfigError, match="does not belong to the certificate"):
+        add_node(keys.path, "c", [], [], 30)
+    keys.ca_key.unlink()
+    with pytest.raises(ConfigError, match=r"must hold ca\.pem and ca\.key"):
+        add_node(keys.path, "c", [], [], 30)
+    keys.ca_key.write_bytes(authority)
+    for name in ("", "a\n", "x" * 1000):
+        with pytest.raises(ConfigError, match="must have 1 to"):
+            add_node(keys.path, name, [], [], 30)
+
+    assert not keys.nodes.exists()
+
+
+@pytest.mark.parametrize("name", ["Web_1", "a.example.org", "../a", "127.0.0.1:7101", "ä", "x-a"])
+def test_names_that_are_no_host_names_get_a_certificate_of_their_own_too(
+    tmp_path: Path, name: str
+) -> None:
+    write_keys(tmp_path / "keys", [], [], TOKENS, 30, [name, name.lower() + "2"])
+    keys = KeyDir(tmp_path / "keys")
+
+    [_, own] = names_of(keys.certificate_of(name))
+    assert keys.certificate_of(name).parent == keys.nodes
+    assert own == node_server_name(name)
+    assert own.lower() != node_server_name(name.lower() + "2").lower()
+    assert len(own.partition(".")[0]) <= 63
+
+
+def test_names_that_differ_in_case_alone_differ_in_certificates() -> None:
+    assert node_server_name("A") != node_server_name("a")
+    assert node_server_name("A").lower() != node_server_name("a").lower()

@@ -2,12 +2,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.senders import Sender, Senders
+from ringfence.wire import Role
 
 Kept = Senders[str]
 
 
 def test_what_was_asked_is_known_by_its_number_and_answered_the_same() -> None:
-    sender = Kept().of("app", 1)
+    sender = Kept().of(Role.CLIENT, "app", 1)
 
     sender.remember(7, None)
     assert sender.has_asked(7)
@@ -20,15 +21,26 @@ def test_what_was_asked_is_known_by_its_number_and_answered_the_same() -> None:
 
 def test_a_sender_that_comes_back_is_the_same_and_another_process_is_not() -> None:
     senders = Kept()
-    first = senders.of("app", 1)
+    first = senders.of(Role.CLIENT, "app", 1)
 
-    assert senders.of("app", 1) is first
-    assert senders.of("app", 2) is not first
-    assert senders.of("other", 1) is not first
+    assert senders.of(Role.CLIENT, "app", 1) is first
+    assert senders.of(Role.CLIENT, "app", 2) is not first
+    assert senders.of(Role.CLIENT, "other", 1) is not first
+
+
+def test_a_client_named_like_a_node_does_not_share_the_memory_of_that_node() -> None:
+    senders = Kept()
+    node = senders.of(Role.NODE, "b", 1)
+    node.remember(7, b"answer")
+
+    client = senders.of(Role.CLIENT, "b", 1)
+
+    assert not client.has_asked(7)
+    assert senders.of(Role.NODE, "b", 1) is node
 
 
 def test_at_least_the_frames_that_a_link_has_in_flight_are_remembered() -> None:
-    sender = Kept().of("app", 1)
+    sender = Kept().of(Role.CLIENT, "app", 1)
 
     for seq in range(1, 1001):
         sender.remember(seq, b"answer")
@@ -38,7 +50,7 @@ def test_at_least_the_frames_that_a_link_has_in_flight_are_remembered() -> None:
 
 
 def test_large_answers_are_remembered_up_to_a_bound_in_bytes() -> None:
-    sender = Kept().of("app", 1)
+    sender = Kept().of(Role.CLIENT, "app", 1)
 
     for seq in range(1, 101):
         sender.remember(seq, bytes(250_000))
@@ -50,26 +62,26 @@ def test_large_answers_are_remembered_up_to_a_bound_in_bytes() -> None:
 
 def test_the_sender_that_was_silent_longest_is_forgotten_first() -> None:
     senders = Kept(most=2)
-    early, late = senders.of("early", 1), senders.of("late", 1)
+    early, late = senders.of(Role.CLIENT, "early", 1), senders.of(Role.CLIENT, "late", 1)
     late.remember(1, b"x")
     early.remember(1, b"x")
 
-    senders.of("newcomer", 1)
+    senders.of(Role.CLIENT, "newcomer", 1)
 
-    assert senders.of("early", 1) is early
-    assert senders.of("late", 1) is not late
+    assert senders.of(Role.CLIENT, "early", 1) is early
+    assert senders.of(Role.CLIENT, "late", 1) is not late
 
 
 def test_one_that_was_forgotten_while_connected_is_remembered_again_when_it_speaks() -> None:
     senders = Kept(most=1)
-    sender = senders.of("app", 1)
+    sender = senders.of(Role.CLIENT, "app", 1)
     sender.remember(1, b"x")
-    senders.of("other", 1)
+    senders.of(Role.CLIENT, "other", 1)
     assert not sender.has_asked(1)
 
     sender.remember(2, b"y")
 
-    assert senders.of("app", 1) is sender
+    assert senders.of(Role.CLIENT, "app", 1) is sender
     assert senders.size == 1
 
 
@@ -93,7 +105,7 @@ def test_memory_stays_bounded_and_accounted_for_whatever_is_remembered(
     for who, seq, size, over_a_new_one in steps:
         held = connections.setdefault(who, [])
         if over_a_new_one or not held:
-            held.insert(0, senders.of("app", who))
+            held.insert(0, senders.of(Role.CLIENT, "app", who))
         speaker = held[seq % len(held)]  # An old connection may still have something to remember.
         speaker.remember(seq, None if size is None else bytes(size))
 

@@ -25,7 +25,12 @@ from ringfence.transport.interface import Address, Connection
 from ringfence.transport.pipe import Pipe
 from ringfence.transport.quic import Quic
 from ringfence.transport.settings import Settings
-from ringfence.transport.tls import ClientTls, ServerTls, client_configuration
+from ringfence.transport.tls import (
+    ClientTls,
+    ServerTls,
+    client_configuration,
+    node_server_name,
+)
 from ringfence.wire.errors import ErrorCode
 from ringfence.wire.framing import MAX_MESSAGE
 
@@ -457,6 +462,27 @@ def test_a_certificate_without_the_expected_name_is_refused(wire: Wire) -> None:
 
     assert code == TransportCode.CERTIFICATE
     assert reason.startswith("the certificate of 10.0.0.1:7600 does not name 'limits.example'")
+
+
+@pytest.mark.parametrize(
+    ("node", "by_node_name", "is_open"),
+    [("b", True, True), ("c", True, False), ("c", False, True), ("", True, True)],
+)
+def test_a_known_node_must_show_a_certificate_with_its_name(
+    wire: Wire, node: str, by_node_name: bool, is_open: bool
+) -> None:
+    wire.node(tls=ServerTls(*issue(*authority(), [node_server_name("b")], [], NOW, 30)))
+    app = wire.app(tls=ClientTls(authority()[0], by_node_name=by_node_name))
+    log = Log()
+    pipe = app.prepare(NODE, log, wire.now, node)
+    app.begin(pipe, [NODE], wire.now)
+
+    wire.run(1)
+
+    assert pipe.is_open == is_open
+    if not is_open:
+        assert log.closed is not None
+        assert "does not name 'c.node.ringfence.internal'" in log.closed[1]
 
 
 def test_without_verification_any_certificate_will_do(wire: Wire) -> None:
