@@ -48,8 +48,10 @@ class Gossiping:
         now: Callable[[], int],
         on_change: Callable[[Sequence[Changed]], None],
         on_conflict: Callable[[Conflict], None],
+        notice_stall: Callable[[], object],
         containment: Containment,
     ) -> None:
+        """`notice_stall` is called before a member's datagram is taken, which may have waited."""
         self._membership = membership
         self._seal = seal
         self._transport = transport
@@ -57,6 +59,7 @@ class Gossiping:
         self._now = now
         self._on_change = on_change
         self._on_conflict = on_conflict
+        self._notice_stall = notice_stall
         self._containment = containment
         self._timer: Timer | None = None
         self._planned = 0
@@ -126,6 +129,7 @@ class Gossiping:
         except (Rejected, BadDatagram) as error:
             self._refused[error.cause] += 1
             return
+        self._notice_stall()
         self._perform(self._membership.receive(message, source, self._now()))
 
     def _tick(self) -> None:

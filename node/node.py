@@ -307,6 +307,7 @@ class Node:
             self._uptime,
             self._on_change,
             self._on_conflict,
+            self._notice_stall,
             self.containment,
         )
         self._seal = seal
@@ -598,15 +599,7 @@ class Node:
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
         """Decide what is held here; parts when another member must be waited for."""
-        assert self._transport is not None
-        held_up_ns = self._transport.held_up_ns
-        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._uptime()):
-            logger.warning(
-                "node %s was stopped for %d ms; it asks what was decided in its place",
-                self.name,
-                held_up_ns // 1_000_000,
-            )
-            self.counters.add("stalls")
+        held_up_ns = self._notice_stall()
         if batch.limits:
             refusal = oversized(request.seq, batch)
             if refusal is not None:
@@ -637,6 +630,19 @@ class Node:
             else:
                 self.refused("not_owner")
         return verdicts
+
+    def _notice_stall(self) -> int:
+        """Begin to recover if the present datagram waited long; return how long, in ns."""
+        assert self._transport is not None
+        held_up_ns = self._transport.held_up_ns
+        if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._uptime()):
+            logger.warning(
+                "node %s was stopped for %d ms; it asks what was decided in its place",
+                self.name,
+                held_up_ns // 1_000_000,
+            )
+            self.counters.add("stalls")
+        return held_up_ns
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
         """Return whether a row of a session's request was decided on another path."""

@@ -26,9 +26,6 @@ _ASK_AGAIN_S = 0.02
 
 
 class _Link(Protocol):
-    @property
-    def is_lost(self) -> bool: ...
-
     def call(
         self,
         make: Callable[[int], Message],
@@ -70,7 +67,7 @@ class StallRecovery:
         if held_up_ns < STALLED_NS or now - held_up_ns <= self._began_ns:
             return False
         self._began_ns = now
-        links = [(name, link) for name, link in self._links() if not link.is_lost]
+        links = list(self._links())  # Those that were lost meanwhile are asked once they are back.
         if not links:
             return False
         self._round += 1

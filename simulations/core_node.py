@@ -317,6 +317,7 @@ class CoreNode:
 
     def take_datagram(self, message: Message, sender: str) -> None:
         """Hear what another member says."""
+        self.notice_stall()
         self.gossiping.hear(message, self._machine.address[1], sender)
 
     def _call_at(self, uptime: int, call: Callable[[int], None], planned: int) -> None:

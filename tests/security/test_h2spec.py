@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.processes import PATIENCE
 from tests.security.http2_client import lone_gateway
 
-HOW = "go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1"
+HOW = "go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 
 def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None:
