@@ -344,12 +344,11 @@ class Handoff:
 
     def reclaim(self, name: NodeId, shards: Sequence[int], done: Callable[[], None]) -> None:
         """Fetch shards that a member counts in this node's place; `done` when that is over."""
-        free = [shard for shard in shards if shard not in self._pulling]
-        if free:
-            self._reclaims.append((set(free), done))
-            self._begin_to_pull(free, name)
-        else:
+        if not shards:
             done()
+            return
+        self._reclaims.append((set(shards), done))
+        self._begin_to_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _on_found(self, shards: Iterable[int]) -> None:
         """Tell those who reclaim that these shards are no longer on their way."""
