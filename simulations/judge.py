@@ -203,7 +203,10 @@ class Judge:
         seconds = limit.period_ns / 1e9
         if limit.algorithm is Algorithm.SLIDING_WINDOW:
             seconds *= 2  # The window before counts by its part.
-        seconds += _ON_THE_WAY if self._loses else _MOVED
+        if self._loses:
+            seconds += _ON_THE_WAY
+        elif any(fault.verb in ("leave", "crash") for fault in self._faults):
+            seconds += _MOVED
         if any(fault.verb == "clock_drift" for fault in self._faults):
             seconds *= 1 + _DRIFT
         for answer in column.answers:
