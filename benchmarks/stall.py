@@ -58,8 +58,9 @@ _BEFORE = 5
 _REPLICATED_S = 0.3
 _CALM_S = 1.0
 """Until late answers, merges and refunds are over."""
-_WITHIN_S = 10.0
+_WITHIN_S = 20.0
 """Time that the client has to see all nodes again."""
+_IN_RING = ("alive", "suspect")
 _BY_NODES = (Source.OWNER, Source.STANDBY)
 _FAULTS = ("double_counted", "not_counted", "over_admitted", "false_denials", "by_policy")
 
@@ -122,7 +123,7 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
         deadline=_DEADLINE_S,
     ) as cluster:
         limiter = Limiter(cluster)
-        await _wait_all_alive(cluster, len(nodes.processes))
+        await _wait_all_in_ring(cluster, len(nodes.processes))
         values = {key: _owned(cluster, key, name, f"{number}/{seconds}/{name}") for key in _LIMITS}
 
         async def ask(key: str) -> None:
@@ -148,9 +149,9 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
     return found
 
 
-async def _wait_all_alive(cluster: Cluster, nodes: int) -> None:
+async def _wait_all_in_ring(cluster: Cluster, nodes: int) -> None:
     with trio.fail_after(_WITHIN_S):
-        while [row.state for row in cluster.members] != ["alive"] * nodes:  # noqa: ASYNC110
+        while len([row for row in cluster.members if row.state in _IN_RING]) < nodes:  # noqa: ASYNC110
             await trio.sleep(0.05)  # The client has no event for it.
 
 
