@@ -16,7 +16,6 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,15 +91,11 @@ class _Found:
 def run(rounds: int) -> Iterator[Figure]:
     """Stop each node for each duration, `rounds` times over; figures are sums of a round."""
     found: list[list[_Found]] = []
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        rules = directory / "rules.yaml"
+    with tempfile.TemporaryDirectory() as directory:
+        rules = Path(directory) / "rules.yaml"
         rules.write_text(_RULES, "utf-8")
-        nodes = stack.enter_context(running_cluster(rules))
         for number in range(rounds):
-            turns = [(name, seconds) for seconds in _STALLS_S for name in sorted(nodes.processes)]
-            found.append([trio.run(_stalled, nodes, *turn, number) for turn in turns])
-        nodes.assert_running()
+            found.append([each for seconds in _STALLS_S for each in _round(rules, seconds, number)])
     for fault in _FAULTS:
         sums = [float(sum(getattr(each, fault) for each in turn)) for turn in found]
         if fault == "by_policy":
@@ -109,6 +104,19 @@ def run(rounds: int) -> Iterator[Figure]:
             yield figure("stall.policy_share", "of checks", shares)
         else:
             yield figure(f"stall.{fault}", "checks a round", sums)
+
+
+def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
+    """Stop each node of a new cluster once.
+
+    A node that is suspected three times in five minutes leaves the ring by itself for a minute, so
+    one cluster cannot serve for all stalls.
+    """
+    with running_cluster(rules) as nodes:
+        names = sorted(nodes.processes)
+        found = [trio.run(_stalled, nodes, name, seconds, number) for name in names]
+        nodes.assert_running()
+    return found
 
 
 async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -> _Found:

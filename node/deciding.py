@@ -7,6 +7,7 @@ waits beyond the asker's deadline, and a check passes at most two nodes.
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import trio
 
@@ -42,6 +43,9 @@ _OWNER_SILENT_S = 0.1
 _LOOKS = 4
 """Steps in which that silence is waited for. A standby that was stopped itself wakes with one step
 overdue, and reads what the owner sent meanwhile before the next one ends."""
+_RETURNED_NS = 500_000_000
+"""Time for which a member that was stopped and is back counts as reachable although its link is
+still lost or membership still doubts it: both are about the time before."""
 _CURRENT_NS = 20_000_000
 """A node whose present datagram waited less has read all that others sent before."""
 _OWNER_TIMEOUT_S = 0.4
@@ -141,6 +145,8 @@ class Deciding:
         self._admitted = admitted
         self._is_suspect = is_suspect
         self._decided_checks = decided_checks
+        self._returned_at: dict[NodeId, int] = {}
+        """When each member that was stopped last asked what was taken over, in ns."""
         self._resumed: trio.Event | None = None
         """Set when this node may decide again; None while it may."""
         self._containment = containment
@@ -239,6 +245,15 @@ class Deciding:
             return await self._forward(batch, request.hops + 1, within)
         finally:
             self.waiting -= len(batch)
+
+    def taken_over_from(self, owner: NodeId) -> list[int]:
+        """Return the shards taken over from a member that was stopped and asks for them.
+
+        It decides again by this answer, so what this node noticed of it before counts no more:
+        only a new silence has further shards taken over.
+        """
+        self._returned_at[owner] = self._clock.now()
+        return self._holdings.taken_over_from(owner)
 
     def suspend(self) -> None:
         """Decide nothing until `resume`; what is asked meanwhile waits."""
@@ -402,7 +417,7 @@ class Deciding:
         steps = 0
         while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
             steps += 1
-            if steps > 1 and link.silent_s >= _OWNER_SILENT_S:
+            if steps > 1 and self._is_silent(owner, link):
                 return None
         return reply.value if isinstance(reply.value, Verdicts) else None
 
@@ -428,15 +443,25 @@ class Deciding:
 
     async def _is_unreachable(self, owner: NodeId) -> bool:
         link = self._link_to(owner)
-        if link is None or link.is_lost or self._is_suspect(owner):
+        if link is None:
             return True
-        if link.silent_s < _OWNER_SILENT_S:
+        if link.is_lost or self._is_suspect(owner):
+            return self._back_for_ns(owner) >= _RETURNED_NS
+        if not self._is_silent(owner, link):
             return False
         if self.lag_ns() < _CURRENT_NS:
             return True
         # This node is behind itself: what the owner has sent meanwhile is read first.
         await self._is_answered(self._new_reply(), _OWNER_SILENT_S / _LOOKS)
-        return link.is_lost or link.silent_s >= _OWNER_SILENT_S
+        return link.is_lost or self._is_silent(owner, link)
+
+    def _is_silent(self, owner: NodeId, link: Link) -> bool:
+        return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
+
+    def _back_for_ns(self, owner: NodeId) -> float:
+        """Return the time since a member that was stopped came back; endless when none was."""
+        at = self._returned_at.get(owner)
+        return inf if at is None else self._clock.now() - at
 
     def _new_reply(self) -> "Reply":
         return Reply()

@@ -452,7 +452,9 @@ class Node:
         assert self._peers is not None
         for change in changes:
             _tell(change)
-            if change.after.name != self.name and change.after.status is not Status.JOINING:
+            if change.after.name == self.name:
+                self._log_damping(change)
+            elif change.after.status is not Status.JOINING:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
@@ -475,6 +477,15 @@ class Node:
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
         self._worldwide.set_view(view, placement, self._membership.datacenters_left)
         self._route()
+
+    def _log_damping(self, change: Changed) -> None:
+        was_in_ring = change.before is not None and not change.before.forward_only
+        if was_in_ring and self.is_damped:
+            logger.warning(
+                "node %s leaves the ring for a while because members suspected it again and again; "
+                "it forwards checks meanwhile: look for pauses of its host or process",
+                self.name,
+            )
 
     def _route(self) -> None:
         """Tell the router who decides what, and how they are reached."""
@@ -728,7 +739,7 @@ class Node:
                 self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case AskTakenOver(seq):
-                session.send(TakenOver(seq, self._holdings.taken_over_from(NodeId(name))))
+                session.send(TakenOver(seq, self._deciding.taken_over_from(NodeId(name))))
             case Cells():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_cells(datacenter, message))

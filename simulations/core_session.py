@@ -80,7 +80,7 @@ class CoreSession:
                 self._node.handoff.kept(NodeId(sender), shards, gift)
                 answer(Done(seq))
             case AskTakenOver(seq):
-                answer(TakenOver(seq, self._node.holdings.taken_over_from(NodeId(sender))))
+                answer(TakenOver(seq, self._node.deciding.taken_over_from(NodeId(sender))))
             case Cells():
                 answer(self._node.worldwide.take_cells(self._datacenter_of(sender), message))
             case Digest():

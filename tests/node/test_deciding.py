@@ -8,6 +8,7 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.transport.interface import Connection
 from ringfence.wire import (
     Answer,
+    AskTakenOver,
     ErrorCode,
     Hello,
     Pull,
@@ -15,12 +16,13 @@ from ringfence.wire import (
     Request,
     Role,
     Source,
+    TakenOver,
     Welcome,
     decode,
     encode,
 )
 from tests.node.cluster import address_of, owned, world
-from tests.node.test_session import ACCESS, APP, check, key_of, running_node
+from tests.node.test_session import ACCESS, APP, HandClock, World, check, key_of, running_node
 
 
 async def test_the_question_of_a_standby_to_the_owner_counts_as_a_hop(
@@ -93,3 +95,52 @@ async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
         [answer] = caller.heard[-1:]
         assert isinstance(answer, Answer)
         assert answer.sources == [Source.POLICY]
+
+
+async def pass_time(world: World, seconds: float) -> None:
+    """Let both clocks go on: trio's, and the one by which the node counts."""
+    clock = world.node._host_clock
+    assert isinstance(clock, HandClock)
+    clock.time += round(seconds * 1e9)
+    await trio.sleep(seconds)
+
+
+async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silence(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
+        await world.nursery.start(silent.run)
+        await trio.sleep(1)  # until `a` has found that `b` can be reached again
+        world.node._deciding._is_suspect = lambda _: False
+        owner = await world.call(Hello(Role.NODE, "b", b"", 2))
+        caller = await world.call(APP)
+        held = world.node._holdings.held
+        key = key_of("b")
+
+        assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
+        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await pass_time(world, 0.09)
+        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
+        await pass_time(world, 0.09)
+        assert not held[shard_of(key)]
+        await pass_time(world, 0.04)
+        assert held[shard_of(key)]
+
+
+async def test_a_stopped_owner_that_is_back_keeps_its_shards_while_its_link_is_still_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        owner = await world.call(Hello(Role.NODE, "b", b"", 2))
+        caller = await world.call(APP)
+        held = world.node._holdings.held
+        key = key_of("b")
+
+        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
+        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await pass_time(world, 0.4)
+        assert not held[shard_of(key)]
+        await pass_time(world, 0.2)
+        await caller.say(check(7, key, stand_in=True, deadline_ms=1000))
+        assert held[shard_of(key)]
