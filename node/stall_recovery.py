@@ -6,6 +6,10 @@ over the shards once this node had been silent for long enough. So before the no
 check that waited about that long, it asks the other members which of its shards they have taken
 over, and fetches those with the outcomes of the checks: it then repeats these outcomes instead of
 counting again.
+
+A node that is overloaded for long also finds datagrams that waited, but it was not silent. It asks
+once a second, so that it decides most of the time. A standby that takes over from such a node
+offers the shards back within its next round, and the merge counts each check once.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,6 +25,11 @@ STALLED_NS = 70_000_000
 which a standby takes over, so no standby has when all datagrams are younger."""
 _WITHIN_S = 0.5
 """Longest time that checks wait for the other members' answers, within their own deadlines."""
+_LAG_NS = 1_000_000_000
+"""Time between recoveries of a node that lags, but was not stopped."""
+_MOST_ROUNDS = 3
+"""Recoveries that may follow each other without an end. A node that is stopped again and again, as
+by a CPU quota, then decides without the other members' answers."""
 _ASK_AGAIN_S = 0.02
 """Pause before a member whose connection ended is asked again."""
 
@@ -53,18 +62,30 @@ class StallRecovery:
         self._suspend = suspend
         self._resume = resume
         self._began_ns = -1
+        self._read_at = -STALLED_NS
+        """When a datagram that had waited for long was last read."""
+        self._stopped_until = 0
+        """When this node last read a datagram after it had been stopped."""
         self._open = 0
         """Answers and transfers that are waited for."""
         self._round = 0
         """Number of the present recovery: what belongs to an earlier one is ignored."""
-        self._is_running = False
+        self._rounds_open = 0
+        """Recoveries since decisions were last possible."""
 
     def notice(self, held_up_ns: int, now: int) -> bool:
         """Begin a recovery if a datagram that is read at `now` waited since before the last one.
 
         Returns whether a recovery began.
         """
-        if held_up_ns < STALLED_NS or now - held_up_ns <= self._began_ns:
+        if held_up_ns < STALLED_NS:
+            return False
+        if now - self._read_at >= STALLED_NS:  # Else this node lags: it has read all the time.
+            self._stopped_until = now
+        self._read_at = now
+        if now - held_up_ns <= self._began_ns or self._rounds_open >= _MOST_ROUNDS:
+            return False
+        if self._stopped_until <= self._began_ns and now - self._began_ns < _LAG_NS:
             return False
         self._began_ns = now
         links = list(self._links())  # Those that were lost meanwhile are asked once they are back.
@@ -72,8 +93,8 @@ class StallRecovery:
             return False
         self._round += 1
         self._open = len(links)
-        if not self._is_running:
-            self._is_running = True
+        self._rounds_open += 1
+        if self._rounds_open == 1:
             self._suspend()
         self._call_later(_WITHIN_S, self._ender(self._round))
         for name, link in links:
@@ -87,7 +108,7 @@ class StallRecovery:
             else:
                 self._call_later(_ASK_AGAIN_S, lambda: self._ask(name, link, number))
 
-        if number == self._round and self._is_running:
+        if number == self._round and self._rounds_open:
             link.call(AskTakenOver, take)
 
     def _ender(self, number: int) -> Callable[[], None]:
@@ -100,6 +121,6 @@ class StallRecovery:
                 self._end(number)
 
     def _end(self, number: int) -> None:
-        if number == self._round and self._is_running:
-            self._is_running = False
+        if number == self._round and self._rounds_open:
+            self._rounds_open = 0
             self._resume()

@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from hashring import NodeId
@@ -51,6 +53,9 @@ class Stopped:
         self.is_suspended = False
         self.reclaimed: list[tuple[NodeId, list[int]]] = []
         self.on_reclaimed: list[Callable[[], None]] = []
+        self.waits_ms: list[float] = []
+        """How long decisions waited each time."""
+        self._suspended_at = 0
         self._timers: list[tuple[int, Callable[[], None]]] = []
         self._recovery = StallRecovery(
             lambda: list(self.members.items()),
@@ -90,6 +95,10 @@ class Stopped:
     def _suspend(self, is_suspended: bool) -> None:
         assert self.is_suspended != is_suspended
         self.is_suspended = is_suspended
+        if is_suspended:
+            self._suspended_at = self.now
+        else:
+            self.waits_ms.append((self.now - self._suspended_at) / MS)
 
 
 # When a recovery begins
@@ -225,6 +234,87 @@ def test_the_time_that_decisions_wait_counts_from_the_second_stop() -> None:
     assert node.is_suspended
     node.go_on(1)
     assert not node.is_suspended
+
+
+# Nodes that are slow for long
+
+
+def test_a_node_that_lags_for_long_asks_once_a_second_and_decides_most_of_the_time() -> None:
+    node = Stopped(A, B)
+    lag_ms, seconds = 100, 10
+    began, suspended_ms = 0, 0
+    answers: list[tuple[int, Callable[[object], None]]] = []
+    for _ in range(seconds * 200):
+        while answers and answers[0][0] <= node.now:  # Answers wait as long as all that comes.
+            answers.pop(0)[1](TakenOver(1, []))
+        began += node.read(lag_ms)
+        for member in node.members.values():
+            answers += [(node.now + lag_ms * MS, reply) for reply in member.asked]
+            member.asked.clear()
+        suspended_ms += 5 * node.is_suspended
+        node.go_on(5)
+
+    assert began == seconds
+    assert suspended_ms <= seconds * lag_ms
+
+
+def test_a_stop_amid_such_a_time_begins_a_recovery_at_once() -> None:
+    node = Stopped(A)
+    for _ in range(40):
+        node.read(100)
+        if node.open_questions():
+            node.members[A].answer()
+        node.go_on(5)
+
+    node.go_on(70)
+
+    assert node.read(140)
+    assert node.is_suspended
+
+
+def test_a_stop_is_noticed_though_what_is_read_first_came_before_the_last_recovery() -> None:
+    node = Stopped(A)
+    node.read(500)
+    node.members[A].answer()
+    node.go_on(300)
+
+    assert not node.read(301)
+    assert node.read(200)
+
+
+def test_a_node_that_is_stopped_again_and_again_decides_in_between() -> None:
+    node = Stopped(A)
+    for _ in range(100):  # It runs for 20 ms of every 100, and never reads an answer in time.
+        node.read(80)
+        node.members[A].asked.clear()
+        node.go_on(20)
+        node.go_on(80)
+
+    assert len(node.waits_ms) >= 12
+    assert max(node.waits_ms) <= 700
+
+
+waits = st.tuples(st.integers(0, 120), st.integers(0, 300))
+
+
+@given(st.lists(waits, max_size=60), st.booleans())
+def test_what_came_in_a_stop_is_decided_after_a_recovery_that_began_later(
+    reads: list[tuple[int, int]], is_answered: bool
+) -> None:
+    node = Stopped(A)
+    began, rounds, was_stopped = -1, 0, False
+    for pause_ms, waited_ms in reads:
+        node.go_on(pause_ms)
+        rounds = rounds if node.is_suspended else 0
+        is_late = waited_ms * MS >= STALLED_NS
+        was_stopped |= is_late and pause_ms * MS >= STALLED_NS
+        may_begin = rounds < 3
+        if node.read(waited_ms):
+            began, rounds, was_stopped = node.now, rounds + 1, False
+        if is_late and was_stopped and may_begin:
+            assert node.now - waited_ms * MS <= began
+        if is_answered and node.open_questions():
+            node.members[A].answer()
 
 
 # At nodes
