@@ -2,15 +2,16 @@
 
 The owner finds here what it decided for a second or a forwarded ask when the first one comes late,
 and the other way round. What a node decided directly is remembered as the answer that it sent, in
-`senders`; only repeats, which are few, have rows of their own here. Bounded in rows: the request
-that was repeated longest ago is forgotten first.
+`senders`, and by its keys in `direct_checks`; only repeats, which are few, have rows of their own
+here. Bounded in rows: the request that was repeated first is forgotten first.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hashring import shard_of
+from node.direct_checks import DirectChecks
 from ringfence.client.batch import CODE, Row, Verdicts
 from ringfence.limiter import Code
 from ringfence.wire import Answer, CheckId, DecidedCheck, Source, decode
@@ -37,6 +38,9 @@ class DecidedChecks:
             OrderedDict()
         )
         """By session and number of the request: by row, the check and when it was decided."""
+        self._by_shard: dict[int, dict[CheckId, tuple[DecidedCheck, int]]] = {}
+        """The same checks, by shard and identity."""
+        self._direct = DirectChecks()
         self._size = 0
 
     def __len__(self) -> int:
@@ -64,28 +68,69 @@ class DecidedChecks:
                 found[index] = answers[request][row]
         return found
 
+    def asked(
+        self,
+        session: int,
+        seq: int,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        rows: Sequence[int] | None,
+        now: int,
+        deadline_ns: int,
+    ) -> None:
+        """Note the checks of a request that names no earlier one and is answered at `now`.
+
+        They are repeated within their deadline, and a repeat has a deadline as long.
+        """
+        self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
+
     def remember(self, id: CheckId, key: bytes, cost: int, row: Row, now: int) -> None:  # noqa: A002
         """Keep the outcome of a check that was decided at `now`."""
         session, seq, place = id
         if not seq:
             return
         rows = self._requests.setdefault((session, seq), {})
-        self._size += place not in rows
-        rows[place] = DecidedCheck(id, key, cost, 0, row), now
+        if place in rows:
+            self._forget(rows.pop(place)[0])
+        rows[place] = self._by_shard.setdefault(shard_of(key), {})[id] = (
+            DecidedCheck(id, key, cost, 0, row),
+            now,
+        )
+        self._size += 1
         while self._size > _MOST_ROWS:
-            _, oldest = self._requests.popitem(last=False)
-            self._size -= len(oldest)
+            for check, _ in self._requests.popitem(last=False)[1].values():
+                self._forget(check)
+
+    def _forget(self, check: DecidedCheck) -> None:
+        shard = shard_of(check.key)
+        self._size -= 1
+        del self._by_shard[shard][check.id]
+        if not self._by_shard[shard]:
+            del self._by_shard[shard]
 
     def of_shard(self, shard: int, since: int, now: int) -> list[DecidedCheck]:
-        """List the checks of a shard's keys that were decided from `since` on, and whose repeats
-        may still come."""
-        found = [
-            (check, at)
-            for rows in self._requests.values()
-            for check, at in rows.values()
-            if at >= max(since, now - _REPEATED_WITHIN_NS) and shard_of(check.key) == shard
-        ]
+        """List the newest checks of a shard's keys that were decided from `since` on, and whose
+        repeats may still come; the newest last."""
+        repeated = self._by_shard.get(shard, {})
+        known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
+        since = max(since, now - _REPEATED_WITHIN_NS)
+        found = sorted([each for each in known if each[1] >= since], key=lambda each: each[1])
         return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MOST_MOVED:]]
+
+    def _direct_of(
+        self, shard: int, known: Container[CheckId], now: int
+    ) -> Iterator[tuple[DecidedCheck, int]]:
+        """Go through what was decided directly, and when, but for the checks that are `known`."""
+        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
+        for request, row, key, cost in self._direct.of_shard(shard, now):
+            id_ = (*request, row)
+            if id_ in known:
+                continue
+            if request not in answers:
+                answers[request] = self._answered(request)
+            if row in answers[request]:
+                outcome, at = answers[request][row]
+                yield DecidedCheck(id_, key, cost, 0, outcome), at
 
     def merge(
         self, checks: Iterable[DecidedCheck], now: int

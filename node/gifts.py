@@ -22,6 +22,7 @@ __all__ = [
     "Reply",
     "SentCopies",
     "SentCopy",
+    "add_decided",
     "append_row",
     "cut",
     "size_of",
@@ -33,6 +34,10 @@ BYTES_PER_PART = 400_000
 """Most bytes in one part of more than one key: two such parts fit into one message."""
 _ROW_BYTES = 64
 """Room for the limit and the index of one key."""
+_DECIDED_PER_PART = 700
+"""Most decided checks in one part of a transfer: with the longest keys below 180,000 bytes."""
+_DECIDED_BYTES = 120
+"""Room for one decided check beside its key."""
 _NUMBER_BYTES = 9
 """Most bytes that one number takes in a message."""
 
@@ -67,7 +72,7 @@ class Part:
     counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
     tallies: list[list[int]] = field(default_factory=list)
     decided: list[DecidedCheck] = field(default_factory=list)
-    """Checks of the shard that may be asked again; of its first part alone."""
+    """Checks of the shard that may be asked again."""
 
 
 NOTHING = Part()
@@ -238,6 +243,7 @@ class Reply:
             return
         self.keys += len(part.counts.keys)
         self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.tallies))
+        self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])
 
 
 class SentCopies:
@@ -298,6 +304,14 @@ def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[
         append_row(parts[-1].counts, counts, at)
         parts[-1].tallies.append(tallies[at])
     return parts
+
+
+def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
+    """Spread decided checks over the parts of their shard, and over further parts if need be."""
+    for number, start in enumerate(range(0, len(decided), _DECIDED_PER_PART)):
+        if number == len(parts):
+            parts.append(Part())
+        parts[number].decided += decided[start : start + _DECIDED_PER_PART]
 
 
 def _heard_size(heard: dict[str, list[int]]) -> int:

@@ -24,6 +24,7 @@ from node.gifts import (
     Reply,
     SentCopies,
     SentCopy,
+    add_decided,
     append_row,
     cut,
 )
@@ -429,7 +430,7 @@ class Holdings:
         if taken is not None and not taken.has_base:
             ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
         since = 0 if taken is None else taken.since
-        parts[0].decided += self._decided_checks.of_shard(shard, since, now)
+        add_decided(parts, self._decided_checks.of_shard(shard, since, now))
         self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
         self._bare.pop(shard, None)
         self._counters.add("keys_given", len(counts.keys))

@@ -27,7 +27,7 @@ class IncomingTransfer:
         self.counts = counts
         self.tallies = tallies
         self.decided: list[DecidedCheck] = []
-        """Checks of the shard that may be asked again; its first part has all of them."""
+        """Checks of the shard that may be asked again."""
         self.next_part = 1
 
     @property
@@ -51,6 +51,7 @@ class IncomingTransfer:
         mine.keys += more.keys
         mine.states += more.states
         self.tallies += part.tallies
+        self.decided += part.decided
         self.next_part += 1
         return True
 

@@ -659,6 +659,16 @@ class Node:
         """Return whether a row of a session's request was decided on another path."""
         return self._decided_checks.has_any_of(session, seq)
 
+    def asked(
+        self, sender: Sender[Session], request: Request, batch: Batch, rows: list[int] | None
+    ) -> None:
+        """Note checks that this request asked for first, and that are answered now."""
+        now, deadline_ns = self._clock.now(), request.deadline_ms * 1_000_000
+        session = sender.who[1]
+        self._decided_checks.asked(
+            session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
+        )
+
     def forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None

@@ -136,6 +136,11 @@ class Desk(Protocol):
     def lend(self, session: "Session", borrow: Borrow) -> Lent:
         """Lend units of a key, and take back what was lent before."""
 
+    def asked(
+        self, sender: "Sender[Session]", request: Request, batch: Batch, rows: list[int] | None
+    ) -> None:
+        """Note checks that this request asked for first, and that are answered now."""
+
     def denied(self, session: "Session", batch: Batch, verdicts: Verdicts) -> None:
         """Note what a client was denied here just now."""
 
@@ -398,6 +403,8 @@ class Session:
         sender.remember(request.seq, payload)
         self.send_payload(payload)
         sender.note(batch, verdicts)
+        if batch.op is Op.CHECK and not batch.ids:
+            self._desk.asked(sender, request, batch, rows)
         self._desk.denied(self, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:

@@ -19,7 +19,7 @@ OutcomeRow: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DecidedCheck:
-    """A check that a node decided under the identity of an earlier request."""
+    """A check that a node decided, by its identity."""
 
     id: CheckId
     key: bytes

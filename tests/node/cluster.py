@@ -70,12 +70,14 @@ def ring_of(names: Sequence[str]) -> Ring:
     return Ring.of(Member(NodeId(name)) for name in names)
 
 
-def owned(rules: RuleSet, key: str, owner: str, number: int = 0) -> dict[str, str]:
-    """A descriptor whose counter `owner` decides for, of all three nodes."""
+def owned(
+    rules: RuleSet, key: str, owner: str, number: int = 0, names: Sequence[str] = NAMES
+) -> dict[str, str]:
+    """A descriptor whose counter `owner` decides for, of all three nodes or of `names`."""
     found = (
         {key: f"{owner}{i}"}
         for i in range(200)
-        if ring_of(NAMES).owner(shard_of(counter(rules, key, f"{owner}{i}"))) == owner
+        if ring_of(names).owner(shard_of(counter(rules, key, f"{owner}{i}"))) == owner
     )
     return next(islice(found, number, None))
 

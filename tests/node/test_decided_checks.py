@@ -7,11 +7,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
 from node.counters import Counters
 from node.decided_checks import DecidedChecks
 from node.holdings import Holdings
+from node.incoming import transfers_of
 from node.streaming import as_snapshot
 from ringfence.client.batch import CODE, Batch, Row, Verdicts
 from ringfence.client.local import decide_by
@@ -20,16 +22,23 @@ from ringfence.wire import (
     Answer,
     CheckId,
     DecidedCheck,
+    Hello,
     Message,
     Op,
     Pull,
     Pulled,
     Refused,
+    Request,
+    Role,
     Source,
     decode,
     encode,
 )
+from tests.node.cluster import counter, owned
+from tests.node.cluster import world as cluster_world
 from tests.node.test_session import APP, check, remaining, running_node
+from tests.node.test_session import key_of as session_key_of
+from tests.security.test_takeover import call
 
 SECOND = 1_000_000_000
 PERIOD = 128 * SECOND
@@ -187,11 +196,80 @@ def test_checks_that_nobody_repeats_any_more_stay_behind() -> None:
 
 
 def test_of_many_checks_of_one_shard_the_newest_move() -> None:
-    checks = memory()
-    for seq in range(1, 2502):
-        checks.remember((1, seq, 0), KEY, 1, ALLOWED, NOW)
+    checks = memory(s2_1=([answer(ALLOWED)], NOW - 2), s2_2=([answer(ALLOWED, seq=2)], NOW))
+    for seq in (1, 2):
+        checks.asked(2, seq, [KEY], [1], None, NOW, SECOND)
+    for seq in range(1, 2501):
+        checks.remember((1, seq, 0), KEY, 1, ALLOWED, NOW - 1)
 
-    assert [each.id[1] for each in checks.of_shard(SHARD, 0, NOW)] == [*range(502, 2502)]
+    moved_checks = [each.id[:2] for each in checks.of_shard(SHARD, 0, NOW)]
+
+    assert moved_checks == [*[(1, seq) for seq in range(502, 2501)], (2, 2)]
+
+
+def test_finding_the_checks_of_a_shard_does_not_look_at_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = memory()
+    for number in range(200):
+        checks.remember((1, number + 1, 0), key_of(number), 1, ALLOWED, NOW)
+    looked_at: list[bytes] = []
+    monkeypatch.setattr("node.decided_checks.shard_of", looked_at.append)
+
+    [check] = checks.of_shard(SHARD, 0, NOW)
+
+    assert check.key == KEY
+    assert looked_at == []
+
+
+# What was asked directly
+
+
+def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request() -> None:
+    answers = [answer(ALLOWED, DENIED, ALLOWED)]
+    checks = memory(s1_5=(answers, NOW - 70))
+    checks.asked(1, 5, [KEY, KEY, key_of(2)], [3, 2, 1], None, NOW - 80, SECOND)
+
+    assert checks.of_shard(SHARD, 0, NOW) == [
+        DecidedCheck((1, 5, 0), KEY, 3, 70, ALLOWED),
+        DecidedCheck((1, 5, 1), KEY, 2, 70, DENIED),
+    ]
+    assert checks.of_shard(SHARD, NOW - 69, NOW) == []
+
+
+def test_direct_checks_whose_answers_are_forgotten_or_no_decisions_stay_behind() -> None:
+    checks = memory(s1_6=([answer(ALLOWED, seq=6, source=Source.POLICY)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.asked(1, 6, [KEY], [1], None, NOW, SECOND)
+
+    assert checks.of_shard(SHARD, 0, NOW) == []
+
+
+def test_direct_checks_of_some_rows_of_a_request_move_under_these_rows() -> None:
+    checks = memory(s1_5=([answer(ALLOWED, of_request=[3])], NOW))
+    checks.asked(1, 5, [KEY], [1], [3], NOW, SECOND)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 3)]
+
+
+def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
+    checks = memory(s1_5=([answer(ALLOWED)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
+
+
+def test_direct_checks_stay_behind_after_twice_their_deadline() -> None:
+    checks = memory(s1_5=([answer(ALLOWED)], NOW), s1_6=([answer(ALLOWED, seq=6)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.asked(1, 6, [KEY], [1], None, NOW, 2 * SECOND)
+
+    moved_at = {
+        at: [each.id[1] for each in checks.of_shard(SHARD, 0, NOW + at * SECOND)]
+        for at in (2, 3, 5)
+    }
+    assert moved_at == {2: [5, 6], 3: [6], 5: []}
 
 
 # What two nodes decided
@@ -341,6 +419,57 @@ def test_each_check_that_was_admitted_counts_once_wherever_and_how_often_it_was_
     assert owner.engine.used(KEY, at + SECOND) == sum(costs.values())
 
 
+# What fits into messages
+
+
+def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, list[int]]:
+    """Make a host that has decided so many checks under identities in each of some shards."""
+    host = Host(name)
+    held: list[int] = []
+    for number in range(shards):
+        key = key_of(number).ljust(key_bytes, b".")
+        held.append(shard_of(key))
+        host.holdings.begin(held[-1:])
+        batch = Batch(Op.CHECK, [key], [1])
+        host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+        for row in range(rows):
+            host.checks.remember((2**64 - 1, 2**63 + number, row), key, 1, ALLOWED, NOW)
+    return host, sorted({*held})
+
+
+def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> None:
+    host, left = busy("a", 90, 200, key_bytes=128)
+    moved_checks: list[DecidedCheck] = []
+    host.holdings.index(host.engine.keys())
+    while left:
+        pulled = host.holdings.answer(NodeId("b"), Pull(1, left, 0), NOW, lambda shard: False)
+        reply = decode(encode(pulled))
+        assert isinstance(reply, Pulled)
+        moved_checks += reply.decided
+        left = sorted({*left}.difference(*[group.shards for group in reply.groups]))
+
+    assert len({check.id for check in moved_checks}) == 90 * 200
+
+
+def test_the_checks_of_one_shard_move_in_as_many_parts_as_they_need() -> None:
+    host, [shard] = busy("a", 1, 1900, key_bytes=128)
+    host.holdings.index(host.engine.keys())
+
+    def pull(part: int, gift: int) -> Pulled:
+        asked = Pull(1, [shard], part, gift)
+        pulled = decode(encode(host.holdings.answer(NodeId("b"), asked, NOW, lambda shard: False)))
+        assert isinstance(pulled, Pulled)
+        return pulled
+
+    [transfer] = transfers_of(pull(0, 0))
+    while not transfer.is_whole:
+        assert transfer.add(pull(transfer.next_part, transfer.about.gift))
+
+    assert transfer.about.parts == 3
+    assert [check.id[2] for check in transfer.decided] == [*range(1900)]
+    assert len(transfer.counts.keys) == 1
+
+
 # At a node
 
 
@@ -392,3 +521,53 @@ async def test_rows_of_a_frame_that_were_decided_are_repeated_and_the_others_cou
         assert isinstance(frame_answer, Answer)
         assert frame_answer.outcomes.remaining == [3, 4, 2]
         assert frame_answer.sources == [Source.OWNER] * 3
+
+
+async def test_a_check_that_was_asked_directly_moves_with_its_shard(autojump_clock: object) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        key = check(5).keys[0]
+        await app.say(check(5, key, key))
+        b = await world.call(Hello(Role.NODE, "b", b"", 7))
+
+        [pulled] = await b.say(Pull(9, [shard_of(key)], 0))
+
+        assert isinstance(pulled, Pulled)
+        assert [(each.id, each.key, each.row[2]) for each in pulled.decided] == [
+            ((APP.session, 5, 0), key, 4),
+            ((APP.session, 5, 1), key, 3),
+        ]
+
+
+async def test_a_row_that_was_answered_before_others_moves_under_its_place_in_the_request(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        key = session_key_of("a")
+        await app.say(check(5, session_key_of("b"), key))  # `b` is away, so its row waits.
+        b = await world.call(Hello(Role.NODE, "b", b"", 7))
+
+        [pulled] = await b.say(Pull(9, [shard_of(key)], 0))
+
+        assert isinstance(pulled, Pulled)
+        assert [each.id for each in pulled.decided] == [(APP.session, 5, 1)]
+
+
+async def test_a_check_whose_answer_was_lost_is_counted_once_though_its_shard_has_moved(
+    autojump_clock: MockClock,
+) -> None:
+    async with cluster_world("a") as w:
+        client = owned(w.rules, "client", "b", names=("a", "b"))
+        key = counter(w.rules, "client", client["client"])
+        request = Request(5, Op.CHECK, 0, 1000, 0, False, [key], [1], [], [], [], [], [])
+        at_a = await call(w, "a", 900)
+        told = outcomes(await at_a.say(request))
+        await w.start("b")
+        await w.settle()
+        at_b = await call(w, "b", 901)
+
+        told += outcomes(await at_b.say(replace(request, seq=1, ids=[(900, 5, 0)])))
+        told += outcomes(await at_b.say(replace(request, seq=2)))
+
+        assert [left for _, _, left in told] == [4, 4, 3]
