@@ -30,7 +30,7 @@ class Scope(StrEnum):
     CHECK = "check"
     """Check, peek, give back what this token was charged; read rules and members."""
     REFUND = "refund"
-    """Give back units of any key, whoever was charged."""
+    """Give back units of any key, whichever token was charged."""
     RESET = "reset"
     """Forget counters."""
     OBSERVE = "observe"
@@ -67,7 +67,7 @@ class KeyDir:
 
     @property
     def certificate(self) -> Path:
-        """The certificate that all nodes share, where they have none of their own."""
+        """The certificate that nodes without a certificate of their own share."""
         return self.path / "node.pem"
 
     @property
@@ -114,12 +114,12 @@ class Access:
     tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
     """Per token name, the digest of its secret and its scopes."""
     domains: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Per token name, the domains whose rules it may ask, where it may not ask all."""
+    """Domains whose rules a token may check, by token name; other tokens may check all."""
     is_open: bool = False
     """No keys at all: loopback only."""
 
     def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
-        """Tell what the sender of a hello may do; None when it is not who it says.
+        """Return the scopes of the sender of a hello; None when its credential is wrong.
 
         `binding` is the secret of the connection that the hello came on.
         """
@@ -128,7 +128,7 @@ class Access:
     def scopes_now(
         self, role: Role, name: str, proof: bytes, binding: bytes
     ) -> frozenset[Scope] | None:
-        """Scopes of a caller by what `proof_in` kept of its hello; None when it has none."""
+        """Return the scopes of a stored proof (see `proof_in`); None when it is not valid now."""
         if role is Role.NODE:
             keys = self.cluster_keys
             known = any([proves(key, name, proof, self.cluster, binding) for key in keys])
@@ -148,12 +148,12 @@ class Access:
         return digest(self.cluster_keys[0], _RESET_CONTEXT + name.encode(), "sha256")
 
     def proof_of(self, name: str, binding: bytes = b"") -> bytes:
-        """What a node called `name` shows a peer on the connection with this `binding`."""
+        """Compute the proof that the node `name` sends on the connection with this `binding`."""
         return node_proof(self.cluster_keys[0], name, self.cluster, binding)
 
 
 def proof_in(hello: Hello) -> bytes:
-    """What a node may keep of a credential: a node's proof, but only the digest of a token."""
+    """Return the part of a credential that may be stored: a node's proof, or a token's digest."""
     return hello.credential if hello.role is Role.NODE else token_digest(hello.credential)
 
 

@@ -1,7 +1,7 @@
 """Limits that come with checks: how large they may be, and when the node's own rule decides.
 
-A client may not choose how a key is counted that a rule of the nodes counts already: under a limit
-of its own choice it could reset that key or lock it for everyone.
+When a rule of the nodes counts a key, a limit that a client sends for that key is ignored.
+Otherwise a client could reset the key, or lock it for everyone.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def oversized(seq: int, batch: Batch) -> Refused | None:
 
 
 def overrule(batch: Batch, is_known: Callable[[int], bool]) -> int:
-    """Have known rules decide their keys; return how many checks came with another limit."""
+    """Replace carried limits of keys that a known rule counts; return how many were replaced."""
     known: dict[bytes, bool] = {}
     overruled = 0
     for row, key in enumerate(batch.keys):

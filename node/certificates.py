@@ -1,4 +1,4 @@
-"""The certificate that a node shows, and how it verifies those of its peers.
+"""The certificate that a node presents, and how it verifies those of its peers.
 
 A key folder has one certificate per node (`nodes/NAME.pem`), or one that all nodes share
 (`node.pem`), or both while a cluster changes from the second to the first.
@@ -42,10 +42,10 @@ def certificate_files(keys: KeyDir, name: str) -> tuple[Path, Path]:
 
 
 def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, ServerTls]:
-    """Read what the node `name` believes and shows.
+    """Load the TLS configuration of the node `name`: the CA that it trusts and its certificate.
 
-    A node whose certificate has its name verifies the names of its peers. It does not yet while the
-    shared certificate lies beside, since peers may still show that one.
+    A node whose certificate has its name verifies the names of its peers, unless the shared
+    certificate is there too: then peers may still present that one.
     Raises `ConfigError` for files that are missing or wrong, and for the certificate of another
     node.
     """

@@ -1,7 +1,7 @@
-"""Containment: an exception in the handling of one request, message or timer ends no node.
+"""Containment: an exception in one request, message or timer does not end the node.
 
-Decides what goes on after an internal error: the next call, the next task, the next round. What is
-refused because of it is for the caller to say. Cancellation, interrupts and exits pass.
+Decides what continues after an internal error: the next call, task or round. The caller decides
+what to refuse because of it. Cancellation, interrupts and exits are not contained.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,10 +21,10 @@ _Args = TypeVarTuple("_Args")
 
 
 class Containment(InternalErrors):
-    """Runs calls and tasks of one node, each of which may fail alone."""
+    """Runs the calls and tasks of one node, so that a failure of one does not end the others."""
 
     def call(self, place: str, call: Callable[[*_Args], object], *args: *_Args) -> bool:
-        """Make a call; False when it met an internal error."""
+        """Make a call; return False when it raised an internal error."""
         try:
             call(*args)
         except Exception as error:  # noqa: BLE001 - that is what is contained.
@@ -35,7 +35,7 @@ class Containment(InternalErrors):
     async def run(
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> bool:
-        """Run a task to its end; False when it met an internal error."""
+        """Run a task to its end; return False when it raised an internal error."""
         try:
             await task(*args)
         except Exception as error:  # noqa: BLE001 - that is what is contained.
@@ -53,7 +53,7 @@ class Containment(InternalErrors):
     async def supervise(
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> None:
-        """Run a task that should not end; start it again, after a pause, when it failed."""
+        """Run a task that should not end; restart it after a back-off when it fails."""
         pause = _LEAST_PAUSE
         while True:
             began = trio.current_time()

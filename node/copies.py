@@ -38,7 +38,7 @@ class _Row:
 
 
 class Copies:
-    """Copies by shard and key; of too many, the shard heard of least lately goes first.
+    """Copies by shard and key; beyond the bounds the shard that was updated first is dropped.
 
     There are at most `most` keys and `most_bytes` bytes, by default as many as an engine has.
     """

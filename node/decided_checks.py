@@ -1,9 +1,9 @@
-"""Checks that were decided under the identity of another request, so that each counts once.
+"""Outcomes of checks by identity, so that a check that is asked on several paths counts once.
 
-The owner finds here what it decided for a second or a forwarded ask when the first one comes late,
-and the other way round. What a node decided directly is remembered as the answer that it sent, in
-`senders`, and by its keys in `direct_checks`; only repeats, which are few, have rows of their own
-here. Bounded in rows: the request that was repeated first is forgotten first.
+A check can reach a node directly, as a second ask, and forwarded, in any order. The node decides
+the first of these and repeats the outcome for the others. Outcomes of direct checks stand in the
+answers that `senders` remembers, their keys in `direct_checks`; only repeats, which are few, have
+rows here. Bounded in rows: the request that was repeated first is forgotten first.
 """
 
 from collections import OrderedDict
@@ -109,8 +109,10 @@ class DecidedChecks:
             del self._by_shard[shard]
 
     def of_shard(self, shard: int, since: int, now: int) -> list[DecidedCheck]:
-        """List the newest checks of a shard's keys that were decided from `since` on, and whose
-        repeats may still come; the newest last."""
+        """List a shard's newest checks that were decided from `since` on and may still be repeated.
+
+        The newest is last.
+        """
         repeated = self._by_shard.get(shard, {})
         known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
         since = max(since, now - _REPEATED_WITHIN_NS)
@@ -135,10 +137,10 @@ class DecidedChecks:
     def merge(
         self, checks: Iterable[DecidedCheck], now: int
     ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
-        """Take over what another node decided.
+        """Add the outcomes that another node decided; return the checks that both nodes admitted.
 
-        Returns the checks that both nodes admitted, of which one charge must go: those that this
-        node admitted first, and those that the other one did, with the age of the charge here.
+        One of the two charges of each must be removed. The first list has the checks that this node
+        admitted first. The second list has the others, with the age of the charge on this node.
         """
         ours_first: list[DecidedCheck] = []
         theirs_first: list[DecidedCheck] = []
@@ -163,6 +165,6 @@ class DecidedChecks:
                 verdicts = Verdicts(answer.outcomes, answer.sources)
                 rows = range(len(answer.sources)) if answer.rows is None else answer.rows
                 for place, row in enumerate(rows):
-                    if answer.sources[place] in _DECIDED:  # A policy's answer is no decision.
+                    if answer.sources[place] in _DECIDED:  # Not decided by the failure policy.
                         found[row] = verdicts.row(place), at
         return found

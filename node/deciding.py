@@ -41,15 +41,15 @@ _MOST_WAITING = 50_000
 _OWNER_SILENT_S = 0.1
 """Seconds without a sign of life after which an owner that was asked counts as unreachable."""
 _LOOKS = 4
-"""Steps in which that silence is waited for. A standby that was stopped itself wakes with one step
-overdue, and reads what the owner sent meanwhile before the next one ends."""
+"""Steps in which a standby waits for that silence. A standby that was stopped itself resumes with
+one step overdue, and reads the owner's messages before the next step ends."""
 _RETURNED_NS = 500_000_000
 """Time for which a member that was stopped and is back counts as reachable although its link is
 still lost or membership still doubts it: both are about the time before."""
 _CURRENT_NS = 20_000_000
-"""A node whose present datagram waited less has read all that others sent before."""
+"""Longest wait of the present datagram for which a node counts as up to date with its socket."""
 _OWNER_TIMEOUT_S = 0.4
-"""Seconds for which several owners of one frame are asked, for a caller who could not."""
+"""Time-out of asking several owners of one frame, for a caller that could not reach them."""
 _UNDECIDED = (*BY_POLICY, Source.LOCAL)
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
@@ -58,7 +58,7 @@ _MOST_HOPS = 2
 
 
 _NOTHING: frozenset[NodeId | None] = frozenset()
-"""What rows that are held here wait for."""
+"""Members that rows of shards held here wait for: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ class NodeRoutes(Routes):
 
 
 class Reply:
-    """What another member answers to a batch, once it is there."""
+    """Answer of another member to a batch, which a task can wait for."""
 
     def __init__(self) -> None:
         self.value: Verdicts | AccessDenied | Shed | None = None
         self.event = trio.Event()
 
     def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
-        """Take the answer; the first one holds."""
+        """Set the answer; later ones are ignored."""
         if not self.event.is_set():
             self.value = answer
             self.event.set()
@@ -116,8 +116,8 @@ class Deciding:
         decided_checks: DecidedChecks,
         containment: Containment,
     ) -> None:
-        """`admitted` is told of every batch decided here; `is_suspect` says of a member whether
-        membership doubts that it is alive."""
+        """`admitted` is called with every batch decided here; `is_suspect` returns whether
+        membership suspects a member."""
         self.borrowing = Borrowing(link_to, clock.now, counters)
         self.ring = Ring.of(())
         """Where counters should be."""
@@ -132,7 +132,7 @@ class Deciding:
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
         self.lag_ns: Callable[[], int] = lambda: 0
-        """How long the datagram that is handled now waited to be read, in ns."""
+        """Returns for how long the present datagram waited in the socket, in ns."""
         self._me = me
         self._engine = engine
         self._holdings = holdings
@@ -159,7 +159,7 @@ class Deciding:
             await trio.sleep_forever()
 
     def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
-        """Decide at once what is held here; parts when something must be waited for."""
+        """Decide the rows that are held here; return parts when some rows must wait."""
         if self._resumed is not None:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)
@@ -256,7 +256,7 @@ class Deciding:
         return self._holdings.taken_over_from(owner)
 
     def suspend(self) -> None:
-        """Decide nothing until `resume`; what is asked meanwhile waits."""
+        """Stop deciding until `resume`; requests wait meanwhile."""
         if self._resumed is None:
             self._resumed = trio.Event()
 
@@ -274,7 +274,7 @@ class Deciding:
         return most
 
     def is_alive(self) -> bool:
-        """See `Target`: what is not decided here waits for somebody else."""
+        """See `Target`: rows that are not decided here wait for another member."""
         return False
 
     def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
@@ -404,7 +404,7 @@ class Deciding:
         return None
 
     async def _ask_owners(self, batch: Batch, shards: Sequence[int], hops: int) -> Verdicts | None:
-        """Ask for a caller who could not reach the owners; None when one does not answer."""
+        """Ask the owners for a caller that could not; None when one does not answer."""
         owners = dict.fromkeys([self.holder_of(shard) for shard in shards])
         if len(owners) > 1:
             return await self._forward(batch, hops, _OWNER_TIMEOUT_S)
@@ -422,9 +422,10 @@ class Deciding:
         return reply.value if isinstance(reply.value, Verdicts) else None
 
     async def _take_over_if_unreachable(self, shards: Sequence[int]) -> bool:
-        """Take shards over whose owners are out of reach; return whether they are.
+        """Take over shards whose owners are unreachable; return whether they are.
 
-        Else an owner has refused, because the shard moves: a moment later this node knows where.
+        An owner that is reachable has refused because the shard moves. This node then waits for a
+        moment, until it knows the new holder.
         """
         if await self._are_unreachable(shards):
             self._take_over(shards)
@@ -433,10 +434,10 @@ class Deciding:
         return False
 
     async def _are_unreachable(self, shards: Sequence[int]) -> bool:
-        """Return whether the owners of all `shards` are out of reach, by what this node has met.
+        """Return whether this node itself finds the owners of all `shards` unreachable.
 
-        A caller's impatience proves nothing, or one caller could move shards away from a healthy
-        owner: only membership does, or silence towards this node.
+        Only membership, or the owner's silence towards this node, shows that. A caller's time-out
+        does not: otherwise one caller could move shards away from a healthy owner.
         """
         owners = dict.fromkeys([self.holder_of(shard) for shard in shards])
         return all([await self._is_unreachable(owner) for owner in owners if owner is not None])
@@ -451,7 +452,7 @@ class Deciding:
             return False
         if self.lag_ns() < _CURRENT_NS:
             return True
-        # This node is behind itself: what the owner has sent meanwhile is read first.
+        # This node lags: it reads what the owner has sent meanwhile before it judges.
         await self._is_answered(self._new_reply(), _OWNER_SILENT_S / _LOOKS)
         return link.is_lost or self._is_silent(owner, link)
 

@@ -1,9 +1,8 @@
-"""Checks that this node was asked first, for as long as other nodes may be asked for them again.
+"""Keys and costs of checks that were asked directly, for as long as they may be repeated.
 
-A repeat names the request that asked first. When the shard of the check has moved meanwhile, its
-new holder must know the outcome, so these checks move with their shard. The outcomes stand in the
-answers that `senders` remembers; kept here are the keys and costs, which no answer names. Bounded
-in rows: the oldest request is forgotten first.
+A repeat names the identity of the direct check. When the shard has moved meanwhile, its new holder
+must know the outcome, so the checks move with their shard. The outcomes stand in the answers that
+`senders` remembers, which have no keys. Bounded in rows: the oldest request is forgotten first.
 """
 
 from collections import deque

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _KEYS_PER_PART = 2000
-"""Most keys in one part of a transfer: a node lays so many out within a few milliseconds."""
+"""Most keys in one part of a transfer, which takes a few milliseconds to encode."""
 BYTES_PER_PART = 400_000
 """Most bytes in one part of more than one key: two such parts fit into one message."""
 _ROW_BYTES = 64
@@ -147,9 +147,9 @@ class Gifts:
             self.add(confirmed, Given(taker, at, number, [], ""))
 
     def asked(self, shard: int, given: Given, asker: NodeId, now: int) -> Given:
-        """Note who fetches a transfer that nobody has acknowledged; return it as it stands now.
+        """Set the receiver of an unacknowledged transfer; return the updated transfer.
 
-        A second receiver takes the place of the first one, which gets no further part.
+        A second receiver replaces the first one, which gets no further part.
         """
         self._given[shard] = given = replace(given, to=asker, asked_at=now)
         return given
@@ -210,7 +210,7 @@ class Reply:
         self._add(about, shards, given.parts[part])
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
-        """Send a part of the copy of a shard that another member counts."""
+        """Add a part of the copy of a shard that another member holds."""
         about = _About(Hold.COPY, len(sent.parts), sent.moved_to, sent.whose, sent.number)
         self._add(about, [shard], sent.parts[part])
 
@@ -277,7 +277,7 @@ class SentCopies:
 
 
 def size_of(counts: Snapshot) -> int:
-    """About how many bytes counters take in a message, at most."""
+    """Estimate the bytes of counters in a message, from above."""
     size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
     size += _NUMBER_BYTES * sum(map(len, counts.states))
     return size + sum([_heard_size(heard) for heard in counts.heard if heard])

@@ -33,7 +33,7 @@ __all__ = ["Gossiping"]
 logger = logging.getLogger("ringfence.node")
 
 _AGAIN_NS = 100_000_000
-"""How long after a tick that met an internal error the next one comes."""
+"""Time until the next tick after one that met an internal error."""
 
 
 class Gossiping:

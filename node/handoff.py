@@ -74,7 +74,7 @@ class Handoff:
         self._pulling: set[int] = set()
         self._waited_for: dict[int, trio.Event] = {}
         self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
-        """Shards that are being reclaimed, and what is called when none is any more."""
+        """Shards that are being reclaimed, and the callback for when all have arrived."""
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._indexing: trio.Event | None = None
@@ -240,7 +240,7 @@ class Handoff:
                     break
 
     async def _join(self, owner: NodeId, shards: Sequence[int]) -> bool:
-        """Join what one member has of shards with what is here; False when it did not answer."""
+        """Merge a member's counters of shards with those here; False when it did not answer."""
         left = dict.fromkeys(shards)
         while left:
             reply = await self.pull(owner, [*left])
@@ -297,7 +297,7 @@ class Handoff:
     async def pull(
         self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0
     ) -> Pulled | None:
-        """Ask a member for shards; None when it cannot be had in time.
+        """Ask a member for shards; None when it does not answer in time.
 
         `gift` numbers the transfer of which a later `part` is asked for.
         """
@@ -351,7 +351,7 @@ class Handoff:
         self._begin_to_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _on_found(self, shards: Iterable[int]) -> None:
-        """Tell those who reclaim that these shards are no longer on their way."""
+        """Call back the reclaims whose shards are all no longer on their way."""
         for waited, done in [*self._reclaims]:
             waited.difference_update(shards)
             if not waited:
@@ -515,7 +515,7 @@ class _Search:
                 self._handoff.thank(name, group.gift, held)
 
     def _begin_again(self, shard: int, name: NodeId) -> None:
-        """Ask for a shard from its first part on, since a later part did not come."""
+        """Ask for a shard from its first part again, since a later part did not arrive."""
         moves = self._moves[shard] = self._moves.get(shard, 0) + 1
         if moves > _MOST_MOVES:
             self._silent.setdefault(shard, []).append(name)
@@ -543,7 +543,7 @@ class _Search:
             silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
             if shard in self._copies and not (copies and shard in handoff._stood_by):
-                # Who was the standby has the newest copy; a former standby may have kept its own.
+                # The standby has the newest copy; a former standby may have kept an older one.
                 copies.append((now, self._copies[shard]))
             if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)

@@ -38,7 +38,7 @@ from ringfence.wire import DecidedCheck, Op, Pull, Pulled, Shards
 __all__ = ["Holdings"]
 
 _KEYS_PER_ANSWER = 4000
-"""An answer of so many keys holds no further shard; what is left out is asked for again."""
+"""Keys in an answer beyond which no further shard is added; the receiver asks again for those."""
 _OWN_KEPT_NS = 15_000_000_000
 """How long after a start somebody may come with a shard that was given away before it."""
 _TAKING_NS = 1_000_000_000
@@ -363,11 +363,11 @@ class Holdings:
         return reply.pulled(pull.seq)
 
     def kept(self, taker: NodeId, shards: Iterable[int], gift: int) -> None:
-        """The taker acknowledges shards of one transfer: they need not be kept for it any more."""
+        """Drop shards of one transfer that its receiver has acknowledged."""
         self._given.confirm(shards, taker, gift)
 
     def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
-        """Send a later part of the very transfer whose first part the asker has."""
+        """Add a later part of the transfer whose first part the receiver has."""
         shard, part = pull.shards[0], pull.part
         given = self._given.get(shard)
         if given is not None and (given.to, given.number) != (asker, pull.gift):
@@ -382,7 +382,7 @@ class Holdings:
             reply.add_nothing(shard, "")
 
     def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
-        """Send the first part of a copy; the other parts are kept as they are now."""
+        """Add the first part of a copy; the other parts are kept unchanged until they are sent."""
         counts = self._copy_of(shard, now)
         parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
         number = next(self._gifts) if len(parts) > 1 else 0
@@ -456,8 +456,8 @@ class Holdings:
     ) -> None:
         """Count a shard from now on that `sender` has given away, or join it with what is here.
 
-        `about` is the group it came in. The same gift again changes nothing. What the sender
-        `decided` and this node, too, is counted once.
+        `about` is the group it came in. The same gift again changes nothing. Checks that both this
+        node and the sender (`decided`) have decided are counted once.
         """
         gift = sender, about.gift
         if self._adopted.get(shard) == gift:
@@ -539,7 +539,7 @@ class Holdings:
         decided: Sequence[DecidedCheck],
         now: int,
     ) -> Sequence[Sequence[int]]:
-        """Drop one of the two charges of each check that was admitted here and by the sender.
+        """Remove one of the two charges of each check that this node and the sender admitted.
 
         The first charge stays: a repeat may have come in a later window.
         """
@@ -747,7 +747,7 @@ class Holdings:
 def _without(
     keys: Sequence[bytes], tallies: Sequence[Sequence[int]], doubles: Sequence[DecidedCheck]
 ) -> list[list[int]]:
-    """Take the units of checks that were admitted here as well off what another node admitted."""
+    """Subtract the units of checks that both nodes admitted from another node's tallies."""
     rows = {key: [*row] for key, row in zip(keys, tallies, strict=True)}
     for check in doubles:
         row, units = rows.get(check.key, []), check.cost

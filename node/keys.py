@@ -129,7 +129,7 @@ def _node_pair(
 
 
 def _make_directory(directory: Path) -> None:
-    """Make a folder for its owner alone, if it is not there."""
+    """Make a folder that only its owner can read, unless it exists."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What one token was charged lately, key by key: so much and no more it may give back.
+"""Recent charges of one token by key: the bound of its refunds.
 
-Decides the bound of refunds by clients that lack the scope `refund`: without one, a client could
-empty any counter of any other client. A core: time comes in with the clock.
+It applies to clients without the scope `refund`. Otherwise a client could empty the counters of any
+other client. A core: time comes in with the clock.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from ringfence.wire import Source
 __all__ = ["Ledger", "rests_within"]
 
 _MOST_KEYS = 16_384
-"""Keys kept per token; beyond them, what was charged longest ago can no longer be given back."""
+"""Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
 _LAST_CHARGED = Code.OVER_SOFT.value
 _LAST_COUNTED = Source.STANDBY.value
-"""Owners and standbys count; other sources charge nobody."""
+"""Sources that charge: owners and standbys."""
 _UNKNOWN = -1
 _Name: TypeAlias = bytes | tuple[bytes, int]
 """A key, with its lease under a concurrency limit."""
@@ -27,7 +27,7 @@ _Name: TypeAlias = bytes | tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Charges:
-    """Units of one key, in this span of time and in the one before it."""
+    """Units of one key in the present span of time and in the previous one."""
 
     span: int
     """Number of the span."""
@@ -52,7 +52,7 @@ class _Charges:
 
 
 class Ledger:
-    """Charges of one token on one node, whatever connection they came by; bounded in keys.
+    """Charges of one token on one node, over all its connections; bounded in keys.
 
     Charges are kept for one to two times as long as they weigh on their counters.
     """
@@ -74,7 +74,7 @@ class Ledger:
         return len(self._charges)
 
     def charged(self, batch: Batch, verdicts: Verdicts) -> None:
-        """Note what a batch of checks was charged by members of the cluster."""
+        """Add the charges of a batch of checks that members decided."""
         now = self._clock()
         outcomes, which = verdicts.outcomes, batch.which or [0] * len(batch)
         rows = zip(
@@ -102,7 +102,7 @@ class Ledger:
                 self._add(name, cost, span, now)
 
     def spent(self, key: bytes, units: int) -> None:
-        """Note units that were spent from a lease."""
+        """Add units that were spent from a lease."""
         now = self._clock()
         span = _span(self._limit_of(key), now)
         if span is not None:
@@ -111,7 +111,7 @@ class Ledger:
     def bound(self, batch: Batch) -> int:
         """Cut the costs of a batch of refunds to what was charged; return the units cut off.
 
-        A refund is taken to be no younger than the last charge, so that it reaches no newer window.
+        A refund counts as at least as old as the last charge, so that it affects no newer window.
         """
         now = self._clock()
         cut = 0
@@ -144,11 +144,11 @@ class Ledger:
 
 
 def _span(limit: Limit | None, now: int) -> int | None:
-    """Number the span of time that `now` is in; None without a limit."""
+    """Return the number of the span of time that `now` is in; None without a limit."""
     return None if limit is None else now // rests_within(limit)
 
 
 def rests_within(limit: Limit) -> int:
-    """Find a time in ns after which nothing of any counter under this limit is left."""
+    """Return a time in ns after which every counter under this limit is empty."""
     windows = 2 * limit.period_ns
     return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

@@ -65,7 +65,7 @@ class Lender(Generic[WhoT]):
         self.changed: Callable[[bytes], None] | None = None
         """Told of keys of which another part is lent or spent than before."""
         self.settled: Callable[[WhoT, bytes, int], None] | None = None
-        """Told of units that a borrower was charged."""
+        """Called with the units that a borrower was charged."""
         self._engine = engine
         self._rule_of = rule_of
         self._recall = recall

@@ -138,7 +138,7 @@ class Node:
         least_parts: int = 1,
         containment: Containment | None = None,
     ) -> None:
-        """`containment` takes the internal errors; without one, the node makes its own."""
+        """`containment` handles internal errors; by default the node makes its own."""
         self.containment = containment or Containment(logger, trio.current_time)
         self.counters = Counters()
         self.name = NodeId(settings.name)
@@ -395,7 +395,7 @@ class Node:
             self._lender.recall_all()
 
     def change_access(self, access: Access) -> None:
-        """Put other keys and tokens in force, for connections that stand as well."""
+        """Apply changed keys and tokens, also to open connections."""
         self._access = access
         for session in list(self._sessions.values()):
             session.recheck(access)
@@ -403,7 +403,7 @@ class Node:
             self._seal.change_keys(access.cluster_keys)
 
     def _prove(self, connection: Connection) -> bytes:
-        """The credential of this node on one connection to a peer, by the key now in use."""
+        """Return this node's credential for one connection to a peer, by the current key."""
         return self._access.proof_of(self.name, connection.binding)
 
     def _uptime(self) -> int:
@@ -511,7 +511,7 @@ class Node:
         return self._deciding if name == self.name else self._link_to(name)
 
     def _is_suspect(self, name: NodeId) -> bool:
-        """Return whether membership doubts that a member is alive."""
+        """Return whether membership suspects a member, or holds it dead."""
         record = self._membership.records.get(name)
         return record is None or record.status in (Status.SUSPECT, Status.DEAD, Status.LEFT)
 
@@ -573,13 +573,13 @@ class Node:
         return self._senders.of(hello.role, hello.name, hello.session)
 
     def ledger(self, name: str) -> Ledger:
-        """The charges of a token, which bound what it may give back."""
+        """Return the recent charges of a token, which bound its refunds."""
         if name not in self._ledgers:
             self._ledgers[name] = Ledger(self._clock.now, self._limit_of)
         return self._ledgers[name]
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
-        """Why a token may not ask these keys; None when it may."""
+        """Return why a token must not use these keys; None when it may."""
         domains = self._access.domains.get(name)
         if domains is None:
             return None
@@ -588,13 +588,13 @@ class Node:
             if rule is None or rule.domain not in domains:
                 where = "a limit in no rule" if rule is None else f"the domain {rule.domain!r}"
                 return (
-                    f"the token {name!r} must ask rules of {', '.join(sorted(domains))}, "
+                    f"the token {name!r} must use rules of {', '.join(sorted(domains))}, "
                     f"got {where}; add the domain to its domains in tokens.toml"
                 )
         return None
 
     def cut(self, units: int) -> None:
-        """Count units that a client may not give back."""
+        """Count refunded units that were cut because this token was not charged them."""
         if units:
             self.counters.add("refused_refunds", units)
 
@@ -609,7 +609,7 @@ class Node:
         return Welcome(self.name, self._view.hash, self._rules.version)
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
-        """Decide what is held here; parts when another member must be waited for."""
+        """Decide the rows that are held here; return parts when some rows must wait."""
         held_up_ns = self._notice_stall()
         if batch.limits:
             refusal = oversized(request.seq, batch)
@@ -620,7 +620,7 @@ class Node:
             if overruled:
                 self.counters.add("overruled_limits", overruled)
         if held_up_ns > request.deadline_ms * 1_000_000 and request.op is Op.CHECK:
-            # Nobody waits for it any more. Frames come in order, so the oldest ones go first.
+            # The caller has given up. Frames arrive in order, so the oldest ones are shed first.
             self.counters.add("shed", len(batch))
             reason = (
                 f"node {self.name} is overloaded: the check waited {held_up_ns // 1_000_000} ms"
@@ -643,12 +643,13 @@ class Node:
         return verdicts
 
     def _notice_stall(self) -> int:
-        """Begin to recover if the present datagram waited long; return how long, in ns."""
+        """Begin a recovery if the present datagram waited too long; return its wait in ns."""
         assert self._transport is not None
         held_up_ns = self._transport.held_up_ns
         if held_up_ns >= STALLED_NS and self._recovery.notice(held_up_ns, self._uptime()):
             logger.warning(
-                "node %s was stopped for %d ms; it asks what was decided in its place",
+                "process was stopped or overloaded: node=%s datagram_waited_ms=%d; "
+                "asking the other members which shards they took over",
                 self.name,
                 held_up_ns // 1_000_000,
             )
@@ -656,13 +657,13 @@ class Node:
         return held_up_ns
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
-        """Return whether a row of a session's request was decided on another path."""
+        """Return whether a row of this request was already decided as a repeat."""
         return self._decided_checks.has_any_of(session, seq)
 
     def asked(
         self, sender: Sender[Session], request: Request, batch: Batch, rows: list[int] | None
     ) -> None:
-        """Note checks that this request asked for first, and that are answered now."""
+        """Remember the keys of direct checks, which are answered now."""
         now, deadline_ns = self._clock.now(), request.deadline_ms * 1_000_000
         session = sender.who[1]
         self._decided_checks.asked(
@@ -706,7 +707,7 @@ class Node:
             self._watchers.unwatched(sender.session, part.batch, verdicts)
 
     def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
-        """Remember what a request is answered, and send it on the sender's present connection."""
+        """Remember the answer to a request, and send it on the sender's present connection."""
         payload = encode(reply)
         sender.remember(seq, payload)
         if sender.session is not None and self._transport is not None:
@@ -714,7 +715,7 @@ class Node:
             self._transport.flush()
 
     def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
-        """Make the answer of the verdicts on some rows; None for all."""
+        """Make the answer for some rows of a request; None for all."""
         return Answer(
             request.seq,
             self._view.hash,
@@ -765,7 +766,7 @@ class Node:
     async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
             payload = encode(await self._handoff.answer(name, pull))
-            self._watchers.lift_all()  # Whoever takes these shards knows nobody to tell.
+            self._watchers.lift_all()  # The new holder does not know which clients to notify.
             session.send_payload(payload)
 
         if not await self.containment.run("pull", answer):
@@ -902,7 +903,7 @@ class Node:
         self.counters.add(f"refused_{cause}")
 
     def sent(self, session: Session, size: int) -> None:
-        """Note a message on the way; sessions that do not read may be given up."""
+        """Count a message in flight; sessions that do not read may be closed."""
         self._unsent.sent(session, size)
 
     def repeated(self) -> None:

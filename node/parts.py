@@ -13,10 +13,10 @@ class Part:
     """Rows of a request that are answered together."""
 
     rows: list[int] | None
-    """Where they stand in the request; None for all of it."""
+    """Their places in the request; None for all rows."""
     batch: Batch
     verdicts: Verdicts | None = None
-    """What was decided of them here; None when they wait for another member or for a shard."""
+    """Outcomes decided here; None while the rows wait for another member or for a shard."""
     is_short: bool = False
     """Whether they were denied and another data center may still allow them."""
 
@@ -26,7 +26,7 @@ class Part:
         return self.verdicts is not None and not self.is_short
 
     def split(self, short: Sequence[int]) -> "list[Part]":
-        """Separate denied rows that another data center may still allow from final ones."""
+        """Split off the denied rows that another data center may still allow."""
         if not short:
             return [self]
         chosen = {*short}

@@ -1,8 +1,9 @@
-"""Places for connections: how many of a node's connections each kind of caller may hold.
+"""Connection limits by kind of caller: clients, members, and connections without a hello.
 
-Decides which newcomer is refused and which stranger makes room. A stranger is a connection that has
-not sent its hello yet. Members have proved that they know the cluster key; they are refused nothing
-here, and an eighth of the places is never given to others. The transport bounds all together.
+Decides which new connection is refused, and which connection without a hello is closed for a new
+one. Such a connection is a stranger here. Members, which have proved that they know the cluster
+key, are never refused, and an eighth of the places is kept for them. The transport bounds the
+total.
 """
 
 from collections import Counter
@@ -26,13 +27,13 @@ class Limits:
     per_address: int
     per_token: int
     strangers: int
-    """One more closes the oldest of them."""
+    """Most connections without a hello; one more closes the oldest."""
     strangers_per_address: int
-    """One more from the same address closes the oldest of that address."""
+    """Most connections without a hello from one address; one more closes its oldest."""
 
     @classmethod
     def of(cls, most: int, per_address: int, per_token: int) -> "Limits":
-        """Share `most` places out: three quarters for clients, an eighth for strangers."""
+        """Divide `most` places: three quarters for clients, an eighth for strangers."""
         strangers = min(most // 8, _MOST_STRANGERS)
         return cls(
             clients=most * 3 // 4,
@@ -44,12 +45,12 @@ class Limits:
 
 
 class Places(Generic[SessionT]):
-    """Who holds which place. Cost: constant, but for a stranger too many."""
+    """Connections by place. The cost is constant, except when strangers are too many."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._strangers: dict[SessionT, str] = {}
-        """Their addresses, the oldest first."""
+        """Addresses of strangers, the oldest connection first."""
         self._clients: dict[SessionT, tuple[str, str]] = {}
         self._by_address: Counter[str] = Counter()
         self._by_token: Counter[str] = Counter()
@@ -66,19 +67,25 @@ class Places(Generic[SessionT]):
         return None
 
     def take_member(self, session: SessionT) -> None:
-        """A stranger has proved to be a member."""
+        """Count a stranger as a member from now on."""
         self._strangers.pop(session, None)
 
     def take_client(self, session: SessionT, token: str) -> str | None:
-        """Give a stranger with a good token a client's place; return why not, if there is none."""
+        """Count a stranger with a good token as a client; return why not at a bound."""
         group = self._strangers.pop(session, "")
         limits = self._limits
         if len(self._clients) >= limits.clients:
-            return f"the node has {limits.clients} connections of clients, its most"
+            return f"connections of clients must be at most {limits.clients}; raise max_connections"
         if self._by_address[group] >= limits.per_address:
-            return f"the node has {limits.per_address} connections from {group}, its most"
+            return (
+                f"connections from {group} must be at most {limits.per_address}; "
+                "raise max_connections_per_address"
+            )
         if self._by_token[token] >= limits.per_token:
-            return f"the node has {limits.per_token} connections with the token {token!r}, its most"
+            return (
+                f"connections with the token {token!r} must be at most {limits.per_token}; "
+                "raise max_connections_per_token"
+            )
         self._clients[session] = group, token
         self._by_address[group] += 1
         self._by_token[token] += 1
@@ -97,7 +104,7 @@ class Places(Generic[SessionT]):
 
 
 def group_of(host: str) -> str:
-    """Name what one subscriber holds: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the network of one subscriber: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in host:
         return host
     try:

@@ -33,7 +33,7 @@ class Sender(Generic[SessionT]):
         self.size = 0
         """Bytes of the answers that are kept."""
         self.ledger: Ledger | None = None
-        """What its token was charged; None when it may give back anything."""
+        """Recent charges of its token; None when its refunds have no bound."""
         self._senders = senders
         self._answers: OrderedDict[int, tuple[tuple[bytes, ...], int]] = OrderedDict()
         """By number of the request: its answers so far, and when the last one was given."""
@@ -43,7 +43,7 @@ class Sender(Generic[SessionT]):
         return seq in self._answers
 
     def answers_to(self, seq: int) -> tuple[bytes, ...]:
-        """The answers that were given so far; none while all rows are being decided."""
+        """Return the answers so far; none while all rows wait."""
         return self._answers[seq][0]
 
     def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
@@ -51,7 +51,7 @@ class Sender(Generic[SessionT]):
         return self._answers.get(seq, ((), 0))
 
     def remember(self, seq: int, answer: bytes | None) -> None:
-        """Note a request, and later each answer to it; the oldest are forgotten."""
+        """Remember a request, and later each answer to it; the oldest requests are forgotten."""
         before = self.size
         answers, _ = self._answers.get(seq, ((), 0))
         if answer is not None:
@@ -64,7 +64,7 @@ class Sender(Generic[SessionT]):
         self._senders.grew(self, self.size - before)
 
     def note(self, batch: Batch, verdicts: Verdicts) -> None:
-        """Note what the sender was charged, as a bound of what it may give back."""
+        """Add what the sender was charged to the bound of its refunds."""
         if self.ledger is not None and batch.op is Op.CHECK:
             self.ledger.charged(batch, verdicts)
 
@@ -88,7 +88,7 @@ class Senders(Generic[SessionT]):
         self._most = most
         self._most_bytes = most_bytes
         self.clock = clock
-        """Tells when an answer was given, in ns."""
+        """Clock of the answers, in ns."""
         self._senders: OrderedDict[tuple[str, int, Role], Sender[SessionT]] = OrderedDict()
         self._by_session: dict[int, Sender[SessionT]] = {}
 
@@ -96,7 +96,7 @@ class Senders(Generic[SessionT]):
         return len(self._senders)
 
     def of(self, role: Role, name: str, session: int) -> Sender[SessionT]:
-        """Find or make the memory of the process `session` that calls itself `name`.
+        """Return the memory of the process `session` with the name `name`, a new one if need be.
 
         A client whose token has a node's name does not share the memory of that node.
         """

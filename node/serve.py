@@ -140,7 +140,7 @@ async def _heed_signals(
 def _read_keys_again(
     node: Node, transport: TrioUdp, port: "OperatorPort | None", keys: KeyDir, cluster: str
 ) -> None:
-    """Put all keys and certificates in force, or none when one is wrong."""
+    """Reload all keys and certificates, or none when one is wrong."""
     try:
         access = load_access(keys, cluster)
         client_tls, server_tls = _tls_of(keys, node.name)

@@ -83,10 +83,10 @@ class Desk(Protocol):
 
     @property
     def containment(self) -> Containment:
-        """Contains the internal error that a message meets."""
+        """Contains internal errors in the handling of a message."""
 
     def admit(self, hello: Hello, address: Address, binding: bytes) -> frozenset[Scope] | None:
-        """Tell what the sender, who is at `address`, may do; None to turn it away.
+        """Return the scopes of the sender, which is at `address`; None to refuse it.
 
         `binding` is the secret of its connection.
         """
@@ -95,28 +95,28 @@ class Desk(Protocol):
         """The memory kept for a sender, across its connections."""
 
     def ledger(self, name: str) -> Ledger:
-        """The charges of a token, which bound what it may give back."""
+        """Return the recent charges of a token, which bound its refunds."""
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
-        """Why a token may not ask these keys; None when it may."""
+        """Return why a token must not use these keys; None when it may."""
 
     def cut(self, units: int) -> None:
-        """Count units that a client may not give back."""
+        """Count refunded units that were cut because this token was not charged them."""
 
     def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving or full."""
 
     def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
-        """Decide now, refuse, or return parts: some rows must be waited for."""
+        """Decide now, refuse, or return parts because some rows must wait."""
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
-        """Return whether a row of a session's request was decided on another path."""
+        """Return whether a row of this request was already decided as a repeat."""
 
     def forward(self, sender: "Sender[Session]", request: Request, part: Part) -> None:
-        """Wait until a part is decided, then remember and send its answer."""
+        """Remember and send the answer of a part as soon as it is decided."""
 
     def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
-        """Make the answer of the verdicts on some rows; None for all."""
+        """Make the answer for some rows of a request; None for all."""
 
     def members(self, seq: int) -> Members:
         """The members."""
@@ -139,7 +139,7 @@ class Desk(Protocol):
     def asked(
         self, sender: "Sender[Session]", request: Request, batch: Batch, rows: list[int] | None
     ) -> None:
-        """Note checks that this request asked for first, and that are answered now."""
+        """Remember the keys of direct checks, which are answered now."""
 
     def denied(self, session: "Session", batch: Batch, verdicts: Verdicts) -> None:
         """Note what a client was denied here just now."""
@@ -157,7 +157,7 @@ class Desk(Protocol):
         """Count a refusal."""
 
     def sent(self, session: "Session", size: int) -> None:
-        """Note a message of `size` bytes on the way; sessions that do not read may be given up."""
+        """Count a message of `size` bytes in flight; sessions that do not read may be closed."""
 
     def repeated(self) -> None:
         """Count a request that came before and was not decided again."""
@@ -178,7 +178,7 @@ class Session:
         self._sender: Sender[Session] | None = None
         """Known once it has said hello."""
         self._proof = b""
-        """What is kept of its credential, to check it again after a change."""
+        """Stored part of its credential, checked again after a change of keys or tokens."""
         self._binding = b""
         self._hello_timer: Timer | None = None
 
@@ -237,7 +237,7 @@ class Session:
         return self._role is Role.NODE
 
     def spent(self, key: bytes, units: int) -> None:
-        """Note units that this client has spent from a lease."""
+        """Count units that this client has spent from a lease."""
         if self._sender is not None and self._sender.ledger is not None:
             self._sender.ledger.spent(key, units)
 
@@ -414,7 +414,7 @@ class Session:
         except LocalProtocolError:
             logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
             self._desk.refused("internal")
-            return encode(Refused(answer.seq, ErrorCode.INTERNAL, "the node's log tells more"))
+            return encode(Refused(answer.seq, ErrorCode.INTERNAL, _INTERNAL))
 
     def _refuse_after_error(self, message: Message) -> None:
         """Refuse the message that met an internal error; without a number it ends the session."""

@@ -1,15 +1,14 @@
-"""What a node does when it was stopped for a while: it asks what was decided in its place.
+"""Recovery of a node that was stopped: it asks the others what they decided in its place.
 
-A process that is stopped (garbage collection, a throttled container, SIGSTOP) finds the checks of
-that time in its socket when it goes on. Their callers have asked the standby meanwhile, which took
-over the shards once this node had been silent for long enough. So before the node decides any
-check that waited about that long, it asks the other members which of its shards they have taken
-over, and fetches those with the outcomes of the checks: it then repeats these outcomes instead of
-counting again.
+A process that was stopped (garbage collection, a throttled container, SIGSTOP) finds the checks of
+that time in its socket when it resumes. Callers have asked the standby meanwhile, which took the
+shards over after a time of silence. Before the node decides a check that waited about that long, it
+asks the other members which of its shards they have taken over. It fetches these shards with the
+outcomes of their checks, and repeats these outcomes instead of counting again.
 
-A node that is overloaded for long also finds datagrams that waited, but it was not silent. It asks
-once a second, so that it decides most of the time. A standby that takes over from such a node
-offers the shards back within its next round, and the merge counts each check once.
+An overloaded node also finds datagrams that waited, but it was not silent. It asks at most once a
+second, so that it decides most of the time. A standby that takes over from such a node offers the
+shards back in its next round, and the merge counts each check once.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,8 +20,8 @@ from ringfence.wire import AskTakenOver, Message, TakenOver
 __all__ = ["STALLED_NS", "StallRecovery"]
 
 STALLED_NS = 70_000_000
-"""A datagram that waited so long shows that this node was stopped. Less than the silence after
-which a standby takes over, so no standby has when all datagrams are younger."""
+"""Wait of a datagram in the socket from which on a recovery is needed. It is less than the silence
+after which a standby takes over: while all datagrams are younger, no standby has."""
 _WITHIN_S = 0.5
 """Longest time that checks wait for the other members' answers, within their own deadlines."""
 _LAG_NS = 1_000_000_000
@@ -54,8 +53,8 @@ class StallRecovery:
         suspend: Callable[[], None],
         resume: Callable[[], None],
     ) -> None:
-        """`links` lists the members that can be asked; `reclaim` fetches shards from one of them
-        and calls back when that is over."""
+        """`links` lists the members that can be asked; `reclaim` fetches shards from a member and
+        calls back at the end."""
         self._links = links
         self._reclaim = reclaim
         self._call_later = call_later
@@ -67,16 +66,16 @@ class StallRecovery:
         self._stopped_until = 0
         """When this node last read a datagram after it had been stopped."""
         self._open = 0
-        """Answers and transfers that are waited for."""
+        """Answers and transfers that have not arrived."""
         self._round = 0
-        """Number of the present recovery: what belongs to an earlier one is ignored."""
+        """Number of the present recovery; answers of an earlier one are ignored."""
         self._rounds_open = 0
         """Recoveries since decisions were last possible."""
 
     def notice(self, held_up_ns: int, now: int) -> bool:
-        """Begin a recovery if a datagram that is read at `now` waited since before the last one.
+        """Begin a recovery if a datagram that is read at `now` waited too long; return whether.
 
-        Returns whether a recovery began.
+        A datagram that arrived before the last recovery began needs no other one.
         """
         if held_up_ns < STALLED_NS:
             return False
@@ -88,7 +87,7 @@ class StallRecovery:
         if self._stopped_until <= self._began_ns and now - self._began_ns < _LAG_NS:
             return False
         self._began_ns = now
-        links = list(self._links())  # Those that were lost meanwhile are asked once they are back.
+        links = list(self._links())  # With lost links: their members are asked after a reconnect.
         if not links:
             return False
         self._round += 1

@@ -138,7 +138,10 @@ def _headers(token_file: Path | None) -> dict[str, str]:
 def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) -> _Told:
     place = masked(url)
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{place!r} is no URL of an operator's port; write http://127.0.0.1:7180")
+        raise ConfigError(
+            "the address of an operator's port must be a URL such as http://127.0.0.1:7180, "
+            f"got {place!r}"
+        )
     try:
         request = Request(f"{url.rstrip('/')}/v1/throttled?count={count}", headers=headers)  # noqa: S310
         with opener.open(request, timeout=_PATIENCE) as answer:
@@ -147,7 +150,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
         raise ConfigError(f"{place}: {_reason(error)}") from error
     except msgspec.DecodeError as error:
         raise RemoteProtocolError(
-            f"{place}: what answers is no operator's port: {error}"
+            f"{place}: the reply must be that of an operator's port: {error}"
         ) from error
     except (URLError, OSError) as error:
         reason = error.reason if isinstance(error, URLError) else error
@@ -155,9 +158,9 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
             f"{place}: no answer: {reason}; is the node running, with --http at this address?"
         ) from error
     except (InvalidURL, ValueError) as error:
-        raise ConfigError(f"{place!r} is no URL: {masked(str(error))}") from error
+        raise ConfigError(f"{place!r} must be a URL: {masked(str(error))}") from error
     except HTTPException as error:
-        raise RemoteProtocolError(f"{place}: what answers speaks no HTTP: {error!r}") from error
+        raise RemoteProtocolError(f"{place}: the reply must be HTTP: {error!r}") from error
 
 
 def _reason(error: HTTPError) -> str:

@@ -127,8 +127,8 @@ class OperatorApp:
             self._node.refused("http_500")
             reply = Problem(500, "a bug in Ringfence", "the node's log tells more").reply()
         if not has_turn:
-            # A flood must not fail a probe, so health and refusals wait for no turn. Each costs a
-            # connection instead, whose number is bounded.
+            # A flood must not fail a probe, so health checks and refusals do not queue. Each closes
+            # its connection instead, and connections are bounded.
             reply = reply.as_last()
         start = {"status": reply.status, "headers": reply.all_headers()}
         try:

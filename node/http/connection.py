@@ -41,9 +41,9 @@ class Limits:
     """How much one asker may have; seconds and bytes."""
 
     connections: int = 64
-    """Open at once; one more ends one of the address that has most."""
+    """Most open connections; one more closes a connection of the address that has most."""
     connections_per_address: int = 32
-    """Open at once of one address, IPv6 by /64; one more ends the longest silent one of them."""
+    """Most open connections of one address, IPv6 by /64; one more closes the longest idle one."""
     header_bytes: int = 16 << 10
     handshake: float = 3.0
     request: float = 5.0
@@ -203,10 +203,10 @@ class _Http1(H11Protocol):
     """One whose answers to broken requests say what is wrong."""
 
     is_cut: Callable[[], bool]
-    """Whether the connection is being ended, perhaps amid an answer."""
+    """Whether the connection is being closed, perhaps in the middle of an answer."""
 
     async def stream_send(self, event: StreamEvent) -> None:
-        """Send, unless it is too late: Hypercorn answers 500 for an application that was ended."""
+        """Send, unless the connection is closing: then Hypercorn answers 500 by itself."""
         if not self.is_cut():
             await super().stream_send(event)
 

@@ -88,7 +88,7 @@ def families(node: Node) -> list[Metric]:
         _caused("ringfence_refusals", "What was turned away, by cause.", counters, "refused_"),
         _caused(
             "ringfence_internal_errors",
-            "Exceptions of our own code that were contained, by place.",
+            "Internal errors (exceptions in Ringfence's code) that were contained, by place.",
             counters,
             "internal_errors_",
             "place",

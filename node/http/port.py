@@ -36,9 +36,10 @@ _HANDSHAKES_PER_SECOND = 100.0
 """A handshake takes a millisecond, and an attacker begins one after the other."""
 _BURST = 50
 _ACCEPTS_AT_ONCE = 16
-"""Fewer than one address may have, so that a newcomer is read before others end it."""
+"""Handshakes at once: fewer than the connections of one address, so that a new one is read before
+it may be closed."""
 _BACKLOG = 128
-"""Connections that wait to be accepted: for about a second at most, which a health probe waits."""
+"""Listen backlog: accepted within about a second, for which a health probe waits."""
 
 
 class PortApp(Protocol):
@@ -136,10 +137,10 @@ class OperatorPort:
             self._connections.pop(connection, None)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """End the connection that can be spared most when there are too many.
+        """Close the most dispensable connection when there are too many.
 
-        It is one of the newcomer's address when that has its most, else one of the address that
-        has most: a client that opens many ends its own.
+        That is one of the new connection's address when the address has its most, else one of the
+        address that has most: a client that opens many closes its own.
         """
         counts = Counter(each.group for each in self._connections)
         group = newcomer.group
@@ -148,7 +149,7 @@ class OperatorPort:
                 return
             [(group, _)] = counts.most_common(1)
         same = [each for each in self._connections if each.group == group]
-        # First those that have their answer: the newest, such as a probe, have not yet.
+        # First those that were answered; the newest, such as a probe, were not yet.
         ending = (each for each in same if each.is_ending)
         idle = (each for each in same if not each.is_busy)
         victim = next(chain(ending, idle, same))
@@ -219,4 +220,4 @@ def _load_certificate(context: ssl.SSLContext, keys: KeyDir, name: str) -> None:
 
 
 def _nothing() -> None:
-    """There is no certificate to read again."""
+    """Do nothing: without TLS there is no certificate to reload."""

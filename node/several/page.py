@@ -27,7 +27,7 @@ __all__ = ["open_page"]
 logger = logging.getLogger("ringfence.node")
 
 _READY_FRESH = 0.2
-"""Seconds for which what the members said of their readiness is told again."""
+"""Seconds for which the readiness of the members is answered from a cache."""
 _PASSED_ON = (b"authorization", b"host", b"origin", b"accept")
 _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"referrer-policy")
 
@@ -35,7 +35,7 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> OperatorPort:
     """Bind the port. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
-    name = host.members[0].name  # Whose certificate the port shows, where each has its own.
+    name = host.members[0].name  # With a certificate for each node, the port presents this one.
     return await open_port_for(partial(_Page, host), _log_refusal, address, keys, name, containment)
 
 
@@ -93,7 +93,7 @@ class _Page:
     async def _ready(self, scope: AsgiScope) -> Reply:
         """Ready when all members are that have not been asked to leave."""
         staying = [member for member in self._host.members if not member.has_left]
-        async with self._asking:  # Many probes at once cost the members one.
+        async with self._asking:  # Concurrent probes share one question to the members.
             known = [(member.name, member.is_up) for member in staying]
             if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
                 told = await self._ask_all(scope, staying)

@@ -122,7 +122,7 @@ def test_a_refusal_is_told_as_the_node_says_it(serve: Serve) -> None:
 
 @pytest.mark.parametrize("body", [b"<html>hello</html>", b"[]", b'{"asked": 1}'])
 def test_what_is_no_operators_port_is_said_to_be_none(serve: Serve, body: bytes) -> None:
-    assert "no operator's port" in refusal(serve(body))
+    assert "must be that of an operator's port" in refusal(serve(body))
 
 
 def test_a_node_that_does_not_answer_is_named() -> None:

@@ -43,9 +43,9 @@ def test_greeted_connections_are_no_strangers() -> None:
 @pytest.mark.parametrize(
     ("callers", "reason"),
     [
-        ([(A, "a"), (B, "b"), (A, "c"), (B, "d"), (C, "e")], "4 connections of clients"),
-        ([(A, "a"), (A, "b"), (A, "c"), (A, "d")], f"3 connections from {A}"),
-        ([(A, "a"), (B, "a"), (C, "a")], "2 connections with the token 'a'"),
+        ([(A, "a"), (B, "b"), (A, "c"), (B, "d"), (C, "e")], "of clients must be at most 4"),
+        ([(A, "a"), (A, "b"), (A, "c"), (A, "d")], f"connections from {A} must be at most 3"),
+        ([(A, "a"), (B, "a"), (C, "a")], "connections with the token 'a' must be at most 2"),
     ],
 )
 def test_clients_are_bounded_in_all_by_address_and_by_token(

@@ -211,7 +211,7 @@ async def test_a_token_of_one_domain_asks_nothing_of_others(
         reason = reason_of(await tenant.say(frame), ErrorCode.NOT_PERMITTED)
         [refused] = await tenant.say(Borrow(2, HOT, 64, [], []))
 
-        assert "must ask rules of shop" in reason
+        assert "must use rules of shop" in reason
         assert isinstance(refused, Refused)
         assert not tenant.closed
         assert world.count("checks") == 0
