@@ -6,6 +6,7 @@ With RINGFENCE_ALL_PROGRAMS=1, as `.ci/run` sets it, these tests fail instead.
 
 import os
 import shutil
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -14,16 +15,19 @@ from ringfence.limiter import why_not_compiled
 
 __all__ = ["SYSTEM_PATH", "require", "require_compiled"]
 
-SYSTEM_PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+_GO_BIN = os.environ.get("GOBIN") or Path.home() / "go" / "bin"
+SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin:{_GO_BIN}"
 """Where programs are searched; Debian installs servers into folders for administrators."""
 
-_DEBIAN_PACKAGES = {
-    "caddy": "caddy",
-    "chromium": "chromium",
-    "haproxy": "haproxy",
-    "nginx": "nginx-light",
-    "systemd-analyze": "systemd",
+_INSTALL = {
+    "caddy": "apt-get install caddy",
+    "chromium": "apt-get install chromium",
+    "h2spec": "go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible",
+    "haproxy": "apt-get install haproxy",
+    "nginx": "apt-get install nginx-light",
+    "systemd-analyze": "apt-get install systemd",
 }
+"""Command that installs each program."""
 
 
 def require(program: str) -> str:
@@ -33,8 +37,7 @@ def require(program: str) -> str:
     """
     path = shutil.which(program, path=SYSTEM_PATH)
     if path is None:
-        package = _DEBIAN_PACKAGES[program]
-        _miss(f"{program} is not installed; install it with: apt-get install {package}")
+        _miss(f"{program} is not installed; install it with: {_INSTALL[program]}")
     return path
 
 

@@ -1,23 +1,15 @@
 """The gRPC port against h2spec, a conformance suite of HTTP/2 and HPACK."""
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.gateway.processes import PATIENCE
+from tests.programs import require
 from tests.security.http2_client import lone_gateway
-
-HOW = "go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 
 def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None:
-    go_bin = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin")
-    program = shutil.which("h2spec", path=f"{os.environ.get('PATH', '')}:{go_bin}")
-    if program is None:
-        pytest.skip(f"h2spec is not installed; install it with: {HOW}")
+    program = require("h2spec")
     with lone_gateway(tmp_path) as gate:
         ended = subprocess.run(
             [

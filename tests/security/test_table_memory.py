@@ -19,11 +19,11 @@ from ringfence.limiter import (
     Limit,
     Snapshot,
     compiled_tables,
-    why_not_compiled,
 )
 from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
 from tests.node.cluster import world
 from tests.node.test_session import APP, check, reason_of, running_node
+from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND
 MANY = 2**53 - 1
@@ -65,8 +65,8 @@ async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
 def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
     limit: Limit, is_compiled: bool
 ) -> None:
-    if is_compiled and why_not_compiled() is not None:
-        pytest.skip("the compiled engine is not built here")
+    if is_compiled:
+        require_compiled()
     tables = compiled_tables(bytes(16), keeps_keys=True) if is_compiled else None
     engine = Engine(max_keys=1_000_000, max_bytes=MOST_BYTES, tables=tables)
     chance = Random(1)
