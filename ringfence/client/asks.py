@@ -20,7 +20,7 @@ many fit into a message, however long their keys and limits are."""
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """A batch that a member is to decide, and the callback for its answer."""
+    """A batch to send to a member, and the callback for its answer."""
 
     batch: Batch
     hops: int
@@ -28,14 +28,14 @@ class Ask:
     done: Done
     asked_at: float
     withdraw: Callable[["Ask"], None]
-    """Removes the ask from those that have not left."""
+    """Removes the ask from the outbox."""
     on_rows: Callable[[list[int], Verdicts], None] | None = None
-    """Receives rows that are answered before others; without it the ask waits for all its rows."""
+    """Callback for rows that are answered before others; without it the ask waits for all rows."""
     id: CheckId | None = None
-    """Identity of the first row, once it has left; the rows behind it follow in order."""
+    """Identity of the first row, once the ask has been sent; further rows follow in order."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row; withdraw the ask when it has not left yet."""
+        """Return the identity of the first row; withdraw the ask when it has not been sent."""
         if self.id is None:
             self.withdraw(self)
         return self.id

@@ -58,7 +58,7 @@ class Batch:
     ages_ns: list[int] = field(default_factory=list)
     leases: list[int] = field(default_factory=list)
     ids: list[CheckId] = field(default_factory=list)
-    """Per key, the identity under which another request asks for the same check; or empty."""
+    """Per key, the identity of the same check in an earlier request; or empty."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -253,7 +253,7 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Verdicts]], count: int)
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """The answer of a target that is overloaded: no member should be asked as well."""
+    """Answer of an overloaded target: asking another member would add load."""
 
 
 SHED = Shed()
@@ -283,11 +283,11 @@ class Late:
     """Registers a callback for the answer, called at most once; at once when it has come."""
     asked: Asked | None = None
     row: int = 0
-    """Where the check stands in the batch that was asked."""
+    """Place of the check in its batch."""
     is_given_up: bool = False
     """Whether no answer is expected any more."""
     is_shed: bool = False
-    """Whether there is none to wait for: the member is overloaded."""
+    """Whether the member is overloaded, so that no answer will come."""
 
 
 Answered: TypeAlias = Row | AccessDenied | Late | None
@@ -313,7 +313,7 @@ class Target(Protocol):
     """Whoever decides a batch."""
 
     def answer_timeout(self, least: float, most: float) -> float:
-        """Seconds in which an answer is to be expected, by the round trips observed so far."""
+        """Return the seconds within which an answer is expected, by observed round trips."""
 
     def is_alive(self) -> bool:
         """Whether it can be reached and has not been silent for a whole time-out."""

@@ -84,9 +84,9 @@ class ClusterSettings:
     """Most denials remembered, so that no member is asked again before they are over; 0 for none.
     """
     patience: float | None = None
-    """Most seconds after which an owner that has not answered is not waited for alone: its standby
-    is asked as well, if the hedging budget allows. It is sooner as long as round trips are short.
-    None to ask it only when the owner is lost."""
+    """Most seconds before the standby of an owner that has not answered is asked as well, if the
+    hedging budget allows. With short round trips it is less. None: the standby is asked only when
+    the owner is lost."""
 
 
 _Told = TypeVar("_Told", Members, Rules)
@@ -155,7 +155,7 @@ class Cluster:
 
     @property
     def hedging(self) -> HedgingBudget:
-        """How many checks members were asked for, and how many of them twice."""
+        """Number of checks that members were asked for, and how many of them were asked twice."""
         return self._router.hedging
 
     @property

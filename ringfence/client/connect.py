@@ -194,7 +194,7 @@ def client_hello(url: ClusterUrl) -> Hello:
 
 
 def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
-    """How patient the links of a client are whose callers wait until `deadline`."""
+    """Return the time-outs of links for callers that wait until `deadline`."""
     links = LinkSettings()
     if url.timeout is not None:
         links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)

@@ -16,7 +16,7 @@ OnError: TypeAlias = Callable[[Exception], None]
 _LOGGED_EVERY = 60.0
 """Seconds between two log records of one cause."""
 _MOST_CAUSES = 256
-"""Causes that are told apart; further ones are counted, and not logged until others are old."""
+"""Most causes that are logged; further ones are only counted until a logged one is old."""
 
 _Cause: TypeAlias = tuple[str, type[Exception], str, int]
 """Place, kind of exception, file and line that raised it."""
@@ -70,7 +70,7 @@ class InternalErrors:
 
 
 def _cause_of(place: str, error: Exception) -> _Cause:
-    """Tell one cause from another by where it was raised."""
+    """Return the cause of an error: its place, its kind and the line that raised it."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]

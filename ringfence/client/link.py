@@ -50,7 +50,7 @@ Prove: TypeAlias = Callable[[Connection], bytes]
 
 
 _OVERLOADED = (ErrorCode.OVERLOADED, ErrorCode.TOO_LATE)
-"""Refusals of a member that is too busy: to ask another one as well would add to the work."""
+"""Refusals of an overloaded member: asking another member would add load."""
 
 
 class LinkListener(Protocol):
@@ -144,7 +144,7 @@ class Link:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since this side asked something without having heard from the member since."""
+        """Seconds for which the member has sent nothing although something was asked of it."""
         asked_at = self._flight.asked_since(self._heard_at)
         return 0.0 if asked_at is None else self._transport.now() - asked_at
 
@@ -183,10 +183,10 @@ class Link:
         return ask
 
     def join(self, key: bytes, cost: int, within: float | None) -> Crowd | None:
-        """Let a lone check leave with others; None when it cannot: `ask` says why. One that there
-        is no room for is shed.
+        """Send a lone check in a frame with others; None when it cannot: see `ask`.
 
-        After `within` seconds, when given, the wait ends as `Late`.
+        A check for which there is no room is shed. After `within` seconds, when given, the wait
+        ends as `Late`.
         """
         crowd = self._flight.crowd
         if crowd is None or crowd.is_late or len(crowd.keys) >= crowd.room:
@@ -486,7 +486,7 @@ class Link:
         self._timer = None
         now = self._transport.now()
         if now - self._timer_due > _HELD_UP_S:
-            # This process was stopped, not the member: read first what it has sent meanwhile.
+            # This process was stopped, not the member: it first reads the member's messages.
             self._call_at(now + _HELD_UP_S)
             return
         if self._state is _State.CONNECTING and self._flight.first_due() <= now:
@@ -506,14 +506,14 @@ class Link:
         self._watch()
 
     def _on_silence(self) -> None:
-        """A frame without an answer raises a doubt, which a ping must settle."""
+        """Ping a member that has not answered a frame in time."""
         self._misses += 1
         assert self._connection is not None
         self._ping_seq = self._flight.ping(self._transport.now(), self._connection.send)
         self._transport.flush()
 
     def _on_proof(self) -> None:
-        """The ping was not answered either: a member that was asked twice in vain is lost."""
+        """Mark the member as lost: it has not answered the ping either."""
         self._misses = 0
         silence = self._transport.now() - self._heard_at
         if self._connection is not None:

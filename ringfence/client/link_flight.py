@@ -72,7 +72,7 @@ Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
 _T = TypeVar("_T")
 _Send: TypeAlias = Callable[[bytes], None]
 _NEAR = 0.75
-"""An answer that takes this part of the deadline says that too many checks wait."""
+"""Part of the deadline: when an answer takes longer, too many checks wait."""
 _LEAST_ROOM = 64
 
 
@@ -87,10 +87,10 @@ class Frame:
     asks: list[Ask] = field(default_factory=list)
     on_reply: Callable[[Reply | None], None] | None = None
     is_measured: bool = False
-    """Whether it gives no round trip: it has given one, or was sent again, so that nobody knows
-    which time is answered."""
+    """Whether it gives no round-trip sample: it has given one, or was sent again, so that the
+    answer may be to either."""
     is_doubted: bool = False
-    """Whether it waits on although the member was silent for a whole time-out."""
+    """Whether it still waits after the member was silent for a whole time-out."""
     parts: Parts | None = None
     """The rows that were answered before others; None as long as there are none."""
 
@@ -127,7 +127,7 @@ class Flight:
         self._calls: deque[_Call] = deque()
         self._waiting_keys = 0
         self._room = settings.max_waiting
-        """How many checks may wait: fewer than allowed once answers come close to the deadline."""
+        """Most checks that may wait; fewer while answers come close to the deadline."""
         self._cut_at = float("-inf")
         self._next_seq = 1
         self.crowd: Crowd | None = None
@@ -156,14 +156,14 @@ class Flight:
         return self._waiting_keys + rows <= self._room
 
     def add(self, batch: Batch, hops: int, stand_in: bool, done: OnDone, now: float) -> Ask:
-        """Let a batch wait for its departure."""
+        """Add a batch to the outbox."""
         ask = Ask(batch, hops, stand_in, done, now, self._withdraw)
         self._waiting_keys += len(batch)
         self._outbox.append(ask)
         return ask
 
     def _withdraw(self, ask: Ask) -> None:
-        """Drop an ask that has not left: its checks are asked for elsewhere."""
+        """Remove an ask from the outbox: its checks are asked of another member."""
         if ask in self._outbox:
             self._outbox.remove(ask)
             self._give_up_asks([ask])
@@ -250,7 +250,7 @@ class Flight:
             patience = settings.deadline
             if together[0].batch.op is Op.CHECK:
                 while together and together[0].asked_at + patience <= now:
-                    self._give_up_asks([together.pop(0)], SHED)  # Nobody waits for it any more.
+                    self._give_up_asks([together.pop(0)], SHED)  # Its caller has given up.
                 if not together:
                     return
         seq = self.take_seq()
@@ -297,9 +297,9 @@ class Flight:
     # -- being answered ------------------------------------------------------------------------
 
     def measure(self, seq: int, now: float) -> None:
-        """Learn a round trip from an answer that has just come, however late.
+        """Take a round-trip sample from an answer that has just arrived, however late.
 
-        A standby may have waited for the owner, so what it was asked tells nothing of the link.
+        Answers of a standby give none: it may have waited for the owner.
         """
         frame = self.frames.get(seq) or self._given_up.get(seq)
         if frame is not None and frame.asks and not frame.is_measured:
@@ -352,7 +352,7 @@ class Flight:
         return True
 
     def _answer_rows(self, frame: Frame, answer: Answer, learn: Learn | None) -> None:
-        """Tell those who asked for the rows that an answer is about; the frame waits for the rest.
+        """Pass the rows of an answer to their callers; the frame waits for the other rows.
 
         Raises `RemoteProtocolError` when it is no answer to what was asked.
         """
@@ -511,7 +511,7 @@ class Flight:
             self._tell(ask.done, answer)
 
     def _tell(self, tell: Callable[[_T], object], answer: _T) -> None:
-        """Tell one caller; what its callback raises must keep no other caller waiting."""
+        """Call back one caller; an exception of its callback must not delay other callers."""
         try:
             tell(answer)
         except Exception as error:  # noqa: BLE001

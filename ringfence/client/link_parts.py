@@ -19,7 +19,7 @@ class Rows:
 
     ask: Ask
     rows: list[int]
-    """Where they stand in the ask's batch."""
+    """Their places in the ask's batch."""
     verdicts: Verdicts
     """Of these rows."""
 

@@ -20,8 +20,8 @@ class LinkSettings:
     """A frame is given up after so long in any case. Until then a member that answers others is
     waited for: it is busy, and asking another one as well would only add to the work."""
     deadline: float | None = None
-    """How long callers wait for a check, when that is less than `slow_timeout`. Members are told,
-    and shed what nobody waits for any more."""
+    """Seconds that callers wait for a check, when that is less than `slow_timeout`. Requests carry
+    it, and members shed checks whose deadline has passed."""
     backoff_least: float = 0.05
     backoff_most: float = 2.0
     """Pause between attempts to reach a lost member, doubling from least to most, jittered."""

@@ -76,7 +76,7 @@ class HedgingBudget:
         self._earned_for = 0
 
     def take(self, checks: int) -> bool:
-        """Spend one token for each of so many second asks, or none; whether there were enough."""
+        """Spend one token for each of some second asks; return False when there are too few."""
         earned = (self.checks - self._earned_for) * self._share
         self._earned_for = self.checks
         self._tokens = min(float(self._burst), self._tokens + earned)

@@ -102,7 +102,7 @@ class Router:
         check once. The standby of an owner that is known to be lost needs no budget.
         """
         self.hedging = HedgingBudget()
-        """The budget, which knows how many checks were asked for, and how many of them twice."""
+        """Hedging budget, which counts the checks and the second asks."""
         self._fallback = fallback
         self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
@@ -296,13 +296,13 @@ class Router:
         return not gathering.missing or gathering.verdicts.refusal is not None
 
     def _patience_with(self, waiters: Sequence["_Waiter"], most: float) -> float:
-        """Seconds for which only the members are waited for that were asked."""
+        """Return the seconds to wait before a standby is asked as well."""
         asked = [waiter.target for waiter in waiters if waiter.target is not None]
         patience = [target.answer_timeout(_LEAST_PATIENCE, most) for target in asked]
         return max(patience, default=most)
 
     def _may_hedge(self, waiters: Sequence["_Waiter"]) -> bool:
-        """Whether standbys may be asked for what is not answered yet; spends the budget."""
+        """Return whether standbys may be asked for the missing rows; spends the budget."""
         open_rows = sum([len(waiter.indexes) for waiter in waiters if not waiter.is_done])
         has_standbys = self.routes is not None and len(self.routes.ring.members) > 1
         return not open_rows or not has_standbys or self.hedging.take(open_rows)
@@ -362,7 +362,7 @@ class Router:
                 waiter.on_late = partial(self._take_back, gathering, waiter)
 
     def _take_back(self, gathering: "_Gathering", waiter: "_Waiter", late: Verdicts) -> None:
-        """Give back late charges of checks that did not pass, and slots that nobody holds.
+        """Refund late charges of checks that did not pass, and slots that no caller holds.
 
         Each row at most once: all answers to a check speak of one charge. A check that the policy
         let pass stays counted, late as it is.
@@ -423,7 +423,7 @@ class _Waiter:
         self._on_done = on_done
 
     def resolve(self, answer: Verdicts | AccessDenied | Shed | None) -> None:
-        """Take the answer, or None for none in time; after None it may still come."""
+        """Set the answer; None when none came in time, after which a late one may come."""
         self.is_done = True
         if isinstance(answer, AccessDenied):
             self.refusal = answer
@@ -451,7 +451,7 @@ class _Gathering:
         """Rows whose charge was given back."""
         self._signal = Signal()
         self.shed: set[int] = set()
-        """Rows whose member is too busy to decide in time: nobody else is asked."""
+        """Rows whose member is overloaded: no other member is asked."""
         self._verdicts: Verdicts | None = None
 
     @property
@@ -487,7 +487,7 @@ class _Gathering:
         return self.waiters[len(earlier) :]
 
     def note_refunded(self, rows: Iterable[int]) -> None:
-        """Note rows that were given back where a member had charged them."""
+        """Record refunded rows that a member had charged."""
         sources = self.verdicts.sources
         self.refunded.update([row for row in rows if sources[row] in _COUNTED])
 
@@ -544,7 +544,7 @@ class _Gathering:
             self.missing = [index for index in self.missing if index in missing]
 
     def note_busy(self) -> None:
-        """Count as shed what a member left open that is not silent, but too slow."""
+        """Mark rows as shed whose member is too slow, but not silent."""
         for waiter in self.waiters:
             target = waiter.target
             if target is not None and not waiter.is_done and target.is_alive():

@@ -30,13 +30,13 @@ __all__ = ["Answer", "Answerer", "GrpcPort", "Refusal", "Status"]
 logger = logging.getLogger("ringfence.gateway")
 
 _MOST_AT_ONCE, _MOST_WATCHES = 4096, 4
-"""Calls of all callers, and calls without an end of each caller, which have no share in them."""
+"""Most calls of all callers at once; most watches of each caller, which do not count as calls."""
 _MOST_KEPT = 1 << 26
-"""Bytes that all callers together make us keep; then the one that keeps most is disconnected."""
+"""Most bytes kept for all callers; beyond it the caller with the most is disconnected."""
 _ACCEPTED_AT_ONCE, _LOOK = 16, 1.0
 """Connections accepted before other work; seconds between looks for callers that are slow."""
 _LONGEST_LIFE = 24 * 3600.0
-"""After so long a caller is asked to connect anew: perhaps to a worker with less to do."""
+"""Seconds after which a caller must reconnect, perhaps to a worker with less load."""
 _PREFIX = 5
 """Bytes before a message: whether it is compressed, and its length."""
 _HEADER = STATUS_200 + field(b"content-type", b"application/grpc")
@@ -88,7 +88,7 @@ class GrpcPort:
         self.settings = settings
         self.on_refusal = on_refusal
         self.calls = self.kept = 0
-        """Calls being answered, and bytes that all connections make us keep."""
+        """Calls being answered, and bytes kept for all connections."""
         self.turns: deque[Connection] = deque()
         """Connections that have more to read than one turn allows."""
         self.connections: dict[Connection, asyncio.Task[None]] = {}
@@ -139,7 +139,7 @@ class GrpcPort:
             self._last_gone.set()
 
     def keep(self, more: int) -> None:
-        """Count kept bytes; over the bound, disconnect the caller that has us keep most."""
+        """Count kept bytes; beyond the bound, disconnect the caller with the most."""
         self.kept += more
         if self.kept > _MOST_KEPT and more > 0 and self.connections:
             self.on_refusal("memory")
@@ -153,7 +153,7 @@ class GrpcPort:
             asyncio.get_running_loop().call_soon(self.take_turn)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept what waits, in part: other work has its turn, too."""
+        """Accept some waiting connections; other work gets its turn, too."""
         loop = asyncio.get_running_loop()
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
@@ -183,7 +183,7 @@ class GrpcPort:
             self.forget(connection)
 
     def _has_room(self, host: str) -> bool:
-        """Make room for a connection: the one that has been idle longest goes, if any is idle."""
+        """Make room for a connection: close the longest idle one, if any is idle."""
         rivals = [each for each in self.connections if each.host == host]
         if len(rivals) < self.settings.max_connections_per_address:
             rivals = list(self.connections)
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def give_up_slow(self, now: float) -> None:
-        """Give up calls and answers that take too long; let go of a caller that is idle or old."""
+        """Give up calls and answers that take too long; close a connection that is idle or old."""
         http2, slow = self._http2, now - self._port.settings.body_timeout
         is_stuck = self._full_since is not None and self._full_since < slow
         if is_stuck or (self._transport is not None and self._transport.is_closing()):
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
             self._port.calls -= 1
 
     def _watch(self, stream: int) -> None:
-        """Count a call as one without an end. Raises `Refusal`."""
+        """Count a call as a watch, which has no end. Raises `Refusal`."""
         if len(self._watches) >= _MOST_WATCHES:
             self._port.on_refusal("watches")
             why = f"a connection may have {_MOST_WATCHES} watches at once; end one first"

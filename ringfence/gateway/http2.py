@@ -1,7 +1,7 @@
 """HTTP/2 (RFC 9113) as far as a server of short gRPC calls needs it: bytes in, requests out.
 
 Our own, since all that could carry these calls for us costs several times what they do themselves;
-docs/gateway.md tells how much, and which bounds hold. Header compression is the package `hpack`'s.
+docs/gateway.md states the bounds. Header compression is done by the package `hpack`.
 Decides framing, flow control and how much a caller may have us hold and do; what requests mean is
 `grpc_server`'s.
 """
@@ -370,7 +370,7 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
 
 
 def _check_priority(stream: int, priority: bytes) -> None:
-    """Check what a stream depends on, and else pay no heed to priorities (RFC 9113, 5.3.2)."""
+    """Check that a stream does not depend on itself; ignore priorities (RFC 9113, 5.3.2)."""
     if len(priority) < 5:
         raise Broken(Failure.FRAME_SIZE, "a priority has 5 bytes")
     if not stream or _NUMBER.unpack_from(priority)[0] & _LARGEST_WINDOW == stream:

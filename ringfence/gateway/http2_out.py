@@ -201,7 +201,7 @@ class Outbox:
             self._push(number, stream)
 
     def _push(self, number: int, stream: Stream) -> None:
-        """Send what the windows allow; what they do not allow makes the stream a blocked one."""
+        """Send as much as the windows allow; the rest makes the stream a blocked one."""
         while stream.waiting:
             room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
             if room <= 0:

@@ -108,13 +108,13 @@ class HttpConnections:
                 yield _Connection(each, host, idle / 1000, received)
 
     def _descriptors(self) -> dict[str, int]:
-        """Say once when descriptors run out: granian tries on without a word."""
+        """Log once when descriptors run out: granian retries without a log line."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         was_short, is_short = self._is_short, len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS
         self._is_short = is_short
         if not is_short or was_short:
             return {}
-        logger.error("descriptors run out: limit %d; raise it or lower max_connections", limit)
+        logger.error("file descriptors run out: limit=%d; raise it or lower max_connections", limit)
         return {"accept_error": 1}
 
 

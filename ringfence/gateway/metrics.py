@@ -22,7 +22,7 @@ __all__ = ["LATE", "Metrics", "decided"]
 
 _DECIDED, _REFUSED, _BUGS = "decided_", "refused_", "bugs"
 LATE = "late"
-"""Under which name answers are counted that came after the deadline."""
+"""Name under which answers after the deadline are counted."""
 _NAMES = {
     (allowed, source): f"{_DECIDED}{'allowed' if allowed else 'denied'}_{source}"
     for allowed in (True, False)

@@ -90,8 +90,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     deadline: float = 0.25
     """Most time until a check is answered; then the rules' `on_failure` decides."""
     patience: float = 0.1
-    """Most time that an owner may take before its standby is asked as well. It is less by far as
-    long as round trips are: it follows them."""
+    """Most time that an owner may take before its standby is asked as well. It follows the round
+    trips, so usually it is much less."""
     max_wait: float = 30.0
     """Longest wait that `/v1/acquire` can be asked for."""
     max_waiting: int = 1000
@@ -107,7 +107,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     body_timeout: float = 5.0
     """How long a client may take over its body."""
     max_connections: int = 1024
-    """Connections of each port and worker; beyond, the one that is idle longest is closed."""
+    """Most connections of each port and worker; one more closes the longest idle one."""
     max_connections_per_address: int = 256
     """The same of one address; `trusted_proxies` are not held to it on the HTTP port."""
     idle_timeout: float = 300.0

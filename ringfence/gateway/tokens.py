@@ -25,7 +25,7 @@ class Scope(StrEnum):
     CHECK = "check"
     """Spend, wait, look, ask; what proxies need."""
     REFUND = "refund"
-    """Give back units of any key, whoever was charged."""
+    """Give back units of any key, whichever token was charged."""
     READ = "observe"
     """Look without spending, read counters."""
     RESET = "reset"
@@ -87,7 +87,7 @@ class Tokens:
 
 
 def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens:
-    """Read a file of tokens; raises `ConfigError` that names it and the mend.
+    """Read a file of tokens. Raises `ConfigError` that names the file and how to fix it.
 
     `asks_certificates`: callers need a certificate. Without tokens it grants `check` alone.
     """

@@ -89,7 +89,7 @@ class ClientAddress:
         client = peer if self._believes_nobody else self._behind(peer, header)
         if not client:
             self._warn(
-                "the server tells no client address, so all clients are counted as one; behind a "
+                "the server gives no client address, so all clients are counted as one; behind a "
                 "proxy on a Unix socket, add 'unix' to trusted_proxies"
             )
             return UNKNOWN

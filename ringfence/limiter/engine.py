@@ -28,7 +28,7 @@ from ringfence.limiter.table import Table
 __all__ = ["BYTES_PER_KEY", "Engine", "EngineRule", "LEAST_BYTES"]
 
 BYTES_PER_KEY = 512
-"""Bytes that an engine has room for per key, unless it is told otherwise."""
+"""Default of `max_bytes`, per key."""
 LEAST_BYTES = 64 << 20
 _FREED_PART = 16
 """When there are too many bytes, one part of so many is freed, so that bytes are counted rarely."""

@@ -108,7 +108,7 @@ class Transport(Protocol):
 
         A process that is stopped or too slow finds the datagrams of that time waiting. Exact from
         1 ms on; below that, the figure of the oldest datagram of the present read. 0 where the
-        system cannot tell.
+        system does not report it.
         """
 
     def send_sealed(self, datagram: bytes, address: Address) -> None:

@@ -153,7 +153,7 @@ class MemoryNetwork:
             del self._running[transport.address]
 
     def next_binding(self) -> bytes:
-        """What tells a new connection from all others."""
+        """Return the binding of a new connection, different from all others."""
         return b"connection %d" % next(self._numbers)
 
     def knock(self, end: End) -> None:
@@ -232,7 +232,7 @@ class MemoryTransport:
         """Whether its host stands still."""
         self.on_sealed: OnSealed | None = None
         self.held_up_ns = 0
-        """How long after it was due the present call is made: more than 0 after a pause."""
+        """Delay of the present call, in ns: more than 0 after a pause."""
         self._address = address
         self._on_bug = on_bug
         self._timers = Timers()

@@ -20,7 +20,7 @@ class Settings:
     initial_rtt: float = 0.1
     """Guess at the round trip before the first answer; a lost first datagram costs twice this."""
     max_connections: int = 4096
-    """Established connections from others at which newcomers are refused. Handshakes do not count,
+    """Most established connections from others; further ones are refused. Handshakes do not count,
     as they could keep callers out otherwise; those under way may exceed this by their own bound."""
     max_half_open: int = 256
     """Incoming handshakes at once; one more drops the oldest of them."""

@@ -44,7 +44,7 @@ NODE_NAME = "node.ringfence.internal"
 """Name that the certificate of every node carries, so that addresses may change under it."""
 
 _LABEL = re.compile(r"(?!x-)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-"""Node names that stand in certificates as they are; `x-` marks the others."""
+"""Node names that are written into certificates unchanged; `x-` marks the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def node_label(name: str) -> str:
 
 
 def node_server_name(name: str) -> str:
-    """Return the name that stands in the certificate of the node `name` alone."""
+    """Return the name in the certificate of the node `name`."""
     return f"{node_label(name)}.{NODE_NAME}"
 
 

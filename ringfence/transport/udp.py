@@ -57,7 +57,7 @@ _SOCKET_BUFFER = 4 << 20
 _SO_TIMESTAMPNS = 35
 """Linux: the kernel notes on each datagram when it came. The `socket` module does not name it."""
 _STAMP = Struct("@ll")
-"""That note: seconds and nanoseconds on the wall clock."""
+"""Layout of a time stamp: seconds and nanoseconds on the wall clock."""
 _STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") else 0
 _BEHIND_NS = 1_000_000
 """From such a wait on, the waits of all datagrams of a read are measured; below, of the first."""
@@ -384,7 +384,7 @@ def _nothing() -> None:
 
 
 def _ask_for_stamps(sock: socket.socket) -> bool:
-    """Have the kernel note when each datagram comes; whether it will."""
+    """Ask the kernel to stamp each datagram with its arrival; return whether it will."""
     if sys.platform != "linux":
         return False
     try:

@@ -25,6 +25,6 @@ class DecidedCheck:
     key: bytes
     cost: int
     age_ns: int
-    """How long ago it was decided."""
+    """Time since it was decided."""
     row: OutcomeRow
     """Its outcome, which repeats of the check are answered with."""

@@ -98,7 +98,7 @@ class Scheme(ABC):
 
     __slots__ = ("ceiling", "hard", "limit")
     grows: ClassVar[bool] = False
-    """Whether a counter takes more bytes with every check."""
+    """Whether a counter grows with every check."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit: Final = limit
