@@ -29,7 +29,7 @@ from benchmarks.gateway import ports, program, wait_up
 from node.demo.cluster import running_cluster
 from ringfence.wire import Source
 
-__all__ = ["run"]
+__all__ = ["METHOD", "counted", "message", "run"]
 
 _RULES = """\
 domain: bench
@@ -49,7 +49,7 @@ _DECISIONS = "ringfence_gateway_decisions_total"
 _ASKED = "ringfence_gateway_asked_checks_total"
 _HEDGED = "ringfence_gateway_hedged_checks_total"
 _LATE = "ringfence_gateway_late_total"
-_METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
 class _Load(NamedTuple):
@@ -87,9 +87,9 @@ def run(rounds: int) -> Iterator[Figure]:
 
 def _loaded(http: int, port: int, level: int) -> _Load:
     """Load the gateway once, and have it say what it decided meanwhile."""
-    before = _metrics(http)
+    before = counted(http)
     took, failed = asyncio.run(_call(port, level, _SECONDS))
-    after = _metrics(http)
+    after = counted(http)
     after.subtract(before)
     sources = Counter({source: after[source] for source in map(str, Source)})
     return _Load(sorted(took), failed, sources, after[_ASKED], after[_HEDGED], after[_LATE])
@@ -97,7 +97,7 @@ def _loaded(http: int, port: int, level: int) -> _Load:
 
 async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], int]:
     """Have so many callers ask one after the other; their calls' times, and how many failed."""
-    messages = [_message(number) for number in range(_CLIENTS)]
+    messages = [message(number) for number in range(_CLIENTS)]
     order = count()
     took: list[float] = []
     failed = 0
@@ -106,7 +106,7 @@ async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], i
         for number in range(_CHANNELS):
             options = [("grpc.use_local_subchannel_pool", 1), ("benchmark.number", number)]
             channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options)
-            asks.append((await stack.enter_async_context(channel)).unary_unary(_METHOD))
+            asks.append((await stack.enter_async_context(channel)).unary_unary(METHOD))
         until = perf_counter() + seconds
 
         async def caller(ask: Any) -> None:
@@ -124,14 +124,15 @@ async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], i
     return took, failed
 
 
-def _message(number: int) -> bytes:
+def message(number: int) -> bytes:
+    """Encode the call of one client."""
     request = RateLimitRequest(domain="bench")
     request.descriptors.add().entries.add(key="client", value=f"client-{number}")
     message: bytes = request.SerializeToString()
     return message
 
 
-def _metrics(http: int) -> Counter[str]:
+def counted(http: int) -> Counter[str]:
     """Decisions by source, and checks that nodes were asked for, as the gateway counts them."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{http}/metrics", timeout=_LONGEST) as answer:

@@ -32,7 +32,7 @@ from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url
 from ringfence.wire import Source
 
-__all__ = ["run"]
+__all__ = ["owned", "run"]
 
 _RULES = """\
 domain: stall
@@ -132,7 +132,9 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
     ) as cluster:
         limiter = Limiter(cluster)
         await _wait_all_in_ring(cluster, len(nodes.processes))
-        values = {key: _owned(cluster, key, name, f"{number}/{seconds}/{name}") for key in _LIMITS}
+        values = {
+            key: owned(cluster, "stall", key, name, f"{number}/{seconds}/{name}") for key in _LIMITS
+        }
 
         async def ask(key: str) -> None:
             told[key].append(await limiter.check("stall", {key: values[key]}, timeout=_DEADLINE_S))
@@ -163,13 +165,13 @@ async def _wait_all_in_ring(cluster: Cluster, nodes: int) -> None:
             await trio.sleep(0.05)  # The client has no event for it.
 
 
-def _owned(cluster: Cluster, key: str, owner: str, salt: str) -> str:
+def owned(cluster: Cluster, domain: str, key: str, owner: str, salt: str) -> str:
     """Find a value of `key` whose counter a node owns."""
     routes = cluster.routes
     assert routes is not None
     for number in range(10_000):
         value = f"{salt}/{number}"
-        [match] = cluster.rules.match("stall", described({key: value}))
+        [match] = cluster.rules.match(domain, described({key: value}))
         if match is not None and routes.owner(match.key) == NodeId(owner):
             return value
     raise AssertionError(f"node {owner} owns nothing")

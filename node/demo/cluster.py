@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,18 +76,24 @@ class DemoCluster:
 
 @contextmanager
 def running_cluster(
-    rules: Path, names: Sequence[str] = NAMES, scopes: str = "check,observe,admin"
+    rules: Path,
+    names: Sequence[str] = NAMES,
+    scopes: str = "check,observe,admin",
+    *,
+    more_tokens: Sequence[str] = (),
+    more_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[DemoCluster]:
     """Start a node process per name and wait until all see each other.
 
     All but the first are told of the first, and nothing else. `scopes` are those of the token in
-    the cluster's address. They and all their files are gone when the block ends. Raises
-    `PeerUnavailable`.
+    the cluster's address; `more_tokens` read `NAME:SCOPES`. `more_flags` are those of one node, by
+    its name. They and all their files are gone when the block ends. Raises `PeerUnavailable`.
     """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
         keys = KeyDir(home / "keys")
-        write_keys(keys.path, ["localhost"], [_HOST], [f"{_TOKEN}:{scopes}"], days=2)
+        tokens = [f"{_TOKEN}:{scopes}", *more_tokens]
+        write_keys(keys.path, ["localhost"], [_HOST], tokens, days=2)
         addresses = [f"{_HOST}:{port}" for port in _free_ports(len(names))]
         token = keys.token(_TOKEN).read_text("ascii").strip()
         cluster = DemoCluster(
@@ -99,7 +105,8 @@ def running_cluster(
         try:
             for name, address in zip(names, addresses, strict=True):
                 join = ("--join", addresses[0]) if name != names[0] else ()
-                cluster.start(name, "--listen", address, *told, *join)
+                more = (more_flags or {}).get(name, ())
+                cluster.start(name, "--listen", address, *told, *join, *more)
             cluster.wait_until_up()
             yield cluster
         finally:
