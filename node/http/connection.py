@@ -23,7 +23,6 @@ from hypercorn.typing import ConnectionState
 
 from node.http.pace import Pace
 from node.http.replies import Problem
-from ringfence.rules import group_address
 
 __all__ = ["Connection", "Limits"]
 
@@ -44,6 +43,9 @@ class Limits:
     """Most open connections; one more closes a connection of the address that has most."""
     connections_per_address: int = 32
     """Most open connections of one address, IPv6 by /64; one more closes the longest idle one."""
+    connections_per_second: float = 300.0
+    """Connections that begin to be served, half of it with TLS, two thirds of that for one address;
+    beyond that they wait for their turn."""
     header_bytes: int = 16 << 10
     handshake: float = 3.0
     request: float = 5.0
@@ -67,6 +69,7 @@ class Connection:
         config: Config,
         context: WorkerContext,
         raw: trio.SocketStream,
+        group: str,
         tls: ssl.SSLContext | None,
         limits: Limits,
         pace: Pace,
@@ -76,7 +79,7 @@ class Connection:
         """Whether a request is being answered."""
         self.is_ending = False
         """Whether the last answer has been sent."""
-        self.group = group_address(raw.socket.getpeername()[0])
+        self.group = group
         """Address of the client, IPv6 by network."""
         self._app = app
         self._config = config

@@ -23,23 +23,30 @@ from node.containment import Containment
 from node.http.app import AsgiScope, OperatorApp, Receive, Send
 from node.http.connection import Connection, Limits
 from node.http.pace import Pace
+from node.http.waiting import FairQueue
 from node.node import Node
 from ringfence.errors import ConfigError
+from ringfence.rules import group_address
 from ringfence.transport.interface import Address
 
 __all__ = ["OperatorPort", "PortApp", "open_port", "open_port_for"]
 
 logger = logging.getLogger("ringfence.node")
 
-_ACCEPTS_PER_SECOND = 200.0
-_HANDSHAKES_PER_SECOND = 100.0
-"""A handshake takes a millisecond, and an attacker begins one after the other."""
+_ACCEPTS_PER_SECOND = 2000.0
+"""Accepting alone takes a small part of the time that serving a connection takes."""
+_WITH_TLS = 0.5
+"""Share of the connections a second with TLS: a handshake takes a millisecond."""
+_SHARE_OF_ADDRESS = 2 / 3
+"""Share of the connections a second that one address gets, so that others need not wait for it."""
 _BURST = 50
-_ACCEPTS_AT_ONCE = 16
-"""Handshakes at once: fewer than the connections of one address, so that a new one is read before
-it may be closed."""
+_SERVED_AT_ONCE = 16
+"""Fewer than the connections of one address, so that a new one is read before it may be closed."""
 _BACKLOG = 128
-"""Listen backlog: accepted within about a second, for which a health probe waits."""
+"""Listen backlog."""
+_WAITING = 256
+"""Accepted connections that wait to be served, each address in turn: many of one address delay no
+probe from another."""
 
 
 class PortApp(Protocol):
@@ -75,8 +82,13 @@ class OperatorPort:
         self._containment = containment
         self._limits = limits or Limits()
         self._reads = Pace(self._limits.reads_per_second, _BURST)
-        accepts = _HANDSHAKES_PER_SECOND if tls else _ACCEPTS_PER_SECOND
-        self._doors = Pace(accepts, _ACCEPTS_AT_ONCE)
+        self._accepts = Pace(_ACCEPTS_PER_SECOND, _BURST)
+        served = self._limits.connections_per_second * (_WITH_TLS if tls else 1.0)
+        self._doors = Pace(served, _SERVED_AT_ONCE)
+        self._waiting: FairQueue[tuple[str, trio.SocketStream]] = FairQueue(
+            _WAITING, served * _SHARE_OF_ADDRESS, _SERVED_AT_ONCE
+        )
+        self._has_waiting = trio.Event()
         self._app = make_app(Pace(self._limits.requests_per_second, _BURST))
         self._config = Config()
         self._config.h11_max_incomplete_size = self._limits.header_bytes
@@ -97,20 +109,49 @@ class OperatorPort:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._containment.supervise, "http", self._app.run)
             async with self._listener:
-                await self._containment.supervise("http", self._accept_all, nursery)
+                try:
+                    nursery.start_soon(
+                        self._containment.supervise, "http", self._serve_all, nursery
+                    )
+                    await self._containment.supervise("http", self._accept_all)
+                finally:
+                    for _, raw in self._waiting.clear():
+                        raw.socket.close()
 
-    async def _accept_all(self, nursery: trio.Nursery) -> None:
-        app, context = ASGIWrapper(self._app), WorkerContext(None)  # type: ignore[arg-type]
+    async def _accept_all(self) -> None:
+        """Accept connections and queue them by address."""
         while True:
-            await self._doors.turn()
+            await self._accepts.turn()
             raw = await self._accept()
             if raw is None:
                 continue
+            try:
+                group = group_address(raw.socket.getpeername()[0])
+            except OSError:  # The client has reset it.
+                raw.socket.close()
+                continue
+            crowded = self._waiting.put(group, (group, raw))
+            if crowded is not None:
+                crowded[1].socket.close()
+                self._refused("http_connections")
+            self._has_waiting.set()
+
+    async def _serve_all(self, nursery: trio.Nursery) -> None:
+        """Begin to serve the connections that wait, at the pace of the port."""
+        app, context = ASGIWrapper(self._app), WorkerContext(None)  # type: ignore[arg-type]
+        while True:
+            await self._doors.turn()
+            while (due := self._waiting.next_due()) > trio.current_time():
+                self._has_waiting = trio.Event()
+                with trio.move_on_at(due):
+                    await self._has_waiting.wait()
+            group, raw = self._waiting.take(trio.current_time())
             connection = Connection(
                 app,
                 self._config,
                 context,
                 raw,
+                group,
                 self._tls,
                 self._limits,
                 self._reads,

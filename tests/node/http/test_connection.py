@@ -82,6 +82,7 @@ async def wire(app: App = echo, limits: Limits | None = None) -> AsyncIterator[W
         config,
         WorkerContext(None),
         theirs,  # type: ignore[arg-type]
+        "10.0.0.1",
         None,
         limits or Limits(),
         Pace(1e6, 100),

@@ -6,7 +6,7 @@ import struct
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -100,6 +100,47 @@ async def test_an_address_with_many_connections_ends_one_of_its_own(limits: Limi
             assert await first.receive_some() == b""
             for each in (other, second, third):
                 await ask(each)
+
+
+def asking(port: int, address: str) -> socket.socket:
+    """A connection with a request on it, made while the port does nothing."""
+    made = socket.create_connection(("127.0.0.1", port), 10, source_address=(address, 0))
+    made.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    made.setblocking(False)
+    return made
+
+
+def is_answered(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1000))
+    except OSError:
+        return False
+
+
+async def test_connections_of_one_address_do_not_make_another_wait() -> None:
+    async with port(Limits(connections_per_second=10.0)) as opened:
+        number = int(opened.url.rpartition(":")[2])
+        with ExitStack() as stack, trio.fail_after(20):
+            crowd = [stack.enter_context(asking(number, "127.0.0.2")) for _ in range(100)]
+            probe = stack.enter_context(asking(number, "127.0.0.1"))
+
+            await trio.lowlevel.wait_readable(probe)
+
+            assert is_answered(probe)
+            # In order of arrival it would be all of them.
+            assert sum(map(is_answered, crowd)) < 50
+
+
+async def test_connections_reset_before_they_are_accepted_are_no_bugs() -> None:
+    async with port() as opened:
+        number = int(opened.url.rpartition(":")[2])
+        for _ in range(5):
+            with asking(number, "127.0.0.1") as made:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
+
+    assert 'cause="http_bug"' not in answer
+    assert 'place="http"' not in answer
 
 
 async def test_connections_that_break_are_no_bugs() -> None:
