@@ -121,6 +121,15 @@ class Endpoint:
             else:
                 self._deliver(pipe, data, addr, now)
 
+    def is_handshake(self, data: bytes) -> bool:
+        """Whether a datagram belongs to no open connection: to a handshake, or to nothing."""
+        if not data or not data[0] & 0x40:
+            return False
+        if data[0] & 0x80:
+            return True
+        pipe = self._routes.get(data[1 : 1 + CID_LENGTH])
+        return pipe is not None and pipe.state is State.CONNECTING
+
     def connect(self, addr: Address, handler: Handler, now: float) -> Connection:
         """Begin a connection to a numeric address; `handler` hears of it, never before return."""
         pipe = self.prepare(addr, handler, now)

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -41,6 +41,9 @@ __all__ = ["AddressInfo", "Udp"]
 
 _BATCH = 64
 """Datagrams read before other tasks get their turn."""
+
+_HANDSHAKES = 512
+"""Datagrams of handshakes that wait for their turn; beyond that they are lost, and sent again."""
 
 _LARGEST = 16384
 """More than any peer sends in one datagram; of a larger one the rest is lost, so it is junk."""
@@ -100,6 +103,9 @@ class Udp(ABC):
         self._is_ipv6 = False
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
+        self._handshakes: deque[tuple[bytes, Address]] = deque()
+        """Datagrams of connections that are not open yet. Each costs milliseconds, so one is read
+        in a turn, and those of open connections first."""
         self.held_up_ns = 0
         """See `Transport`."""
         self._stamps = False
@@ -305,11 +311,12 @@ class Udp(ABC):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._handshakes.clear()
 
     def _drain(self) -> None:
         sock = self._socket
         assert sock is not None
-        receive = self._endpoint.receive_datagram
+        receive, is_handshake = self._endpoint.receive_datagram, self._endpoint.is_handshake
         now = self.now()
         self.held_up_ns = 0
         for count in range(_BATCH):
@@ -327,7 +334,27 @@ class Udp(ABC):
             except OSError:
                 self._take_errors(sock, now)
                 continue
-            receive(datagram, self._plain(sender) if self._is_ipv6 else sender, now)
+            address = self._plain(sender) if self._is_ipv6 else sender
+            if is_handshake(datagram):
+                self._put_off(datagram, address)
+            else:
+                receive(datagram, address, now)
+
+    def _put_off(self, datagram: bytes, address: Address) -> None:
+        """Read a datagram of a handshake in a turn of its own."""
+        if len(self._handshakes) >= _HANDSHAKES:
+            self.refusals["handshakes_waiting"] += 1
+            return
+        self._handshakes.append((datagram, address))
+        if len(self._handshakes) == 1:
+            self.call_soon(self._take_handshake)
+
+    def _take_handshake(self) -> None:
+        datagram, address = self._handshakes.popleft()
+        if self._handshakes:
+            self.call_soon(self._take_handshake)
+        self.held_up_ns = 0
+        self._endpoint.receive_datagram(datagram, address, self.now())
 
     def _wait_of(self, notes: list[tuple[int, int, bytes]]) -> int:
         """Compute how long ago the kernel stamped a datagram, in nanoseconds."""

@@ -396,3 +396,47 @@ async def test_a_bug_in_who_hears_sealed_datagrams_is_reported_and_stops_nothing
         await there.wait_for(1)
 
     assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+
+
+async def test_messages_of_open_connections_do_not_wait_for_handshakes() -> None:
+    accepted: list[Log] = []
+    listening, client = node(accepted=accepted), app()
+    others = [app() for _ in range(16)]
+    async with running(listening, client, *others):
+        log = Log()
+        client.connect(listening.address, log)
+        await log.wait_until(lambda: log.connection is not None)
+        assert log.connection is not None
+        log.connection.send(b"first")
+        client.flush()
+        await log.wait_until(lambda: log.messages == [b"first"])
+        # All of this waits in the kernel before the listener reads any of it.
+        logs = [Log() for _ in others]
+        for other, each in zip(others, logs, strict=True):
+            other.connect(listening.address, each)
+            other.flush()
+        log.connection.send(b"hello")
+        client.flush()
+
+        await accepted[0].wait_until(lambda: accepted[0].messages == [b"first", b"hello"])
+
+        assert listening.connections - 1 < 4
+        for each in logs:
+            await each.wait_until(lambda each=each: each.connection is not None)
+
+
+async def test_datagrams_of_handshakes_beyond_the_bound_are_dropped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ringfence.transport.udp._HANDSHAKES", 2)
+    listening = node()
+    others = [app() for _ in range(6)]
+    async with running(listening, *others):
+        logs = [Log() for _ in others]
+        for other, each in zip(others, logs, strict=True):
+            other.connect(listening.address, each)
+            other.flush()
+        for each in logs:  # What was dropped is sent again.
+            await each.wait_until(lambda each=each: each.connection is not None)
+
+        assert listening.refusals["handshakes_waiting"] > 0
