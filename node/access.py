@@ -17,7 +17,7 @@ from ringfence.errors import ConfigError
 from ringfence.transport.tls import node_label
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
-__all__ = ["Access", "KeyDir", "Scope", "load_access", "proof_in"]
+__all__ = ["Access", "KeyDir", "Scope", "load_access", "load_tokens", "proof_in"]
 
 
 _RESET_CONTEXT = b"ringfence stateless reset\x00"
@@ -179,6 +179,14 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
         )
     if min(map(len, cluster_keys)) < 16:
         raise ConfigError(f"{keys.cluster_key}: too short; `ringfence keys new` writes 32 bytes")
+    tokens, domains = load_tokens(keys)
+    return Access(cluster_keys, cluster, tokens, domains)
+
+
+def load_tokens(
+    keys: KeyDir,
+) -> tuple[dict[str, tuple[bytes, frozenset[Scope]]], dict[str, frozenset[str]]]:
+    """Read the tokens, as `Access` holds them; raises `ConfigError`."""
     try:
         told = msgspec.convert(tomllib.loads(keys.tokens.read_text("utf-8")), _TokenFile)
         tokens = {
@@ -199,7 +207,7 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
         raise ConfigError(
             f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
         ) from error
-    return Access(cluster_keys, cluster, tokens, domains)
+    return tokens, domains
 
 
 def _digest_of(record: _TokenRecord) -> bytes:

@@ -1,24 +1,32 @@
-"""Making the secrets of a cluster: certificate authority, node certificates, cluster key, tokens.
+"""Making and changing the secrets of a cluster: authority, node certificates, cluster key, tokens.
 
-Files are readable by their owner alone, and nothing that exists is ever overwritten.
+New files are readable by their owner alone. `write_keys` overwrites nothing; the other functions
+replace a file in one step, since nodes may read it at any moment.
 """
 
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
 from node.access import KeyDir, Scope
+from node.private_files import locked, replace_private, write_private
+from node.token_file import record, token_names, with_record, without_record
 from ringfence.errors import ConfigError
 from ringfence.transport.authority import issue, new_authority
-from ringfence.transport.tls import ServerTls, check_server_tls, node_server_name
-from ringfence.wire import MAX_TEXT, token_digest
+from ringfence.transport.tls import (
+    ServerTls,
+    check_server_tls,
+    names_in,
+    node_label,
+    node_server_name,
+)
+from ringfence.wire import MAX_TEXT
 
-__all__ = ["add_node", "rotate", "write_keys"]
+__all__ = ["add_node", "add_token", "renew", "revoke_token", "rotate", "write_keys"]
 
 _HOST_NAME = re.compile(r"(\*\.)?[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 _TOKEN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
@@ -55,11 +63,8 @@ def write_keys(
     records = []
     for name, scopes in wanted.items():
         secret = secrets.token_bytes(32)
-        files[key_dir.token(name)] = f"{name}.{secret.hex()}\n".encode()
-        listed = ", ".join(f'"{scope}"' for scope in scopes)
-        records.append(
-            f'[tokens."{name}"]\ndigest = "{token_digest(secret).hex()}"\nscopes = [{listed}]\n'
-        )
+        files[key_dir.token(name)] = _token_line(name, secret)
+        records.append(record(name, secret, scopes))
     files[key_dir.tokens] = "\n".join(records).encode()
     _make_directory(directory)
     if nodes:
@@ -69,7 +74,7 @@ def write_keys(
         raise ConfigError(
             f"{existing[0]} exists; name a directory without keys, or remove the old ones first"
         )
-    _write_private(files)
+    write_private(files)
     return list(files)
 
 
@@ -90,15 +95,8 @@ def add_node(
     _check_node(name)
     _check_names(names)
     _check_addresses(addresses)
-    try:
-        ca, ca_key = key_dir.ca.read_bytes(), key_dir.ca_key.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{directory} must hold ca.pem and ca.key, got {error.strerror}; run this where "
-            "`ringfence keys new` has written them"
-        ) from error
     now = datetime.now(UTC)
-    check_server_tls(ServerTls(ca, ca_key), now, str(key_dir.ca), str(key_dir.ca_key))
+    ca, ca_key = _authority_of(key_dir, now)
     files = _node_pair(key_dir, name, ca, ca_key, names, addresses, now, days)
     _make_directory(key_dir.nodes)
     existing = [path for path in files if os.path.lexists(path)]
@@ -106,10 +104,138 @@ def add_node(
         raise ConfigError(f"{existing[0]} exists; give --replace to make it anew")
     if existing:
         for path, content in files.items():
-            _replace(path, content)
+            replace_private(path, content)
     else:
-        _write_private(files)
+        write_private(files)
     return list(files)
+
+
+def _authority_of(key_dir: KeyDir, now: datetime) -> tuple[bytes, bytes]:
+    """Read the authority's certificate and private key; raises `ConfigError`."""
+    try:
+        ca, ca_key = key_dir.ca.read_bytes(), key_dir.ca_key.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{key_dir.path} must hold ca.pem and ca.key, got {error.strerror}; run this where "
+            "`ringfence keys new` has written them"
+        ) from error
+    check_server_tls(ServerTls(ca, ca_key), now, str(key_dir.ca), str(key_dir.ca_key))
+    return ca, ca_key
+
+
+def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
+    """Make node certificates and private keys anew, with the names and addresses that they had.
+
+    Without `nodes`, all certificates in the folder are renewed. Returns the files. Raises
+    `ConfigError`, writing nothing then.
+    """
+    key_dir = KeyDir(directory)
+    now = datetime.now(UTC)
+    with locked(directory):
+        ca, ca_key = _authority_of(key_dir, now)
+        files: dict[Path, bytes] = {}
+        for certificate in _certificates_of(key_dir, nodes):
+            names, addresses = names_in(certificate)
+            pair = issue(ca, ca_key, names, addresses, now, days)
+            files[certificate], files[certificate.with_suffix(".key")] = pair
+        for path, content in files.items():
+            replace_private(path, content)
+    return list(files)
+
+
+def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
+    """Find the certificates of these nodes, or all; raises `ConfigError` where there is none."""
+    found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
+    if nodes:
+        missing = [node for node in nodes if node_label(node) not in found]
+        if missing:
+            raise ConfigError(
+                f"node must have a certificate in {key_dir.nodes}, got {missing[0]!r}; "
+                f"make one with `ringfence keys add-node {key_dir.path} {missing[0]}`"
+            )
+        return [found[node_label(node)] for node in nodes]
+    shared = [key_dir.certificate] if key_dir.certificate.exists() else []
+    if not (shared or found):
+        raise ConfigError(
+            f"{key_dir.path} must hold node.pem or nodes/NAME.pem, got neither; "
+            f"make one with `ringfence keys add-node {key_dir.path} NAME`"
+        )
+    return [*shared, *found.values()]
+
+
+def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
+    """Add one token, `NAME:SCOPE,SCOPE`, to `tokens.toml`; returns the file of its secret.
+
+    Raises `ConfigError`, leaving everything as it was.
+    """
+    key_dir = KeyDir(directory)
+    name, scopes = _parse_token(text, "the token")
+    with locked(directory):
+        before, known = _read_tokens(key_dir)
+        if name in known:
+            raise ConfigError(
+                f"a token's name must be a new one, got {name!r}; "
+                f"`ringfence keys revoke-token {directory} {name}` removes the old one"
+            )
+        secret = secrets.token_bytes(32)
+        try:
+            after = with_record(before, record(name, secret, scopes, domains))
+        except ConfigError as error:
+            raise ConfigError(f"{key_dir.tokens}: {error}") from error
+        file = key_dir.token(name)
+        if os.path.lexists(file):
+            raise ConfigError(f"{file} exists; remove it, for no token of that name is in force")
+        write_private({file: _token_line(name, secret)})
+        try:
+            replace_private(key_dir.tokens, after.encode())
+        except ConfigError:
+            file.unlink()
+            raise
+    return file
+
+
+def revoke_token(directory: Path, name: str) -> list[Path]:
+    """Remove a token from `tokens.toml`, then the file of its secret; returns the changed files.
+
+    Raises `ConfigError` for a name that no token has.
+    """
+    key_dir = KeyDir(directory)
+    with locked(directory):
+        before, known = _read_tokens(key_dir)
+        if name not in known:
+            raise ConfigError(
+                f"a token's name must stand in {key_dir.tokens}, got {name!r}; "
+                f"known are {', '.join(sorted(known)) or 'none'}"
+            )
+        try:
+            after = without_record(before, name)
+        except ConfigError as error:
+            raise ConfigError(f"{key_dir.tokens}: {error}") from error
+        replace_private(key_dir.tokens, after.encode())
+        file = key_dir.token(name)
+        if not (_TOKEN_NAME.fullmatch(name) and file.is_file()):
+            return [key_dir.tokens]
+        file.unlink()
+        return [key_dir.tokens, file]
+
+
+def _read_tokens(key_dir: KeyDir) -> tuple[str, list[str]]:
+    """Return the text of the file of tokens and their names; raises `ConfigError`."""
+    try:
+        text = key_dir.tokens.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{key_dir.tokens}: cannot be read ({error}); `ringfence keys new` writes one"
+        ) from error
+    try:
+        return text, token_names(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key_dir.tokens}: {error}") from error
+
+
+def _token_line(name: str, secret: bytes) -> bytes:
+    """Write what a client shows: the name and the secret."""
+    return f"{name}.{secret.hex()}\n".encode()
 
 
 def _node_pair(
@@ -187,35 +313,19 @@ def _parse_tokens(texts: Sequence[str]) -> dict[str, list[Scope]]:
     return wanted
 
 
-def _parse_token(text: str) -> tuple[str, list[Scope]]:
+def _parse_token(text: str, what: str = "--token") -> tuple[str, list[Scope]]:
     name, colon, listed = text.partition(":")
     known = ", ".join(Scope)
     if not colon or not _TOKEN_NAME.fullmatch(name):
         raise ConfigError(
-            f"--token {text!r} is not NAME:SCOPE,SCOPE with at most 64 letters, digits, - and _ "
+            f"{what} {text!r} is not NAME:SCOPE,SCOPE with at most 64 letters, digits, - and _ "
             "in the name"
         )
     scopes = [scope.strip() for scope in listed.split(",")]
     for scope in scopes:
         if scope not in set(Scope):
-            raise ConfigError(f"--token {text!r}: there is no scope {scope!r}; scopes are {known}")
+            raise ConfigError(f"{what} {text!r}: there is no scope {scope!r}; scopes are {known}")
     return name, [Scope(scope) for scope in scopes]
-
-
-def _write_private(files: Mapping[Path, bytes]) -> None:
-    """Write all files or leave none: half a set of keys is of no use, and in the way."""
-    written: list[Path] = []
-    for path, content in files.items():
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            written.append(path)
-            with os.fdopen(file, "wb") as opened:
-                opened.write(content)
-        except OSError as error:
-            for done in written:
-                with suppress(OSError):
-                    done.unlink()
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def rotate(directory: Path, step: str) -> str:
@@ -242,17 +352,5 @@ def rotate(directory: Path, step: str) -> str:
             raise ConfigError(f"{path}: a change of keys is under way; `use` or `drop` comes next")
         case _:
             raise ConfigError(f"{path}: holds {len(keys)} key; `add` comes first")
-    _replace(path, "".join(f"{key}\n" for key in keys).encode())
+    replace_private(path, "".join(f"{key}\n" for key in keys).encode())
     return now
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step, readable by its owner alone: nodes may read it at any moment."""
-    beside = path.with_name(f".{path.name}.new")
-    with suppress(OSError):
-        beside.unlink()
-    _write_private({beside: content})
-    try:
-        os.replace(beside, path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -394,13 +394,13 @@ class Node:
             self._watchers.lift_all()
             self._lender.recall_all()
 
-    def change_access(self, access: Access) -> None:
-        """Apply changed keys and tokens, also to open connections."""
+    def change_access(self, access: Access) -> int:
+        """Put other keys and tokens in force; return how many connections that has ended."""
         self._access = access
-        for session in list(self._sessions.values()):
-            session.recheck(access)
+        ended = sum([session.recheck(access) for session in list(self._sessions.values())])
         if self._seal is not None:  # Else `run` makes one of these.
             self._seal.change_keys(access.cluster_keys)
+        return ended
 
     def _prove(self, connection: Connection) -> bytes:
         """Return this node's credential for one connection to a peer, by the current key."""

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from node.access import KeyDir, load_access
+from node.access import Access, KeyDir, load_access
 from node.certificates import load_node_tls
 from node.discovery import Discovery
+from node.expiry import Expiry, expiries, log_expiries, warn_daily
+from node.key_changes import changes_between
 from node.node import Node
 from node.rulebook import Rulebook
 from node.settings import NodeSettings
@@ -83,7 +85,12 @@ async def serve(
             ask_reload, asked = trio.open_memory_channel[None](1)
             read_keys = None
             if keys is not None:
-                read_keys = partial(_read_keys_again, node, transport, port, keys, settings.cluster)
+                reload = _KeyReload(node, transport, port, keys, (access, client_tls, server_tls))
+                read_keys = reload.read_again
+                reload.log_expiries()
+                nursery.start_soon(
+                    node.containment.supervise, "expiry", warn_daily, reload.expiries, _now
+                )
             nursery.start_soon(_heed_signals, signals, node, read_keys, ask_reload)
             if rulebook is not None:
                 interval = settings.reload_interval
@@ -137,21 +144,53 @@ async def _heed_signals(
             node.containment.call("reload", read_keys)
 
 
-def _read_keys_again(
-    node: Node, transport: TrioUdp, port: "OperatorPort | None", keys: KeyDir, cluster: str
-) -> None:
-    """Reload all keys and certificates, or none when one is wrong."""
-    try:
-        access = load_access(keys, cluster)
-        client_tls, server_tls = _tls_of(keys, node.name)
-        if port is not None:
-            port.renew_certificate()
-    except ConfigError as error:
-        logger.error("keys not reloaded, the old ones stay in force: %s", error)
-        return
-    transport.change_tls(client_tls, server_tls)
-    node.change_access(access)
-    logger.info("keys and certificates read again")
+class _KeyReload:
+    """The keys and certificates in force, and their replacement at a SIGHUP."""
+
+    def __init__(
+        self,
+        node: Node,
+        transport: TrioUdp,
+        port: "OperatorPort | None",
+        keys: KeyDir,
+        in_force: tuple[Access, ClientTls, ServerTls],
+    ) -> None:
+        self._node = node
+        self._transport = transport
+        self._port = port
+        self._keys = keys
+        self._in_force = in_force
+        self._expiries = expiries(keys, node.name, *in_force[1:])
+
+    def read_again(self) -> None:
+        """Put all keys and certificates in force, or none when one is wrong; log what changed."""
+        try:
+            access = load_access(self._keys, self._in_force[0].cluster)
+            client_tls, server_tls = _tls_of(self._keys, self._node.name)
+            if self._port is not None:
+                self._port.renew_certificate()
+            known = expiries(self._keys, self._node.name, client_tls, server_tls)
+        except ConfigError as error:
+            logger.error("keys not reloaded, the old ones stay in force: %s", error)
+            return
+        before, self._in_force = self._in_force, (access, client_tls, server_tls)
+        self._expiries = known
+        self._transport.change_tls(client_tls, server_tls)
+        ended = self._node.change_access(access)
+        changes = changes_between(before, self._in_force)
+        if ended:
+            changes.append(f"connections ended: {ended}")
+        logger.info("keys and certificates reloaded; %s", "; ".join(changes) or "nothing changed")
+        if before[1:] != self._in_force[1:]:
+            self.log_expiries()
+
+    def expiries(self) -> list[Expiry]:
+        """Return when the certificates in force expire."""
+        return self._expiries
+
+    def log_expiries(self) -> None:
+        """Log when the certificates in force expire."""
+        log_expiries(self._expiries, _now())
 
 
 async def _follow(
@@ -187,7 +226,10 @@ def _transport_settings(settings: NodeSettings) -> TransportSettings:
 
 
 def _tls_of(keys: KeyDir | None, name: str) -> tuple[ClientTls, ServerTls]:
-    now = datetime.now(UTC)
     if keys is None:
-        return ClientTls(verify=False), self_signed(now)
-    return load_node_tls(keys, name, now)
+        return ClientTls(verify=False), self_signed(_now())
+    return load_node_tls(keys, name, _now())
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

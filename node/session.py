@@ -245,15 +245,16 @@ class Session:
         """End the connection from this side."""
         self._close(code, reason)
 
-    def recheck(self, access: Access) -> None:
-        """Apply changed keys and tokens; a caller whose credential is gone is disconnected."""
+    def recheck(self, access: Access) -> bool:
+        """Apply changed keys and tokens; return whether that has ended the session."""
         if self._role is None or self._sender is None:
-            return
+            return False
         scopes = access.scopes_now(self._role, self._sender.who[0], self._proof, self._binding)
         if scopes is None:
             self._refuse(ErrorCode.BAD_CREDENTIAL, "the credential is no longer valid")
-        else:
-            self._set_scopes(self._sender, scopes)
+            return True
+        self._set_scopes(self._sender, scopes)
+        return False
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message
         if self._sender is None:

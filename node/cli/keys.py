@@ -1,12 +1,19 @@
-"""`ringfence keys`: make the secrets of a cluster, and change the one that nodes share."""
+"""`ringfence keys`: make, list and change the secrets of a cluster."""
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from rich.table import Table
 
 from node.access import KeyDir
-from node.cli.common import as_json, json_option
+from node.cli.common import as_json, console, json_option, printable
+from node.key_listing import CertificateRow, TokenRow, list_certificates, list_tokens
 from node.keys import add_node as add_node_keys
+from node.keys import add_token as add_token_to
+from node.keys import renew as renew_certificates
+from node.keys import revoke_token as revoke_token_in
 from node.keys import rotate as rotate_key
 from node.keys import write_keys
 
@@ -31,7 +38,7 @@ _days_option = click.option(
 
 @click.group()
 def keys() -> None:
-    """Make the keys of a cluster."""
+    """Make, list and change the keys of a cluster."""
 
 
 @keys.command()
@@ -111,12 +118,124 @@ def add_node(
     node, then start the node or send it a SIGHUP.
     """
     written = add_node_keys(directory, name, names, addresses, days, replace=replace)
+    _show_written(directory, written, json_)
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@_days_option
+@json_option
+def renew(directory: Path, nodes: tuple[str, ...], days: int, json_: bool) -> None:
+    """Renew the certificates of NODEs, or all in DIRECTORY; they keep names and addresses.
+
+    Each gets a new private key. DIRECTORY must hold ca.pem and ca.key. Copy the new files to the
+    node's key folder, then send the node a SIGHUP.
+    """
+    written = renew_certificates(directory, nodes, days)
+    _show_written(directory, written, json_)
+    if not json_:
+        click.echo("copy each pair to its node and send the node a SIGHUP")
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("token", metavar="NAME:SCOPE,SCOPE")
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    help="Domain that the token is held to; repeatable. All domains when absent.",
+)
+@json_option
+def add_token(directory: Path, token: str, domains: tuple[str, ...], json_: bool) -> None:
+    """Add a client's token to DIRECTORY/tokens.toml and write its secret to DIRECTORY/NAME.token.
+
+    Scopes are check, refund, reset, observe, admin. Copy tokens.toml to every node and send each
+    a SIGHUP; NAME.token is for the client alone.
+    """
+    file = add_token_to(directory, token, domains)
+    _show_written(directory, [KeyDir(directory).tokens, file], json_)
+    if not json_:
+        _say_tokens_changed()
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("name")
+@json_option
+def revoke_token(directory: Path, name: str, json_: bool) -> None:
+    """Remove the token NAME from DIRECTORY/tokens.toml, and DIRECTORY/NAME.token if it is there.
+
+    Copy tokens.toml to every node and send each a SIGHUP: connections with the token end then.
+    """
+    changed = revoke_token_in(directory, name)
+    if json_:
+        files = [str(path.relative_to(directory)) for path in changed]
+        as_json({"directory": str(directory), "revoked": name, "files": files})
+        return
+    click.echo(f"removed {name} from {changed[0]}")
+    for path in changed[1:]:
+        click.echo(f"deleted {path}")
+    _say_tokens_changed()
+
+
+@keys.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@json_option
+def show(directory: Path, json_: bool) -> None:
+    """List the certificates in DIRECTORY with their expiry, and the tokens with their scopes.
+
+    It shows no secret. Tokens hold until they are revoked.
+    """
+    certificates = list_certificates(KeyDir(directory), datetime.now(UTC))
+    tokens = list_tokens(KeyDir(directory))
+    if json_:
+        as_json(
+            {
+                "directory": str(directory),
+                "certificates": [
+                    {**asdict(row), "expires": f"{row.expires:%Y-%m-%dT%H:%M:%SZ}"}
+                    for row in certificates
+                ],
+                "tokens": [asdict(row) for row in tokens],
+            }
+        )
+        return
+    screen = console()
+    screen.print(_certificate_table(certificates))
+    screen.print()
+    screen.print(_token_table(tokens))
+
+
+def _certificate_table(rows: list[CertificateRow]) -> Table:
+    table = Table("certificate", "expires", "days left", "covers", box=None, pad_edge=False)
+    for row in rows:
+        covers = ", ".join([*row.names, *row.addresses])
+        left = str(row.days_left) if row.days_left >= 0 else "expired"
+        table.add_row(row.file, f"{row.expires:%Y-%m-%d}", left, printable(covers))
+    return table
+
+
+def _token_table(rows: list[TokenRow]) -> Table:
+    table = Table("token", "scopes", "domains", box=None, pad_edge=False)
+    for row in rows:
+        domains = "all" if row.domains is None else ", ".join(row.domains)
+        table.add_row(printable(row.name), ", ".join(row.scopes), printable(domains))
+    return table
+
+
+def _show_written(directory: Path, written: list[Path], json_: bool) -> None:
     if json_:
         files = [str(path.relative_to(directory)) for path in written]
         as_json({"directory": str(directory), "files": files})
         return
     for path in written:
         click.echo(f"wrote {path}")
+
+
+def _say_tokens_changed() -> None:
+    click.echo("copy tokens.toml to every node and send each a SIGHUP")
 
 
 @keys.command()

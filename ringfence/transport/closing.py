@@ -80,7 +80,7 @@ def by_us(code: int, reason: str, peer: Address, server_name: str | None) -> Clo
         return Closing(
             TransportCode.CERTIFICATE_EXPIRED,
             f"the certificate of {where} has expired or is not valid yet "
-            "(check both clocks; `ringfence keys new` makes a new one)",
+            "(check both clocks; `ringfence keys renew` makes a new one)",
         )
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate:
         if reason.startswith("hostname ") or "subjectAltName" in reason:

@@ -30,8 +30,10 @@ __all__ = [
     "ClientTls",
     "ServerTls",
     "check_server_tls",
+    "expiry_of",
     "load_client_tls",
     "load_server_tls",
+    "names_in",
     "node_label",
     "node_server_name",
     "node_server_names",
@@ -99,6 +101,25 @@ def node_server_names(tls: ServerTls) -> frozenset[str]:
         return frozenset()
     listed = names.get_values_for_type(x509.DNSName)
     return frozenset([name.lower() for name in listed if name.lower().endswith(f".{NODE_NAME}")])
+
+
+def names_in(certificate: Path) -> tuple[list[str], list[str]]:
+    """Return the DNS names and the IP addresses that a certificate covers.
+
+    Raises `ConfigError` for a file that cannot be read.
+    """
+    leaf = _certificates(_read(certificate, "the certificate"), str(certificate))[0]
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return [], []
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return names.get_values_for_type(x509.DNSName), [str(address) for address in addresses]
+
+
+def expiry_of(pem: bytes) -> datetime:
+    """Return the instant from which one of the certificates is refused: the earliest of them."""
+    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(pem))
 
 
 def server_configuration(tls: ServerTls, settings: Settings) -> QuicConfiguration:
@@ -209,15 +230,14 @@ def _certificates(pem: bytes, name: str) -> list[x509.Certificate]:
 
 def _check_dates(certificate: x509.Certificate, now: datetime, name: str) -> None:
     ends, begins = certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    is_authority = certificate.issuer == certificate.subject
+    mend = f"make a new one with `ringfence keys {'new' if is_authority else 'renew'}`"
     if now > ends:
-        raise ConfigError(
-            f"the certificate in {name} expired on {_day(ends)}; "
-            "make a new one with `ringfence keys new`"
-        )
+        raise ConfigError(f"the certificate in {name} expired on {_day(ends)}; {mend}")
     if now < begins:
         raise ConfigError(
             f"the certificate in {name} is valid only from {_day(begins)} on, and this host's "
-            f"clock says {_day(now)}: set the clock, or make a new one with `ringfence keys new`"
+            f"clock says {_day(now)}: set the clock, or {mend}"
         )
 
 

@@ -526,7 +526,7 @@ def test_an_expired_certificate_keeps_a_node_from_starting(run: Run, tmp_path: P
     message = refused(run("node", "--keys", keys.path))
 
     assert "node.pem expired on" in message
-    assert "ringfence keys new" in message
+    assert "ringfence keys renew" in message
 
 
 # Keys
@@ -563,6 +563,31 @@ def test_a_machine_reads_which_files_were_made(run: Run, tmp_path: Path) -> None
 
     assert sorted(row["files"]) == sorted(path.name for path in (tmp_path / "keys").iterdir())
     assert "web.token" in row["files"]
+
+
+def test_a_clusters_keys_grow_and_are_listed(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    run("keys", "new", directory, "--node", "a", "--days", "20")
+
+    added = run("keys", "add-token", directory, "batch:check", "--domain", "jobs")
+    shown = run("keys", "show", directory)
+    revoked = run("keys", "revoke-token", directory, "app")
+    renewed = run("keys", "renew", directory, "--days", "90")
+    row = run("keys", "show", directory, "--json").row
+
+    assert added.out == (
+        f"wrote {directory}/tokens.toml\nwrote {directory}/batch.token\n"
+        "copy tokens.toml to every node and send each a SIGHUP\n"
+    )
+    for words in ("nodes/a.pem", "a.node.ringfence.internal", " 19 ", "batch", "jobs", "operator"):
+        assert words in shown.out
+    assert f"removed app from {directory}/tokens.toml\n" in revoked.out
+    assert f"deleted {directory}/app.token\n" in revoked.out
+    assert f"wrote {directory}/nodes/a.key\n" in renewed.out
+    assert [each["name"] for each in row["tokens"]] == ["batch", "operator"]
+    assert [each["file"] for each in row["certificates"]] == ["ca.pem", "nodes/a.pem"]
+    assert row["certificates"][1]["days_left"] == 89
+    assert "known are batch, operator" in refused(run("keys", "revoke-token", directory, "app"))
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import os
 import stat
 import tomllib
 from collections.abc import Sequence
@@ -8,7 +9,8 @@ import pytest
 from cryptography import x509
 
 from node.access import KeyDir, Scope, load_access
-from node.keys import add_node, rotate, write_keys
+from node.key_listing import list_certificates, list_tokens
+from node.keys import add_node, add_token, renew, revoke_token, rotate, write_keys
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
 from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls, node_server_name
@@ -266,3 +268,168 @@ def test_names_that_are_no_host_names_get_a_certificate_of_their_own_too(
 def test_names_that_differ_in_case_alone_differ_in_certificates() -> None:
     assert node_server_name("A") != node_server_name("a")
     assert node_server_name("A").lower() != node_server_name("a").lower()
+
+
+def scopes_of(keys: KeyDir, file: Path) -> frozenset[Scope] | None:
+    token = parse_token(file.read_text("ascii").strip())
+    return load_access(keys).scopes_of(Hello(Role.CLIENT, token.name, token.secret, 1))
+
+
+def test_a_token_is_added_and_works_beside_the_others(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+
+    file = add_token(keys.path, "batch:check,refund", ["jobs"])
+
+    assert file == keys.token("batch")
+    assert scopes_of(keys, file) == {Scope.CHECK, Scope.REFUND}
+    assert scopes_of(keys, keys.token("app")) == {Scope.CHECK}
+    assert load_access(keys).domains == {"batch": frozenset(["jobs"])}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()} == {0o600}
+
+
+def test_a_revoked_token_is_gone_with_its_file_and_its_name_is_free_again(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    token = parse_token(keys.token("app").read_text("ascii").strip())
+
+    assert revoke_token(keys.path, "app") == [keys.tokens, keys.token("app")]
+
+    access = load_access(keys)
+    assert access.scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) is None
+    assert access.tokens.keys() == {"operator"}
+    assert not keys.token("app").exists()
+    add_token(keys.path, "app:check")
+    assert load_access(keys).scopes_of(Hello(Role.CLIENT, "app", token.secret, 1)) is None
+
+
+def test_a_token_can_be_revoked_where_its_file_is_not(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    keys.token("app").unlink()
+
+    assert revoke_token(keys.path, "app") == [keys.tokens]
+    revoke_token(keys.path, "operator")
+    assert load_access(keys).tokens == {}
+
+
+def test_changes_of_tokens_that_make_no_sense_change_nothing(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    (keys.path / "old.token").write_text("precious", "ascii")
+    before = {path: path.read_bytes() for path in keys.path.iterdir()}
+
+    for text, said in (
+        ("app:check", r"got 'app'; `ringfence keys revoke-token .* app` removes"),
+        ("new:chekc", "the token 'new:chekc': there is no scope 'chekc'"),
+        ("../x:check", "is not NAME:SCOPE"),
+        ("old:check", r"old\.token exists"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            add_token(keys.path, text)
+    with pytest.raises(ConfigError, match="got 'ap'; known are app, operator"):
+        revoke_token(keys.path, "ap")
+    with pytest.raises(ConfigError, match="nowhere: cannot be opened"):
+        add_token(tmp_path / "nowhere", "new:check")
+    assert {path: path.read_bytes() for path in keys.path.iterdir()} == before
+
+
+def test_a_file_of_tokens_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    keys.tokens.write_text("[tokens\n", "ascii")
+
+    with pytest.raises(ConfigError, match=r"tokens\.toml: the file must be TOML"):
+        add_token(keys.path, "new:check")
+
+    assert not keys.token("new").exists()
+
+
+def test_a_group_that_may_read_the_tokens_may_read_them_afterwards_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """As on a host where root changes the file and the service runs under another name."""
+    keys = made(tmp_path / "keys")
+    keys.tokens.chmod(0o664)
+    if os.geteuid() == 0:
+        os.chown(keys.tokens, 1234, 2345)
+    owner = keys.tokens.stat().st_uid, keys.tokens.stat().st_gid
+
+    add_token(keys.path, "batch:check")
+
+    after = keys.tokens.stat()
+    assert stat.S_IMODE(after.st_mode) == 0o640
+    assert (after.st_uid, after.st_gid) == owner
+    assert stat.S_IMODE(keys.token("batch").stat().st_mode) == 0o600
+
+
+def covered_by(certificate: Path) -> list[str]:
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return [str(name.value) for name in found.value]
+
+
+def test_renewed_certificates_keep_names_and_addresses_and_get_new_keys(tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    write_keys(directory, ["lb.example.org"], ["10.0.0.1", "::1"], TOKENS, 2, ["a", "Web_1"])
+    keys = KeyDir(directory)
+    add_node(directory, "c", ["c.example.org"], [], 2)
+    nodes = ("a", "Web_1", "c")
+    covered = {node: covered_by(keys.certificate_of(node)) for node in nodes}
+    secrets = {node: keys.key_of(node).read_bytes() for node in nodes}
+
+    written = renew(directory, [], 90)
+
+    assert set(written) == {
+        path for node in nodes for path in (keys.certificate_of(node), keys.key_of(node))
+    }
+    for node in nodes:
+        assert covered_by(keys.certificate_of(node)) == covered[node]
+        assert keys.key_of(node).read_bytes() != secrets[node]
+        load_server_tls(keys.certificate_of(node), keys.key_of(node), datetime.now(UTC))
+        assert stat.S_IMODE(keys.key_of(node).stat().st_mode) == 0o600
+    rows = {row.file: row for row in list_certificates(keys, datetime.now(UTC))}
+    assert {rows[f"nodes/{node}.pem"].days_left for node in ("a", "c")} == {89}
+
+
+def test_only_the_nodes_named_are_renewed_and_the_shared_certificate_too(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", ["lb.example.org"])
+    add_node(keys.path, "a", [], [], 2)
+    add_node(keys.path, "b", [], [], 2)
+    before = keys.certificate.read_bytes(), keys.certificate_of("b").read_bytes()
+
+    assert renew(keys.path, ["a"], 90) == [keys.certificate_of("a"), keys.key_of("a")]
+    assert (keys.certificate.read_bytes(), keys.certificate_of("b").read_bytes()) == before
+    assert keys.certificate in renew(keys.path, [], 90)
+    assert covered_by(keys.certificate) == [NODE_NAME, "lb.example.org"]
+
+
+def test_what_cannot_be_renewed_is_named_and_nothing_changes(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+    add_node(keys.path, "a", [], [], 2)
+    before = {path: path.read_bytes() for path in keys.nodes.iterdir()}
+
+    with pytest.raises(ConfigError, match=r"got 'b'; .*`ringfence keys add-node .* b`"):
+        renew(keys.path, ["a", "b"], 90)
+    keys.certificate.write_text("no certificate", "ascii")
+    with pytest.raises(ConfigError, match=r"node\.pem holds no certificate"):
+        renew(keys.path, [], 90)
+    keys.ca_key.unlink()
+    with pytest.raises(ConfigError, match=r"must hold ca\.pem and ca\.key"):
+        renew(keys.path, ["a"], 90)
+    assert {path: path.read_bytes() for path in keys.nodes.iterdir()} == before
+
+
+def test_the_list_names_what_there_is_and_shows_no_secret(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", ["lb.example.org"], ["10.0.0.1"], days=10)
+    add_token(keys.path, "shop:check", ["web", "shop"])
+
+    certificates = list_certificates(keys, datetime.now(UTC))
+    tokens = list_tokens(keys)
+
+    assert [row.file for row in certificates] == ["ca.pem", "node.pem"]
+    assert certificates[1].days_left == 9
+    assert certificates[1].names == [NODE_NAME, "lb.example.org"]
+    assert certificates[1].addresses == ["10.0.0.1"]
+    assert [(row.name, row.scopes, row.domains) for row in tokens] == [
+        ("app", ["check"], None),
+        ("operator", ["check", "observe", "reset"], None),
+        ("shop", ["check"], ["shop", "web"]),
+    ]
+    digests = [digest.hex() for digest, _ in load_access(keys).tokens.values()]
+    assert not any(digest in repr((certificates, tokens)) for digest in digests)

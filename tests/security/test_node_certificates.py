@@ -152,7 +152,7 @@ async def test_a_reload_takes_a_renewed_certificate(tmp_path: Path) -> None:
         await seen(a, "keys not reloaded, the old ones stay in force: the key in")
         held.key_of("a").write_bytes(keys.key_of("a").read_bytes())
         a.signal(SIGHUP)
-        await seen(a, "keys and certificates read again")
+        await seen(a, "keys and certificates reloaded")
         assert await answer_to(keys, a.port, "new.example.org") is None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.keys import write_keys
+from node.keys import revoke_token, write_keys
 from ringfence.wire import AskStats, ErrorCode, Pong, Refused, Stats, Welcome
 from ringfence.wire import Ping as PingMessage
 from tests.node.test_serve import started
@@ -36,7 +36,7 @@ async def test_a_removed_token_ends_the_connections_that_stand(tmp_path: Path, k
             assert isinstance(await app.wait_message(), Welcome)
             assert isinstance(await operator.wait_message(), Welcome)
 
-            change_tokens(keys, r'\[tokens\."app"\].*?\n(?=\[|$)', "")
+            revoke_token(keys, "app")
             node.signal(signal.SIGHUP)
 
             refusal = await app.wait_message()
@@ -45,6 +45,7 @@ async def test_a_removed_token_ends_the_connections_that_stand(tmp_path: Path, k
             assert (await app.wait_closed())[0] == ErrorCode.BAD_CREDENTIAL
             operator.send(PingMessage(2))
             assert await operator.wait_message() == Pong(2)
+    assert "reloaded; tokens revoked: app; connections ended: 1" in node.log
 
 
 async def test_a_scope_that_was_taken_away_is_refused_from_then_on(

@@ -53,7 +53,7 @@ def test_each_wrong_file_has_its_message(
 
 
 def test_an_expired_certificate_names_its_date_and_the_mend(files: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expired on 2030-05-11 12:00 UTC.*ringfence keys new"):
+    with pytest.raises(ConfigError, match=r"expired on 2030-05-11 12:00 UTC.*ringfence keys renew"):
         load_server_tls(files / "node", files / "node.key", NOW + timedelta(days=11))
 
 

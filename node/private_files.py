@@ -1,0 +1,73 @@
+"""Writing of secret files: for their owner alone, whole or not at all."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ringfence.errors import ConfigError
+
+__all__ = ["locked", "replace_private", "write_private"]
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep other commands from changing a folder while the block runs; waits for its turn."""
+    try:
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: cannot be opened: {error.strerror}; `ringfence keys new` makes one"
+        ) from error
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def write_private(files: Mapping[Path, bytes]) -> None:
+    """Write all files or leave none: half a set of keys is of no use, and in the way.
+
+    Raises `ConfigError`, also where a file exists.
+    """
+    written: list[Path] = []
+    for path, content in files.items():
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            written.append(path)
+            with os.fdopen(file, "wb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+        except OSError as error:
+            for done in written:
+                with suppress(OSError):
+                    done.unlink()
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file in one step: nodes may read it at any moment.
+
+    It keeps its owner and group and may stay readable by its group, as where a service runs under
+    another name; it is readable by nobody else. Raises `ConfigError`.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    with suppress(OSError):
+        beside.unlink()
+    write_private({beside: content})
+    try:
+        with suppress(FileNotFoundError):
+            before = path.stat()
+            now = beside.stat()
+            if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+                os.chown(beside, before.st_uid, before.st_gid)
+            beside.chmod(0o600 | (stat.S_IMODE(before.st_mode) & 0o040))
+        os.replace(beside, path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
