@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -51,8 +51,9 @@ async def supervise(
     supervisor = _Supervisor(host, words)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
-            await _open_page(settings, host, nursery)
-            nursery.start_soon(supervisor.heed, signals, 2 * settings.drain_timeout + _GRACE)
+            renew = await _open_page(settings, host, nursery)
+            patience = 2 * settings.drain_timeout + _GRACE
+            nursery.start_soon(supervisor.heed, signals, patience, renew)
             async with trio.open_nursery() as members:
                 first, *others = host.members
                 members.start_soon(supervisor.keep, first)
@@ -67,15 +68,26 @@ async def supervise(
     logger.info("all members of %s have stopped", settings.name)
 
 
-async def _open_page(settings: NodeSettings, host: Host, nursery: trio.Nursery) -> None:
+async def _open_page(
+    settings: NodeSettings, host: Host, nursery: trio.Nursery
+) -> Callable[[], None]:
+    """Open the host's operator's port, if there is to be one; return what renews its certificate.
+
+    The returned function raises `ConfigError`.
+    """
     if settings.http_at is None:
-        return
+        return _nothing
     from node.several.page import open_page  # Members without the port start without it.
 
     keys = KeyDir(Path(settings.keys)) if settings.keys else None
     page = await open_page(host, settings.http_at, keys)
     logger.info("operators look at all %d members at %s", len(host.members), page.url)
     nursery.start_soon(page.run)
+    return page.renew_certificate
+
+
+def _nothing() -> None:
+    """There is no certificate to read again."""
 
 
 class _Supervisor:
@@ -88,10 +100,19 @@ class _Supervisor:
         self._deadline = inf
         """When members that have not ended are killed."""
 
-    async def heed(self, signals: AsyncIterator[int], patience: float) -> None:
-        """Pass signals on; after one that ends, wait so long before members are killed."""
+    async def heed(
+        self, signals: AsyncIterator[int], patience: float, renew: Callable[[], None]
+    ) -> None:
+        """Pass signals on; after one that ends, wait so long before members are killed.
+
+        At SIGHUP the host's own port takes a renewed certificate, too, by `renew`.
+        """
         async for number in signals:
             if number == signal.SIGHUP:
+                try:
+                    renew()
+                except ConfigError as error:
+                    logger.error("the old certificate of the host's port stays: %s", error)
                 # One that starts reads everything anyway, and would die of the signal.
                 self._tell(signal.SIGHUP, [each for each in self._host.members if each.is_up])
                 continue

@@ -5,6 +5,7 @@ file, callers with a certificate of `tls_client_ca` have the scope `check`. With
 caller has every scope; `settings` allows that on loopback only.
 """
 
+import logging
 import tomllib
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,7 +17,9 @@ from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
 from ringfence.wire import matches
 
-__all__ = ["Scope", "Tokens", "load_tokens"]
+__all__ = ["Scope", "TokenFile", "Tokens", "load_tokens"]
+
+logger = logging.getLogger("ringfence.gateway")
 
 
 class Scope(StrEnum):
@@ -43,6 +46,9 @@ _MEANINGS = {
 }
 
 
+_MEND = "`ringfence keys new DIR` writes DIR/tokens.toml"
+
+
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     scopes: list[str]
@@ -54,12 +60,12 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: dict[str, _Record] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokens:
     """Decides what a bearer may do; comparisons take constant time."""
 
     known: dict[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
-    """Per name, the digest of the secret and the scopes."""
+    """Per name, the digest of the secret and the scopes. `TokenFile` replaces it."""
     is_open: bool = True
     """Whether callers need no token, because no file was given."""
     open_scopes: frozenset[Scope] = frozenset(Scope)
@@ -86,6 +92,41 @@ class Tokens:
         return parse_token((authorization or "").partition(" ")[2].strip()).name
 
 
+class TokenFile:
+    """A file of tokens that is read again when it changes; a wrong one changes nothing."""
+
+    def __init__(self, path: Path, tokens: Tokens) -> None:
+        """`tokens` are those that were read from `path` before; they are changed in place."""
+        self._path = path
+        self._tokens = tokens
+        self._seen: tuple[int, ...] = ()
+
+    def reload_if_changed(self) -> None:
+        """Put the file's tokens in force if it has changed, and log which were added or revoked."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            return  # It may be on its way: some tools remove a file before they write it.
+        seen = now.st_mtime_ns, now.st_size, now.st_ino
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            known = _load(self._path)
+        except ConfigError as error:
+            logger.error("tokens not reloaded, the old ones stay in force: %s", error)
+            return
+        before, self._tokens.known = self._tokens.known, known
+        named = (
+            ("added", known.keys() - before.keys()),
+            ("revoked", before.keys() - known.keys()),
+            ("changed", [name for name in known if before.get(name, known[name]) != known[name]]),
+        )
+        changes = [f"{verb}: {', '.join(sorted(names))}" for verb, names in named if names]
+        if changes:
+            logger.info("tokens reloaded; %s", "; ".join(changes))
+
+
 def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens:
     """Read a file of tokens. Raises `ConfigError` that names the file and how to fix it.
 
@@ -93,15 +134,18 @@ def load_tokens(path: Path | None, *, asks_certificates: bool = False) -> Tokens
     """
     if path is None:
         return Tokens(open_scopes=frozenset([Scope.CHECK])) if asks_certificates else Tokens()
-    mend = "`ringfence keys new DIR` writes DIR/tokens.toml"
+    known = _load(path)
+    if not known:
+        raise ConfigError(f"tokens: {path} holds none, so nobody could ask; {_MEND}")
+    return Tokens(known, is_open=False)
+
+
+def _load(path: Path) -> dict[str, tuple[bytes, frozenset[Scope]]]:
     try:
         told = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
-        known = {name: _read(name, record) for name, record in told.tokens.items()}
+        return {name: _read(name, record) for name, record in told.tokens.items()}
     except (OSError, ValueError) as error:  # msgspec's and TOML's errors are ValueErrors, too.
-        raise ConfigError(f"tokens: {path}: {error}; {mend}") from error
-    if not known:
-        raise ConfigError(f"tokens: {path} holds none, so nobody could ask; {mend}")
-    return Tokens(known, is_open=False)
+        raise ConfigError(f"tokens: {path}: {error}; {_MEND}") from error
 
 
 def _read(name: str, record: _Record) -> tuple[bytes, frozenset[Scope]]:

@@ -24,7 +24,7 @@ from ringfence.gateway.http_connections import HttpConnections
 from ringfence.gateway.rls import RateLimitService, RlsSettings
 from ringfence.gateway.rsgi import HttpProtocol, HttpScope, serve_http
 from ringfence.gateway.settings import GatewaySettings
-from ringfence.gateway.tokens import Tokens, load_tokens
+from ringfence.gateway.tokens import TokenFile, Tokens, load_tokens
 from ringfence.http.headers import LimitHeaders
 
 __all__ = ["Worker", "make_api", "make_rls", "warm_up"]
@@ -35,6 +35,7 @@ _RETRY = 2.0
 """Seconds until a cluster that turned us away is tried again."""
 _LOOK = 0.05
 _LOOK_AT_CONNECTIONS = 0.5
+_LOOK_AT_TOKENS = 1.0
 _WARM_UP = 64
 """Looks at nothing, so that every owner is most likely asked for one of them."""
 
@@ -63,6 +64,7 @@ class Worker:
         self._main = main
         self._watching: asyncio.Task[None] | None = None
         self._bounding: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._tokens: Tokens = load_tokens(
             Path(settings.tokens) if settings.tokens else None,
             asks_certificates=bool(settings.tls_client_ca),
@@ -79,6 +81,8 @@ class Worker:
         gc.freeze()  # What has been loaded stays; looking through it again costs milliseconds.
         self._task = loop.create_task(self._run())
         self._watching = loop.create_task(self._end_with_main())
+        if self._settings.tokens:
+            self._following = loop.create_task(self._follow_tokens(Path(self._settings.tokens)))
         if sys.platform == "linux":
             self._bounding = loop.create_task(self._bound_connections())
 
@@ -104,6 +108,13 @@ class Worker:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(_RETRY)
         os._exit(1)
+
+    async def _follow_tokens(self, path: Path) -> None:
+        """Put changed tokens in force: what is revoked is refused from the next request on."""
+        file = TokenFile(path, self._tokens)
+        while True:
+            file.reload_if_changed()
+            await asyncio.sleep(_LOOK_AT_TOKENS)
 
     async def _bound_connections(self) -> None:
         """Hold the connections of the HTTP port to their bounds, and count what that takes."""

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from node.keys import write_keys
+from node.keys import revoke_token, write_keys
 from ringfence.wire.hello import token_digest
 from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
 from tests.node.test_serve import PATIENCE, ROOT, asked, nodes, ringfence, started
@@ -89,6 +89,23 @@ def test_who_may_ask_what(shared: Gateway) -> None:
     assert [status("/v1/check", LOOKER), status("/v1/peek", LOOKER)] == [403, 200]
     assert [status("/v1/reset", LOOKER), status("/v1/reset", BEARER)] == [403, 200]
     assert fetch(f"{shared.url}/healthz").status == 200
+
+
+def test_a_revoked_token_is_refused_without_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text(TOKENS, "utf-8")
+    flags = ("--tokens", str(tmp_path / "tokens.toml"))
+    with gateway(tmp_path, "ringfence://127.0.0.1:1", *flags, ready=False) as running:
+
+        def status() -> int | None:
+            try:
+                headers = {"authorization": f"Bearer looker.{SECRET.hex()}"}
+                return fetch(f"{running.url}/v1/counters", headers=headers).status
+            except OSError:
+                return None
+
+        until(lambda: status() == 200)
+        revoke_token(tmp_path, "looker")
+        until(lambda: status() == 401)
 
 
 def test_a_path_in_bytes_that_no_header_should_have_is_not_taken_for_the_root(

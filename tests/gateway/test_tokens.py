@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from node.keys import add_token, revoke_token
 from ringfence.errors import ConfigError
-from ringfence.gateway.tokens import Scope, Tokens, load_tokens
+from ringfence.gateway.tokens import Scope, TokenFile, Tokens, load_tokens
 from ringfence.wire.hello import token_digest
 from tests.gateway.gateway import api, ask, told
 
@@ -150,3 +151,49 @@ def test_a_file_without_tokens_would_let_nobody_ask(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="holds none"):
         load_tokens(path)
+
+
+def test_a_changed_file_of_tokens_holds_from_the_next_request_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ringfence.gateway")
+    path = file_of(tmp_path, '["check"]')
+    tokens = load_tokens(path)
+    file = TokenFile(path, tokens)
+    file.reload_if_changed()
+
+    add_token(tmp_path, "new:observe")
+    file.reload_if_changed()
+    assert tokens.scopes_of(f"Bearer {(tmp_path / 'new.token').read_text().strip()}") == {
+        Scope.READ
+    }
+    revoke_token(tmp_path, "app")
+    file.reload_if_changed()
+    assert tokens.scopes_of(bearer()) is None
+    revoke_token(tmp_path, "new")
+    file.reload_if_changed()
+    assert tokens.known == {}
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "tokens reloaded; added: new",
+        "tokens reloaded; revoked: app",
+        "tokens reloaded; revoked: new",
+    ]
+
+
+def test_a_wrong_or_missing_file_of_tokens_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = file_of(tmp_path, '["check"]')
+    tokens = load_tokens(path)
+    file = TokenFile(path, tokens)
+
+    path.write_text("[tokens", "utf-8")
+    file.reload_if_changed()
+    file.reload_if_changed()
+    path.unlink()
+    file.reload_if_changed()
+
+    assert tokens.scopes_of(bearer()) == {Scope.CHECK}
+    [record] = caplog.records
+    assert record.getMessage().startswith("tokens not reloaded, the old ones stay in force")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -13,8 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
+from node.access import KeyDir
+from node.keys import renew, write_keys
 from ringfence import blocking
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +61,7 @@ def until(holds: Callable[[], bool]) -> None:
 class HostProcess:
     """`ringfence node --processes 2`."""
 
-    def __init__(self, directory: Path, *flags: str) -> None:
+    def __init__(self, directory: Path, *flags: str, http_host: str = "127.0.0.1") -> None:
         self.rules = directory / "api.yaml"
         self.rules.write_text(RULES, "utf-8")
         self.port = free_ports(4)
@@ -66,7 +70,7 @@ class HostProcess:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "node.entry", "node", "--processes", "2"),
-                    *("--listen", f"127.0.0.1:{self.port}", "--http", f"127.0.0.1:{self.port}"),
+                    *("--listen", f"127.0.0.1:{self.port}", "--http", f"{http_host}:{self.port}"),
                     *("--name", "web", "--rules", str(self.rules), *flags),
                 ],
                 cwd=ROOT,
@@ -122,8 +126,8 @@ class HostProcess:
 
 
 @contextmanager
-def host(directory: Path, *flags: str) -> Iterator[HostProcess]:
-    started = HostProcess(directory, *flags)
+def host(directory: Path, *flags: str, http_host: str = "127.0.0.1") -> Iterator[HostProcess]:
+    started = HostProcess(directory, *flags, http_host=http_host)
     try:
         yield started
     finally:
@@ -185,3 +189,23 @@ def test_settings_that_no_member_can_start_with_end_it_all(tmp_path: Path) -> No
 
     assert "ringfence: member web-0 cannot start; its log above says why" in web.log
     assert str(tmp_path / "nowhere") in web.log
+
+
+def test_the_hosts_own_port_takes_a_renewed_certificate_at_sighup(tmp_path: Path) -> None:
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], ["127.0.0.1"], ["app:check"], 30)
+    flags = ["--keys", str(keys.path)]
+    with host(tmp_path, *flags, http_host="0.0.0.0") as web:
+        at = ("127.0.0.1", web.port)
+
+        def shown() -> int:
+            pem = ssl.get_server_certificate(at, timeout=10)
+            return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+        until(lambda: "2 members" in web.log and "view of 2 members" in web.log)
+        before = shown()
+        renew(keys.path, [], 60)
+        web.process.send_signal(signal.SIGHUP)
+
+        until(lambda: shown() != before)
+        until(lambda: web.log.count("reloaded; certificate renewed") == 2)
