@@ -117,6 +117,15 @@ def _refuse_repeated(files: tuple[Path, ...]) -> None:
         seen.add(place)
 
 
+def _admitted(row: ReportRow) -> str:
+    """Say how much passes in a period: usually, and in the worst case."""
+    if row.algorithm == Algorithm.CONCURRENCY:
+        return f"at most {row.worst} at any instant"
+    if row.usual == row.worst:
+        return f"at most {row.worst} in any one period"
+    return f"usually at most {row.usual} in any one period, in the worst case {row.worst}"
+
+
 def _lines(row: ReportRow) -> Iterator[Text]:
     """One place of the tree: what it is called, and, of a rule, what is to be known about it."""
     indent = "  " * row.depth
@@ -132,7 +141,7 @@ def _lines(row: ReportRow) -> Iterator[Text]:
             known.append(f"{row.bytes_per_key} bytes per key")
         yield Text(f"{indent}    {', '.join(filter(None, [*known, *row.flags]))}", "dim")
     if row.worst is not None:
-        yield Text(f"{indent}    at most {row.worst} in any one period. {row.bound}", "dim")
+        yield Text(f"{indent}    {_admitted(row)}. {row.bound}", "dim")
     if row.reach is not None:
         reach = row.reach
         words = f"in all data centers at most {reach.bound} are counted"

@@ -23,12 +23,14 @@ _SHORTEST_NS = {
 
 @dataclass(frozen=True, slots=True)
 class OverAdmission:
-    """How far the algorithm itself lets a worst-timed caller go."""
+    """Units that the algorithm itself lets through, for even and for worst-timed requests."""
 
+    usual: int
+    """Units that a caller above its limit gets in a period when its hits come evenly."""
     worst: int
     """Most units admitted in any `(t - period, t]`; for `concurrency`, in flight at any instant."""
     reason: str
-    """Why, in one sentence."""
+    """Why the worst case is what it is."""
 
 
 def bytes_per_key(limit: Limit) -> int:
@@ -59,27 +61,30 @@ def over_admission(limit: Limit) -> OverAdmission:
     """Bound what any true window of one period can admit, under the worst timing."""
     ceiling = limit.ceiling
     if ceiling == 0:
-        return OverAdmission(0, "Everything is refused.")
+        return OverAdmission(0, 0, "Everything is refused.")
     match limit.algorithm:
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
             return _bucket(limit)
         case Algorithm.FIXED_WINDOW:
             touched = _windows_touched(limit)
             return OverAdmission(
+                ceiling,
                 touched * ceiling,
                 f"A period can touch {touched} windows, and each admits {ceiling}.",
             )
         case Algorithm.SLIDING_WINDOW:
-            part = "window" if limit.slots == 1 else f"slot, 1/{limit.slots} of the period,"
+            part = "window" if limit.slots == 1 else f"slot (1/{limit.slots} of the period)"
             return OverAdmission(
+                ceiling,
                 2 * ceiling,
-                f"The oldest {part} is taken for evenly filled: beyond {ceiling} pass at most the"
-                " hits that it held, and only when they all came at its very end.",
+                f"The counter assumes that the hits of the oldest {part} came evenly. If all came"
+                f" at its end, up to {ceiling} more pass.",
             )
         case Algorithm.SLIDING_WINDOW_LOG:
-            return OverAdmission(ceiling, "Every hit is counted exactly for one period.")
+            return OverAdmission(ceiling, ceiling, "Every hit is counted exactly for one period.")
         case Algorithm.CONCURRENCY:
             return OverAdmission(
+                ceiling,
                 ceiling,
                 "Units in flight are counted exactly; a holder that outlives its lease is no"
                 " longer counted.",
@@ -100,7 +105,7 @@ def _bucket(limit: Limit) -> OverAdmission:
             f"The queue takes {limit.ceiling} at once and {comes_back} more as it drains; they"
             " leave it evenly spaced."
         )
-    return OverAdmission(limit.ceiling + comes_back, reason)
+    return OverAdmission(limit.amount, limit.ceiling + comes_back, reason)
 
 
 def _windows_touched(limit: Limit) -> int:

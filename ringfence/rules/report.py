@@ -34,6 +34,8 @@ class ReportRow:
     algorithm: str = ""
     bytes_per_key: int | None = None
     """Memory of one active counter; None where nothing is counted."""
+    usual: int | None = None
+    """Cost that a window of one period lets through at most when requests come evenly."""
     worst: int | None = None
     """Most cost that any window of one period may let through while no node fails."""
     bound: str = ""
@@ -119,6 +121,7 @@ def _row(row: Row, warnings: tuple[str, ...], where: Datacenters | None) -> Repo
         identity=f"{row.id:016x}",
         algorithm="" if limit is None else limit.algorithm.value,
         bytes_per_key=None if limit is None else bytes_per_key(limit),
+        usual=None if forecast is None else forecast.usual,
         worst=None if forecast is None else forecast.worst,
         bound="" if forecast is None else forecast.reason,
         scope=row.scope,

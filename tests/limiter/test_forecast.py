@@ -44,6 +44,38 @@ def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> No
     assert forecast.reason.endswith(".")
 
 
+@pytest.mark.parametrize("gap", [200, 101, 37, 1])
+@pytest.mark.parametrize(
+    ("limit", "usual"),
+    [
+        (Limit(100, 10_000), 100),
+        (Limit(100, 10_000, slots=5), 100),
+        (Limit(100, 10_000, soft_permille=100), 110),
+        (Limit(100, 10_000, Algorithm.FIXED_WINDOW), 100),
+        (Limit(100, 10_000, Algorithm.SLIDING_WINDOW_LOG), 100),
+        (Limit(100, 10_000, Algorithm.TOKEN_BUCKET, burst=20), 100),
+    ],
+    ids=str,
+)
+def test_of_evenly_spread_hits_the_usual_amount_passes_in_each_period(
+    limit: Limit, usual: int, gap: int
+) -> None:
+    """A period's length need not be a multiple of the gap: so one more may stand in it."""
+    table = Table(limit, max_keys=1)
+    rested = 3 * limit.period_ns  # A bucket has given its burst by then.
+    hits = [
+        now for now in range(0, 6 * limit.period_ns, gap) if table.check(b"key", 1, now).is_admitted
+    ]
+    inside = [
+        sum(now - limit.period_ns < hit <= now for hit in hits) for now in hits if now >= rested
+    ]
+
+    assert over_admission(limit).usual == usual
+    assert max(inside) <= usual + 1
+    if gap < 90:
+        assert max(inside) >= usual
+
+
 @pytest.mark.parametrize(
     "limit",
     [

@@ -37,7 +37,8 @@ def test_a_rule_shows_its_limit_identity_cost_and_bound():
     assert row.identity == f"{rule.id:016x}"
     assert row.algorithm == "leaky_bucket"
     assert row.bytes_per_key == bytes_per_key(rule.limit)
-    assert (row.worst, row.bound) == (
+    assert (row.usual, row.worst, row.bound) == (
+        over_admission(rule.limit).usual,
         over_admission(rule.limit).worst,
         over_admission(rule.limit).reason,
     )
