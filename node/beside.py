@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +21,7 @@ from node.access import KeyDir
 from node.settings import NodeSettings
 from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
+from ringfence.transport.listeners import Listener, require_distinct
 
 __all__ = ["cluster_url", "with_gateway_beside"]
 
@@ -26,23 +29,31 @@ logger = logging.getLogger("ringfence.node")
 
 _TOKENS = ("gateway", "app")
 """Whose token the gateway shows: its own, or that of any application."""
+_WRONG_INPUT = 2
+"""Exit status of a gateway whose settings or ports are not good."""
 _PAUSE = 1.0
 _PATIENCE = 15.0
 """How long a gateway may finish what it has under way."""
 
 
 async def with_gateway_beside(
-    serve: Callable[..., Awaitable[None]], nodes: Sequence[NodeSettings], config: Path | None
+    serve: Callable[..., Awaitable[None]],
+    nodes: Sequence[NodeSettings],
+    config: Path | None,
+    operator_ports: Sequence[Listener] = (),
 ) -> None:
     """Run what `serve` runs, and a gateway from when it has started until it has ended.
 
-    `nodes` are those that it starts and the gateway asks; `config` is the gateway's settings file.
-    Raises `ConfigError` for settings that are wrong.
+    `nodes` are those that it starts and the gateway asks; `config` is the gateway's settings file;
+    `operator_ports` are the TCP ports of the nodes, which the gateway must leave to them.
+    Raises `ConfigError` for settings that are wrong, and when the gateway cannot start by them.
     """
     from ringfence.gateway import load_gateway_settings
 
     environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
-    load_gateway_settings(config, environment)
+    gateway = load_gateway_settings(config, environment)
+    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
+    require_distinct([*operator_ports, *own])
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
     words += ["--config", str(config)] if config is not None else []
     async with trio.open_nursery() as nursery:
@@ -81,13 +92,15 @@ def _place(settings: NodeSettings) -> str:
 
 
 async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
-    """Start the gateway, and again whenever it ends."""
-    while True:
+    """Start the gateway, and again whenever it ends; raise `ConfigError` when it never can."""
+    for attempt in count():
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.PIPE, env=dict(environment)
         )
         try:
             status = await process.wait()
+            if status == _WRONG_INPUT and attempt == 0:
+                raise ConfigError("the gateway cannot start; its log above says why")
             logger.error("the gateway has ended with status %d and is started again", status)
         finally:
             with trio.move_on_after(_PATIENCE, shield=True):

@@ -32,6 +32,8 @@ MOST_PROCESSES = 256
 """Members that one host runs."""
 _PREFIX = "RINGFENCE_NODE_"
 _LOOPBACK = f"127.0.0.1:{DEFAULT_PORT}"
+_HTTP_PORT = 7190
+"""Of the operator's port, where only its host is given; the gateway's ports are 7180 and 7181."""
 _MOST_BYTES = 500
 """Of name, host, data center and zone together: what is said of a member travels in datagrams."""
 
@@ -42,7 +44,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     name: str = ""
     """Unique in the cluster. `load_settings` takes host and port, or the pod's name, when empty."""
     listen: str = _LOOPBACK
-    """`HOST:PORT` to bind (UDP), for peers and clients alike."""
+    """`HOST:PORT` to bind (UDP), for peers and clients alike. `PORT` alone is on loopback."""
     advertise: str = ""
     """`HOST:PORT` under which others reach the node; `listen` when empty."""
     join: list[str] = []
@@ -61,7 +63,8 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     keys: str = ""
     """Directory that `ringfence keys new` wrote; needed beyond loopback."""
     http: str = ""
-    """`HOST:PORT` of the operator's port (TCP): metrics, health, the live page; empty for none."""
+    """`HOST:PORT` of the operator's port (TCP): metrics, health, the live page; empty for none.
+    `PORT` alone is on loopback; `HOST` alone has the port 7190."""
     default_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     """For rules that name none."""
     merge_domains: bool = False
@@ -99,7 +102,7 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     @property
     def http_at(self) -> Address | None:
         """Where operators look, if anywhere."""
-        return parse_address(self.http) if self.http else None
+        return parse_address(self.http, _HTTP_PORT) if self.http else None
 
     @property
     def is_beyond_loopback(self) -> bool:
@@ -240,6 +243,11 @@ def _validate(settings: NodeSettings) -> None:  # noqa: PLR0912 - one branch per
             f"max_bytes must be 0 or more, got {settings.max_bytes}; leave it out for 512 a key"
         )
     if settings.advertise:
+        if settings.advertise.strip().isdecimal():
+            raise ConfigError(
+                f"advertise must be HOST:PORT, got {settings.advertise!r}; name the host under "
+                "which the others reach this node"
+            )
         _address_of("advertise", settings.advertise)
     _validate_texts(settings)
     _validate_http(settings)
@@ -264,11 +272,9 @@ def _validate_http(settings: NodeSettings) -> None:
     if not settings.http:
         return
     try:
-        host, port = parse_address(settings.http)
+        host, port = parse_address(settings.http, _HTTP_PORT)
     except ConfigError as error:
         raise ConfigError(f"http: {error}") from error
-    if not settings.http.strip().endswith(f":{port}"):
-        raise ConfigError(f"http: no port in {settings.http!r}; write HOST:PORT")
     if not (_is_loopback(host) or settings.keys):
         raise ConfigError(
             f"http: the operator's port would listen on {_host_and_port(host, port)}, beyond "

@@ -21,7 +21,9 @@ __all__ = ["node"]
 )
 @click.option("--name", help="Unique in the cluster; host and port when absent.")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="UDP address to bind; 127.0.0.1:7101 when absent."
+    "--listen",
+    metavar="HOST:PORT",
+    help="UDP address to bind; 127.0.0.1:7101 when absent. A port alone is on 127.0.0.1.",
 )
 @click.option(
     "--advertise", metavar="HOST:PORT", help="Where others reach it, if not where it listens."
@@ -51,7 +53,8 @@ __all__ = ["node"]
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Operator's port (TCP): metrics, health, the live page; none when absent.",
+    help="Operator's port (TCP): metrics, health, the live page; none when absent. A port alone "
+    "is on 127.0.0.1, a host alone has the port 7190.",
 )
 @click.option(
     "--processes",
@@ -130,15 +133,18 @@ async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path 
         return
     from node.beside import with_gateway_beside
     from node.cli.gatewaying import require_gateway
+    from node.several.plan import operator_listeners
 
     require_gateway()
-    await with_gateway_beside(partial(serve, settings), [settings], gateway_config)
+    ports = operator_listeners(settings)
+    await with_gateway_beside(partial(serve, settings), [settings], gateway_config, ports)
 
 
 async def _several(
     settings: NodeSettings, words: list[str], with_gateway: bool, gateway_config: Path | None
 ) -> None:
     from node.several import member_settings, supervise
+    from node.several.plan import operator_listeners
 
     if not with_gateway:
         await supervise(settings, words)
@@ -148,7 +154,8 @@ async def _several(
 
     require_gateway()
     members = [member_settings(settings, index, []) for index in range(settings.processes)]
-    await with_gateway_beside(partial(supervise, settings, words), members, gateway_config)
+    start = partial(supervise, settings, words)
+    await with_gateway_beside(start, members, gateway_config, operator_listeners(settings))
 
 
 def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:

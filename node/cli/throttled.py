@@ -69,7 +69,7 @@ def throttled(
 ) -> None:
     """Show the keys that were denied most during the last five to ten minutes.
 
-    URL is a node's operator's port, as in http://127.0.0.1:7180; name those of all nodes.
+    URL is a node's operator's port, as in http://127.0.0.1:7190; name those of all nodes.
     """
     opener, headers = _opener(ca), _headers(token_file)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -139,7 +139,7 @@ def _ask(opener: OpenerDirector, url: str, headers: dict[str, str], count: int) 
     place = masked(url)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
-            "the address of an operator's port must be a URL such as http://127.0.0.1:7180, "
+            "the address of an operator's port must be a URL such as http://127.0.0.1:7190, "
             f"got {place!r}"
         )
     try:

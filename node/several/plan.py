@@ -12,8 +12,9 @@ import msgspec
 from node.settings import NodeSettings
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
+from ringfence.transport.listeners import Listener
 
-__all__ = ["member_settings", "operator_address", "require_plan"]
+__all__ = ["member_settings", "operator_address", "operator_listeners", "require_plan"]
 
 _LAST_PORT = 65_535
 _LOOPBACK = "127.0.0.1"
@@ -39,6 +40,18 @@ def operator_address(settings: NodeSettings, index: int) -> Address | None:
     if settings.http_at is None:
         return None
     return _LOOPBACK, settings.http_at[1] + 1 + index
+
+
+def operator_listeners(settings: NodeSettings) -> list[Listener]:
+    """Return the TCP ports of this host's operator's ports, the supervisor's and its members'."""
+    http = settings.http_at
+    if http is None:
+        return []
+    own = Listener("http", http)
+    if settings.processes == 1:
+        return [own]
+    members = Listener("http of the members", (_LOOPBACK, http[1] + 1), settings.processes)
+    return [own, members]
 
 
 def require_plan(settings: NodeSettings) -> None:

@@ -35,6 +35,9 @@ _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
 _USERINFO = re.compile("(?<![^\\s'\"/])(?!TOKEN@)[^\\s'\"/]*@")
 _SECRET = re.compile("[0-9A-Fa-f]{8,}|[0-9A-Za-z_-]{24,}")
 """What a part of a secret looks like, a mistyped one too."""
+_PORT_ALONE = re.compile("[0-9]{1,5}")
+"""No host has such a name: it would be read as an IPv4 address in the form of one number."""
+_LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
 
@@ -122,10 +125,15 @@ def parse_token(text: str) -> Token:
     return Token(name, raw)
 
 
-def parse_address(text: str) -> Address:
-    """Read `host`, `host:port`, `[ipv6]:port` or a bare IPv6 address."""
-    host, port = text.strip(), str(DEFAULT_PORT)
-    if host.startswith("["):
+def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
+    """Read `host`, `host:port`, `[ipv6]:port` or a bare IPv6 address; `port` alone is on loopback.
+
+    Raises `ConfigError`.
+    """
+    host, port = text.strip(), str(default_port)
+    if _PORT_ALONE.fullmatch(host):
+        host, port = _LOOPBACK, host
+    elif host.startswith("["):
         host, _, rest = host[1:].partition("]")
         if rest:
             port = rest[1:] if rest.startswith(":") else f"{rest} without a colon"

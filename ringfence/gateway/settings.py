@@ -23,6 +23,7 @@ from ringfence.http.keys import Keys
 from ringfence.limiter import Algorithm
 from ringfence.rules.periods import suggest
 from ringfence.transport.interface import Address
+from ringfence.transport.listeners import Listener, require_distinct
 
 __all__ = ["HTTP_PORT", "GatewaySettings", "load_gateway_settings"]
 
@@ -41,7 +42,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     cluster: str = ""
     """The cluster's address, `ringfence://...`; `RINGFENCE_URL` when empty."""
     listen: str = f"127.0.0.1:{HTTP_PORT}"
-    """`HOST:PORT` for HTTP/1.1 and HTTP/2."""
+    """`HOST:PORT` for HTTP/1.1 and HTTP/2. `PORT` alone is on loopback."""
     grpc: str = f"127.0.0.1:{_GRPC_PORT}"
     """`HOST:PORT` for Envoy's rate limit service; empty for none."""
     workers: int = 1
@@ -139,6 +140,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         """Where gRPC is served; None when it is not."""
         return _address_of("grpc", self.grpc) if self.grpc else None
 
+    @property
+    def listeners(self) -> list[Listener]:
+        """The ports that it opens."""
+        grpc = [Listener("grpc", self.grpc_at)] if self.grpc_at else []
+        return [Listener("listen", self.listen_at), *grpc]
+
 
 def load_gateway_settings(
     path: Path | None = None,
@@ -224,6 +231,7 @@ def _validate(settings: GatewaySettings) -> None:
         check_tls_files(
             settings.tls_cert, settings.tls_key, settings.tls_client_ca, datetime.now(UTC)
         )
+    require_distinct(settings.listeners)
     places = [settings.listen_at, *([settings.grpc_at] if settings.grpc_at else [])]
     beyond = [host for host, _ in places if not _is_loopback(host)]
     if beyond and not (settings.tokens or settings.tls_client_ca):
@@ -264,7 +272,8 @@ def _address_of(name: str, text: str) -> Address:
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
     # An address without a port has that of nodes, where no gateway belongs.
-    if port < 1 or text.rpartition("]")[2].count(":") != 1:
+    has_port = text.strip().isdecimal() or text.rpartition("]")[2].count(":") == 1
+    if port < 1 or not has_port:
         raise ConfigError(f"{name}: no port in {text!r}; write HOST:PORT")
     return host, port
 

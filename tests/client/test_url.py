@@ -54,6 +54,7 @@ def test_ipv6_seeds_stand_in_brackets_beside_others():
     ("text", "address"),
     [
         ("a", ("a", DEFAULT_PORT)),
+        ("7199", ("127.0.0.1", 7199)),
         ("a:1", ("a", 1)),
         (" a:1 ", ("a", 1)),
         ("::1", ("::1", DEFAULT_PORT)),
@@ -129,3 +130,14 @@ def test_a_token_does_not_show_its_secret():
     assert "web" in repr(token)
     assert SECRET not in repr(token)
     assert repr(bytes.fromhex(SECRET)) not in repr(token)
+
+
+def test_a_port_alone_must_be_a_port_and_a_seed_may_be_one():
+    assert parse_url("ringfence://7102").seeds == (("127.0.0.1", 7102),)
+    with pytest.raises(ConfigError, match="'99999' is not a number from 0 to 65535"):
+        parse_address("99999")
+
+
+def test_a_host_alone_has_the_port_of_what_it_is_for():
+    assert parse_address("a", 7190) == ("a", 7190)
+    assert parse_address("::1", 7190) == ("::1", 7190)

@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from node.keys import revoke_token, write_keys
 from ringfence.wire.hello import token_digest
 from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
-from tests.node.test_serve import PATIENCE, ROOT, asked, nodes, ringfence, started
+from tests.node.test_serve import PATIENCE, ROOT, asked, free_port, nodes, ringfence, started
 
 JSON = {"Content-Type": "application/json"}
 SECRET = bytes(range(16))
@@ -284,6 +284,44 @@ def test_a_node_starts_its_gateway_and_takes_it_along(
         until(lambda: running["a"].process.poll() is not None)
         until(lambda: not is_up(url))
         assert running["a"].process.returncode == (0 if ending is signal.SIGTERM else -ending)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--http", "7180"], "got http = 127.0.0.1:7180 and the gateway's listen = 127.0.0.1:7180"),
+        (["--http", "0.0.0.0:7181"], "http and the gateway's grpc must have different ports"),
+        (
+            ["--http", "7179", "--processes", "3"],
+            "http of the members = 127.0.0.1:7180 to 7182 and the gateway's listen",
+        ),
+    ],
+)
+def test_a_node_and_its_gateway_must_have_different_ports(
+    tmp_path: Path, flags: list[str], said: str
+) -> None:
+    write_keys(tmp_path / "keys", (), (), ("app:check",), 1)
+
+    status, _, err = asked("node", "--gateway", "--keys", str(tmp_path / "keys"), *flags)
+
+    assert status == 2
+    assert said in err
+
+
+def test_a_node_whose_gateway_cannot_start_ends_and_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        config.write_text(f'listen = "127.0.0.1:{port}"\ngrpc = ""\n', "utf-8")
+        flags = ["--listen", str(free_port()), "--gateway-config", str(config)]
+
+        status, _, err = ringfence("node", *flags)
+
+    assert status == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in err
+    assert "ringfence: the gateway cannot start; its log above says why" in err
 
 
 def caller_certificate(keys: Path) -> tuple[Path, Path]:

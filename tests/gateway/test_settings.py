@@ -48,6 +48,8 @@ def test_grpc_can_be_left_out() -> None:
         ({"cluster": "redis://x"}, "ringfence://"),
         ({"listen": "127.0.0.1:0"}, "listen: no port"),
         ({"listen": "foo"}, "listen: no port in 'foo'; write HOST:PORT"),
+        ({"grpc": "7180"}, "listen and grpc must have different ports"),
+        ({"listen": "0.0.0.0:7181"}, "got listen = 0.0.0.0:7181 and grpc = 127.0.0.1:7181"),
         ({"listen": "127.0.0.1"}, "listen: no port in '127.0.0.1'"),
         ({"listen": "::1"}, "listen: no port in '::1'"),
         ({"grpc": "[::1]"}, "grpc: no port in '[::1]'"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from node.discovery import parse_seed
 from node.settings import NodeSettings, load_settings
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
@@ -360,6 +361,29 @@ def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: s
     assert load(tmp_path, http=address, keys="keys").http_at
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.0.0.1:x", ":7180", "127.0.0.1:99999"])
-def test_an_operators_port_says_its_port(tmp_path: Path, address: str) -> None:
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("7199", ("127.0.0.1", 7199)),
+        ("127.0.0.1", ("127.0.0.1", 7190)),
+        ("::1", ("::1", 7190)),
+        ("localhost", ("localhost", 7190)),
+    ],
+)
+def test_a_part_of_an_address_is_completed_by_what_is_usual(
+    tmp_path: Path, written: str, address: tuple[str, int]
+) -> None:
+    assert load(tmp_path, http=written).http_at == address
+
+
+def test_a_port_alone_is_one_of_loopback_wherever_an_address_is_wanted(tmp_path: Path) -> None:
+    settings = load(tmp_path, listen="7199", join=["7101"], name="a")
+
+    assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7199)
+    assert parse_seed(settings.join[0]).name == "127.0.0.1"
+    assert "advertise must be HOST:PORT, got '7199'" in refusal(tmp_path, WHOLE, advertise="7199")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:x", ":7180", "127.0.0.1:99999"])
+def test_an_operators_port_must_be_a_port(tmp_path: Path, address: str) -> None:
     assert "http: " in refusal(tmp_path, WHOLE, http=address)
