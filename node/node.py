@@ -14,6 +14,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
 from random import Random
+from weakref import WeakSet
 
 import trio
 
@@ -184,6 +185,8 @@ class Node:
             secret=random.randbytes(16),
             keeps_keys=True,
         )
+        self._lost_links: WeakSet[Link] = WeakSet()
+        """Links that were reported as lost, and not as within reach since."""
         self._senders: Senders[Session] = Senders(clock=self._clock.now)
         self._decided_checks = DecidedChecks(self._senders.find)
         self._holdings = Holdings(
@@ -1018,8 +1021,14 @@ class Node:
         """Tell the operator, and have a member that was lost probed at once."""
         host, port = link.address
         if reachable:
-            logger.info("peer %s at %s:%d is within reach", link.name, host, port)
+            # Up to three links lead to a member: the second and the third one are no news.
+            is_known = self._peers is not None and self._peers.reaches(link.address, but=link)
+            is_news = link in self._lost_links or not is_known
+            self._lost_links.discard(link)
+            level = logging.INFO if is_news else logging.DEBUG
+            logger.log(level, "peer %s at %s:%d is within reach", link.name, host, port)
         else:
+            self._lost_links.add(link)
             logger.warning("peer at %s:%d is lost: %s", host, port, link.refusal)
             if link.name and self._gossiping is not None:
                 with suppress(KeyError):

@@ -100,6 +100,14 @@ class Peers:
                 self._by_address.pop(next(iter(self._by_address))).retire()
         return known
 
+    def reaches(self, address: Address, *, but: Link) -> bool:
+        """Tell whether a link to this address is ready, `but` not counted."""
+        links = [link for known in (self._links, self._bulk) for _, link in known.values()]
+        return any(
+            link.address == address and link.is_ready and link is not but
+            for link in [*links, *self._by_address.values()]
+        )
+
     def close(self) -> None:
         """Close every link."""
         for _, link in [*self._links.values(), *self._bulk.values()]:

@@ -99,6 +99,29 @@ async def test_keys_may_change_before_a_node_runs() -> None:
     assert not node.access.is_open
 
 
+async def test_each_node_logs_once_that_a_peer_is_within_reach(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though several links lead to it: the seed's, that of checks and that of transfers."""
+    caplog.set_level("INFO", "ringfence.node")
+
+    def reached(name: str) -> int:
+        said = f"peer {name} at {name}:7101 is within reach"
+        return [record.getMessage() for record in caplog.records].count(said)
+
+    async with world("a", "b") as w, w.client("a", only=True) as limiter:
+        for number in range(20):
+            await limiter.check("api", {"client": str(number)})
+        await trio.sleep(5)
+        assert (reached("a"), reached("b")) == (1, 1)
+
+        await w.crash("b")
+        await trio.sleep(10)
+        await w.start("b")
+        await w.settle()
+        assert (reached("a"), reached("b")) == (2, 2)
+
+
 async def test_members_connect_with_the_new_key_once_the_old_one_is_dropped(
     autojump_clock: MockClock,
 ) -> None:
