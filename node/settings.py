@@ -132,7 +132,7 @@ def load_settings(
     Paths in the file are relative to it.
     """
     told: dict[str, Any] = {}
-    source = "flags and environment"
+    source = "settings from flags and environment"
     if path is not None:
         source = str(path)
         told |= _read(path)
@@ -254,8 +254,9 @@ def _validate(settings: NodeSettings) -> None:  # noqa: PLR0912 - one branch per
     host, port = settings.listen_at
     if settings.is_beyond_loopback and not settings.keys:
         raise ConfigError(
-            f"node {settings.name!r} would listen on {_host_and_port(host, port)}, beyond "
-            'loopback, without keys; run `ringfence keys new keys` and set keys = "keys"'
+            f"keys must be set when listen is beyond loopback, got listen = "
+            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and set "
+            'keys = "keys"'
         )
     if _is_wildcard(settings.advertise_at[0]):
         which = "advertise" if settings.advertise else "listen"
@@ -277,8 +278,9 @@ def _validate_http(settings: NodeSettings) -> None:
         raise ConfigError(f"http: {error}") from error
     if not (_is_loopback(host) or settings.keys):
         raise ConfigError(
-            f"http: the operator's port would listen on {_host_and_port(host, port)}, beyond "
-            'loopback, without keys; run `ringfence keys new keys` and set keys = "keys"'
+            f"keys must be set when http is beyond loopback, got http = "
+            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and set "
+            'keys = "keys"'
         )
 
 

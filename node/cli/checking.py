@@ -1,5 +1,8 @@
 """`ringfence check`: ask a running cluster once."""
 
+import difflib
+from dataclasses import dataclass
+
 import click
 import trio
 
@@ -12,15 +15,19 @@ from node.cli.common import (
     parse_descriptor,
     rule_place,
 )
+from ringfence.client.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError
-from ringfence.rules import Descriptor, format_limit
+from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
 from ringfence.wire import Source
 
 __all__ = ["check"]
+
+_MOST_PLACES = 8
+"""Key paths of a domain that a hint lists."""
 
 
 @click.command()
@@ -74,8 +81,8 @@ def check(
     words += [tuple(other.split(",")) for other in others]
     descriptors = [parse_descriptor(each) for each in words]
     spent = 1 if cost is None else cost
-    decision = trio.run(_check, need_cluster(cluster), domain, descriptors, spent, verb, limit)
-    _show(decision, json_, spent, _DONE.get(verb, ""))
+    answer = trio.run(_check, need_cluster(cluster), domain, descriptors, spent, verb, limit)
+    _show(answer, json_, spent, _DONE.get(verb, ""))
 
 
 def _verb_of(**chosen: bool) -> str:
@@ -87,6 +94,17 @@ def _verb_of(**chosen: bool) -> str:
     return verbs[0] if verbs else "check"
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A decision, and what the client knows besides."""
+
+    decision: Decision
+    node: str | None
+    """The member that decided, as the client sees the ring; None when no member did."""
+    hint: str = ""
+    """Which keys the domain's rules have, when no rule applied."""
+
+
 async def _check(
     url: ClusterUrl,
     domain: str,
@@ -94,42 +112,88 @@ async def _check(
     cost: int,
     verb: str,
     limit: str | None,
-) -> Decision:
+) -> _Answer:
     async with open_cluster(url, raise_on_outage=True, route=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)
         if limit is not None:
-            key = [domain, *(word for entry in descriptors[0].entries for word in entry)]
-            match verb:
-                case "refund":
-                    return await limiter.refund_limit(limit, *key, cost=cost)
-                case "reset":
-                    return await limiter.reset_limit(limit, *key)
-                case _:
-                    cost = 0 if verb == "peek" else cost
-                    return await limiter.check_limit(limit, *key, cost=cost)
+            words = [domain, *(word for entry in descriptors[0].entries for word in entry)]
+            decision = await _ask_limit(limiter, limit, words, cost, verb)
+            key = None if decision.rule is None else encode_key(decision.rule.id, words)
+            return _Answer(decision, _node_of(cluster, decision, key))
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
             raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
         match verb:
             case "refund":
-                return await limiter.refund(domain, descriptors, cost)
+                decision = await limiter.refund(domain, descriptors, cost)
             case "reset":
-                return await limiter.reset(domain, descriptors)
+                decision = await limiter.reset(domain, descriptors)
             case _:
-                return await limiter.check(domain, descriptors, 0 if verb == "peek" else cost)
+                spent = 0 if verb == "peek" else cost
+                decision = await limiter.check(domain, descriptors, spent)
+        met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
+        rule = decision.rule
+        key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
+        hint = "" if met else _keys_of(limiter.rules, domain, descriptors)
+        return _Answer(decision, _node_of(cluster, decision, key), hint)
+
+
+async def _ask_limit(
+    limiter: Limiter, limit: str, key: list[str], cost: int, verb: str
+) -> Decision:
+    match verb:
+        case "refund":
+            return await limiter.refund_limit(limit, *key, cost=cost)
+        case "reset":
+            return await limiter.reset_limit(limit, *key)
+        case _:
+            return await limiter.check_limit(limit, *key, cost=0 if verb == "peek" else cost)
+
+
+def _node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
+    """Name the member that decided, by the ring that the client was told."""
+    routes = cluster.routes
+    if routes is None or key is None:
+        return None
+    match decision.source:
+        case Source.OWNER:
+            return routes.owner(key)
+        case Source.STANDBY:
+            return routes.standby(key)
+        case _:
+            return None
+
+
+def _keys_of(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str:
+    """Say which keys the rules of a domain have, and which one was probably meant."""
+    places = {
+        " > ".join(key for key, _ in rule.path): None
+        for rule in rules.rules()
+        if rule.domain == domain
+    }
+    keys = {key: None for place in places for key in place.split(" > ")}
+    words = [f"rules of {domain!r} have the keys {', '.join(list(places)[:_MOST_PLACES])}"]
+    if len(places) > _MOST_PLACES:
+        words[0] += f" and {len(places) - _MOST_PLACES} more"
+    for key in {key: None for each in descriptors for key, _ in each.entries if key not in keys}:
+        close = difflib.get_close_matches(key, keys, 1)
+        if close:
+            words.append(f"did you mean {close[0]!r} by {key!r}?")
+    return "; ".join(words)
 
 
 _DONE = {"refund": "refunded", "reset": "reset"}
 """Verbs that are always done: what is left afterwards denies nobody."""
 
 
-def _show(decision: Decision, json_: bool, cost: int, done: str) -> None:
+def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
+    decision = answer.decision
     if json_:
-        as_json(decision_row(decision))
+        as_json(decision_row(decision) | {"node": answer.node})
     elif done and decision.rule is not None:
         click.echo(f"{done}: {_room(decision)}")
     elif decision.source is Source.NO_RULE:
-        click.echo(f"allowed: {_why_free(decision)}")
+        click.echo(f"allowed: {_why_free(answer)}")
     elif decision.allowed:
         mark = f", in its turn after {decision.delay:.2f} s" if decision.delay else ""
         mark += " (over the limit, inside its soft margin)" if decision.over_soft else ""
@@ -155,12 +219,12 @@ def _room(decision: Decision) -> str:
     return f"{decision.remaining} of {limit.bucket_size} left in the bucket of {_limit(decision)}"
 
 
-def _why_free(decision: Decision) -> str:
+def _why_free(answer: _Answer) -> str:
     """Why nothing was counted."""
-    for status in decision.statuses:
+    for status in answer.decision.statuses:
         if status.rule is not None:
             return f"the rule {rule_place(status.rule)} is unlimited"
-    return "no rule applies to this request"
+    return "; ".join(filter(None, ["no rule applies to this request", answer.hint]))
 
 
 def _limit(decision: Decision) -> str:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from node.cli.common import VerbGroup
 from ringfence.errors import PeerUnavailable, RingfenceError
 
 __all__ = ["main", "ringfence"]
@@ -48,7 +49,7 @@ _MODULES = {
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 
 
-class _Verbs(click.Group):
+class _Verbs(VerbGroup):
     """Verbs whose reader may go: Click by itself would take that for a failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

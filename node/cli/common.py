@@ -1,5 +1,6 @@
 """What the verbs share: options, machine-readable lines, descriptors as people type them."""
 
+import difflib
 import errno
 import json
 import logging
@@ -19,6 +20,7 @@ from ringfence.rules import Descriptor, Rule
 from ringfence.rules.tree import place
 
 __all__ = [
+    "VerbGroup",
     "as_json",
     "cluster_option",
     "console",
@@ -43,6 +45,22 @@ cluster_option = click.option(
     "host can read arguments.",
 )
 json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for a machine.")
+
+
+class VerbGroup(click.Group):
+    """Group of verbs that answers a misspelt one with the verb that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; raises `UsageError`, as click does, with a suggestion."""
+        word = args[0]
+        verbs = self.list_commands(ctx)
+        if word in verbs or word.startswith("-"):
+            return super().resolve_command(ctx, args)
+        close = difflib.get_close_matches(word, verbs, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(verbs)}"
+        raise click.UsageError(f"there is no command {word!r}; {hint}", ctx)
 
 
 def need_cluster(text: str | None) -> ClusterUrl:

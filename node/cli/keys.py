@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from node.access import KeyDir
-from node.cli.common import as_json, console, json_option, printable
+from node.cli.common import VerbGroup, as_json, console, json_option, printable
 from node.key_listing import CertificateRow, TokenRow, list_certificates, list_tokens
 from node.keys import add_node as add_node_keys
 from node.keys import add_token as add_token_to
@@ -36,7 +36,7 @@ _days_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def keys() -> None:
     """Make, list and change the keys of a cluster."""
 

@@ -36,6 +36,11 @@ _TOLD = (
 _HEADINGS = {"owned_shards": "shards", "rtt_ms": "RTT", "clock_offset_ms": "clock"}
 _WORDS = ("name", "address", "zone", "state", "version")
 """Columns that are read from the left."""
+_FIRST = (
+    *("name", "state", "address", "owned_shards", "checks", "denied", "rtt_ms", "clock_offset_ms"),
+    *("stood_in", "forwarded", "version", "keys", "zone", "allowed", "incarnation", "connections"),
+)
+"""Columns by how much they matter; a narrow screen has place for the first ones."""
 _UNBOUNDED = 10_000
 """Columns of a screen that any table fits into."""
 _GUIDES = 8
@@ -76,24 +81,25 @@ def members(cluster: str | None, json_: bool) -> None:
 
 
 def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
-    """Print a tree by data center, with as many tables as the screen is too narrow for one.
+    """Print a tree by data center, each with one table of as many columns as the screen holds.
 
     Zones are left out where nobody names one.
     """
     has_zones = any(row["zone"] for row in rows)
-    told = [column for column in _TOLD if has_zones or column != "zone"]
-    pages = _pages(screen, rows, [*told, *_COUNTED])
-    if len(pages) > 1:
-        pages = _pages(screen, rows, told) + _pages(screen, rows, list(_COUNTED))
+    wanted = ["name", *(each for each in _TOLD if has_zones or each != "zone"), *_COUNTED]
+    columns = _fitting(screen, rows, wanted)
     by_datacenter: defaultdict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         by_datacenter[str(row["datacenter"])].append(row)
     tree = Tree(f"{_count(rows)}, as {printable(asked)} sees them")
     for datacenter, here in sorted(by_datacenter.items()):
         branch = tree.add(Text(f"{printable(datacenter)}: {_count(here)}", "bold"))
-        for page in pages:
-            branch.add(_table(here, page))
+        branch.add(_table(here, columns))
     screen.print(tree)
+    hidden = [_heading(column) for column in wanted if column not in columns]
+    if hidden:
+        words = f"not shown for lack of width: {', '.join(hidden)}; --json has everything"
+        screen.print(Text(words, "dim"))
 
 
 def _count(rows: list[_Row]) -> str:
@@ -110,28 +116,32 @@ def _count(rows: list[_Row]) -> str:
     return f"{count} member{'s' if count != 1 else ''}{doubts}{gone}"
 
 
-def _pages(screen: Console, rows: list[_Row], columns: list[str]) -> list[list[str]]:
-    """Spread the columns over tables that fit, each of which begins with the name."""
+def _fitting(screen: Console, rows: list[_Row], wanted: list[str]) -> list[str]:
+    """Choose the columns that fit, those that matter most first; the name always stands."""
     options = screen.options.update_width(_UNBOUNDED)
-    pages = [["name"]]
-    for column in columns:
-        wider = [*pages[-1], column]
+    chosen = ["name"]
+    for column in sorted(wanted[1:], key=_FIRST.index):
+        wider = [each for each in wanted if each in (*chosen, column)]
         width = screen.measure(_table(rows, wider), options=options).maximum
-        if width > screen.width - _GUIDES and len(pages[-1]) > 1:
-            pages.append(["name", column])
-        else:
-            pages[-1] = wider
-    return pages
+        if width > screen.width - _GUIDES:
+            break
+        chosen = wider
+    return chosen
 
 
 def _table(rows: list[_Row], columns: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        heading = _HEADINGS.get(column, column.replace("_", " "))
-        table.add_column(heading, justify="left" if column in _WORDS else "right", overflow="fold")
+        table.add_column(
+            _heading(column), justify="left" if column in _WORDS else "right", overflow="fold"
+        )
     for row in rows:
         table.add_row(*(printable(_cell(row, column)) for column in columns))
     return table
+
+
+def _heading(column: str) -> str:
+    return _HEADINGS.get(column, column.replace("_", " "))
 
 
 def _cell(row: _Row, column: str) -> str:

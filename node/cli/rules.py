@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from node.cli.common import as_json, console, json_option, printable
+from node.cli.common import VerbGroup, as_json, console, json_option, printable
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.load import Defaults, RuleFileError, load_files, load_path
@@ -22,7 +22,7 @@ _UNKNOWN = (
 )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def rules() -> None:
     """Look at rule files."""
 

@@ -40,7 +40,8 @@ __all__ = ["node"]
 @click.option(
     "--cluster-name",
     "cluster",
-    help="Nodes of other clusters are strangers; ringfence when absent.",
+    help="Name of the cluster, ringfence when absent; nodes of clusters with other names are "
+    "refused. It is no address: other commands take that as --cluster URL.",
 )
 @click.option("--rules", help="Rule file or directory.")
 @click.option("--keys", help="Directory that `ringfence keys new` wrote.")

@@ -157,7 +157,7 @@ def load_gateway_settings(
     Paths in the file are relative to it.
     """
     told: dict[str, Any] = {}
-    source = "flags and environment"
+    source = "settings from flags and environment"
     if path is not None:
         source = str(path)
         told |= _read(path)
@@ -236,8 +236,8 @@ def _validate(settings: GatewaySettings) -> None:
     beyond = [host for host, _ in places if not _is_loopback(host)]
     if beyond and not (settings.tokens or settings.tls_client_ca):
         raise ConfigError(
-            f"the gateway would listen on {beyond[0]}, beyond loopback, and ask nobody for a "
-            "token; set tokens to the tokens.toml of `ringfence keys new`, or tls_client_ca"
+            f"tokens or tls_client_ca must be set when a port is beyond loopback, got {beyond[0]} "
+            "without them; set tokens to the tokens.toml of `ringfence keys new`"
         )
 
 

@@ -311,7 +311,7 @@ def test_beyond_loopback_a_node_without_keys_is_refused_and_says_what_to_run(
 ) -> None:
     message = refusal(tmp_path, WHOLE, listen=listen)
 
-    assert "beyond loopback, without keys" in message
+    assert "keys must be set when listen is beyond loopback, got listen = " in message
     assert "ringfence keys new" in message
     assert listen in message
 
@@ -356,7 +356,7 @@ def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> No
 def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
     told = refusal(tmp_path, WHOLE, http=address)
 
-    assert "beyond loopback, without keys" in told
+    assert "keys must be set when http is beyond loopback, got http = " in told
     assert "ringfence keys new" in told
     assert load(tmp_path, http=address, keys="keys").http_at
 
