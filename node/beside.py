@@ -19,11 +19,12 @@ import trio
 
 from node.access import KeyDir
 from node.settings import NodeSettings
+from node.systemd import NOTIFY_SOCKET
 from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 from ringfence.transport.listeners import Listener, require_distinct
 
-__all__ = ["cluster_url", "with_gateway_beside"]
+__all__ = ["check_gateway", "cluster_url", "with_gateway_beside"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -48,12 +49,7 @@ async def with_gateway_beside(
     `operator_ports` are the TCP ports of the nodes, which the gateway must leave to them.
     Raises `ConfigError` for settings that are wrong, and when the gateway cannot start by them.
     """
-    from ringfence.gateway import load_gateway_settings
-
-    environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
-    gateway = load_gateway_settings(config, environment)
-    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
-    require_distinct([*operator_ports, *own])
+    environment = check_gateway(nodes, config, operator_ports)
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
     words += ["--config", str(config)] if config is not None else []
     async with trio.open_nursery() as nursery:
@@ -64,6 +60,23 @@ async def with_gateway_beside(
 
         await nursery.start(run)
         await _keep_running(words, environment)
+
+
+def check_gateway(
+    nodes: Sequence[NodeSettings], config: Path | None, operator_ports: Sequence[Listener]
+) -> dict[str, str]:
+    """Check the settings of a gateway beside these nodes; return the environment that it needs.
+
+    Raises `ConfigError`.
+    """
+    from ringfence.gateway import load_gateway_settings
+
+    environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
+    environment.pop(NOTIFY_SOCKET, None)  # It is the node that tells systemd.
+    gateway = load_gateway_settings(config, environment)
+    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
+    require_distinct([*operator_ports, *own])
+    return environment
 
 
 def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:

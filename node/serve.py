@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -22,6 +23,7 @@ from node.key_changes import changes_between
 from node.node import Node
 from node.rulebook import Rulebook
 from node.settings import NodeSettings
+from node.systemd import notify_systemd
 from ringfence.client.clock import SystemClock
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
@@ -33,7 +35,7 @@ from ringfence.transport.udp_trio import TrioUdp
 if TYPE_CHECKING:
     from node.http import OperatorPort  # A node without the port starts without its libraries.
 
-__all__ = ["serve"]
+__all__ = ["Files", "read_files", "serve"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -47,16 +49,10 @@ async def serve(
     Raises `ConfigError` when keys, rules or the address are not good.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-        keys = KeyDir(Path(settings.keys)) if settings.keys else None
-        access = load_access(keys, settings.cluster)
-        rulebook = (
-            Rulebook(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
-            if settings.rules
-            else None
-        )
-        rules = rulebook.load() if rulebook is not None else RuleSet()
+        files = read_files(settings)
+        keys, access, rulebook, rules = files.keys, files.access, files.rulebook, files.rules
+        client_tls, server_tls = files.client_tls, files.server_tls
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
-        client_tls, server_tls = _tls_of(keys, settings.name)
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
         transport = TrioUdp(
             settings.listen_at,
@@ -99,11 +95,38 @@ async def serve(
                 )
             await nursery.start(node.run, transport, resolve)
             task_status.started(node)
+            notify_systemd("READY=1")
             await node.asked_to_leave.wait()
+            notify_systemd("STOPPING=1")
             logger.info("node %s hands over and leaves", settings.name)
             await node.leave()
             nursery.cancel_scope.cancel()
     logger.info("node %s has stopped", settings.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a node reads before it starts."""
+
+    keys: KeyDir | None
+    access: Access
+    rulebook: Rulebook | None
+    rules: RuleSet
+    client_tls: ClientTls
+    server_tls: ServerTls
+
+
+def read_files(settings: NodeSettings) -> Files:
+    """Read rules, keys and certificates; raises `ConfigError` for the first file that is wrong."""
+    keys = KeyDir(Path(settings.keys)) if settings.keys else None
+    access = load_access(keys, settings.cluster)
+    rulebook = (
+        Rulebook(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
+        if settings.rules
+        else None
+    )
+    rules = rulebook.load() if rulebook is not None else RuleSet()
+    return Files(keys, access, rulebook, rules, *_tls_of(keys, settings.name))
 
 
 async def _open_http(

@@ -63,6 +63,11 @@ __all__ = ["node"]
     metavar="N",
     help="Run N members on this host, on N ports from --listen on; see docs/several-cores.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Read settings, rules, keys and certificates, say what is wrong with them, and end.",
+)
 @click.option("--member", type=int, hidden=True, help="Which of them; its supervisor says this.")
 @click.option("--sibling", "siblings", multiple=True, hidden=True, help="One that runs already.")
 @click.option(
@@ -85,6 +90,7 @@ def node(
     keys: str | None,
     http: str | None,
     processes: int | None,
+    check: bool,
     member: int | None,
     siblings: tuple[str, ...],
     gateway: bool,
@@ -114,6 +120,9 @@ def node(
     }
     settings = load_settings(config, flags=flags)
     with_gateway = gateway or gateway_config is not None
+    if check:
+        _check(settings, with_gateway, gateway_config)
+        return
     with log_to_stderr(log_level):
         if member is not None:
             from node.several import member_settings, serve_member
@@ -124,6 +133,26 @@ def node(
             trio.run(_several, settings, words, with_gateway, gateway_config)
         else:
             trio.run(_one, settings, with_gateway, gateway_config)
+
+
+def _check(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
+    """Read what the node would read at its start, and print what it found."""
+    from node.serve import read_files
+    from node.several.plan import member_settings, operator_listeners, require_plan
+
+    nodes = [settings]
+    if settings.processes > 1:
+        require_plan(settings)
+        nodes = [member_settings(settings, index, []) for index in range(settings.processes)]
+    counts = [len(read_files(each).rules.rules()) for each in nodes]
+    if with_gateway:
+        from node.beside import check_gateway
+        from node.cli.gatewaying import require_gateway
+
+        require_gateway()
+        check_gateway(nodes, gateway_config, operator_listeners(settings))
+    keys = f"keys from {settings.keys}" if settings.keys else "no keys"
+    click.echo(f"node {settings.name} can start; rules: {counts[0]}, {keys}")
 
 
 async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:

@@ -23,6 +23,7 @@ from node.several.backoff import BackOff
 from node.several.host import Host, HostMember
 from node.several.member import UP
 from node.several.plan import require_plan
+from node.systemd import NOTIFY_SOCKET, notify_systemd
 from ringfence.errors import ConfigError
 
 __all__ = ["supervise"]
@@ -64,6 +65,7 @@ async def supervise(
                 for member in others:
                     await member.began.wait()
                 task_status.started(host)
+                notify_systemd("READY=1")
             nursery.cancel_scope.cancel()
     logger.info("all members of %s have stopped", settings.name)
 
@@ -119,6 +121,7 @@ class _Supervisor:
             if not self._stopping.is_set():
                 logger.info("%d members hand over and leave", len(self._host.members))
                 self._stopping.set()
+                notify_systemd("STOPPING=1")
                 self._deadline = trio.current_time() + patience
                 for member in self._host.members:
                     member.life.deadline = self._deadline
@@ -196,7 +199,11 @@ class _Supervisor:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment; members find the code where this process has found it."""
+    """This process's environment; members find the code where this process has found it.
+
+    They tell systemd nothing: the host is ready when all of them are.
+    """
     home = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
+    own = {name: value for name, value in os.environ.items() if name != NOTIFY_SOCKET}
+    return own | {"PYTHONPATH": path}

@@ -1,4 +1,4 @@
-import configparser
+import os
 import shlex
 import signal
 import socket
@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from node.keys import write_keys
 from node.settings import load_settings
 from tests.programs import require
 
@@ -19,10 +20,52 @@ descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]
 PROGRAM = "/opt/ringfence/bin/ringfence"
 
 
+def lines_of(setting: str) -> list[list[str]]:
+    """The words of each line of a setting of the unit, which may stand there more than once."""
+    lines = UNIT.read_text("utf-8").splitlines()
+    return [shlex.split(line.partition("=")[2]) for line in lines if line.startswith(f"{setting}=")]
+
+
 def command() -> list[str]:
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.read(UNIT, "utf-8")
-    return shlex.split(unit["Service"]["ExecStart"])
+    [words] = lines_of("ExecStart")
+    return words
+
+
+def run_by_unit(words: list[str], config: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """A line of the unit, with the settings file of this test."""
+    assert words[0] == PROGRAM
+    assert words[-2:] == ["--config", "/etc/ringfence/node.toml"]
+    return subprocess.run(
+        [sys.executable, "-m", "node.entry", *words[1:-1], config, *flags],
+        capture_output=True,
+        text=True,
+        cwd=FOLDER.parents[1],
+        check=False,
+    )
+
+
+def test_files_are_checked_before_a_start_and_before_a_reload(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "node.toml").write_text('rules = "rules"\nkeys = "keys"\n', "utf-8")
+    write_keys(tmp_path / "keys", [], [], ["app:check"], 2)
+    [before_start] = lines_of("ExecStartPre")
+    before_reload, signal_line = lines_of("ExecReload")
+
+    (tmp_path / "rules" / "late.yaml").write_text(LATE, "utf-8")
+    good = run_by_unit(before_start, tmp_path / "node.toml", "--name", "a")
+    (tmp_path / "rules" / "late.yaml").write_text(LATE.replace("minute", "minuet"), "utf-8")
+    bad = run_by_unit(before_reload, tmp_path / "node.toml")
+    (tmp_path / "rules" / "late.yaml").write_text(LATE, "utf-8")
+    (tmp_path / "keys" / "tokens.toml").write_text("[tokens", "utf-8")
+    keyless = run_by_unit(before_reload, tmp_path / "node.toml")
+
+    assert before_start == before_reload
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout == f"node a can start; rules: 1, keys from {tmp_path}/keys\n"
+    assert bad.returncode == keyless.returncode == 2
+    assert "unknown unit 'minuet'" in bad.stderr
+    assert "tokens.toml" in keyless.stderr
+    assert signal_line == ["/bin/kill", "-HUP", "$MAINPID"]
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
@@ -58,6 +101,10 @@ def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) 
     assert program == PROGRAM
     assert words[-2:] == ["--config", "/etc/ringfence/node.toml"]
     log = tmp_path / "log"
+    assert lines_of("Type") == [["notify"]]
+    systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    systemd.settimeout(20)
+    systemd.bind(str(tmp_path / "notify"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, log.open("wb") as written:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -69,15 +116,19 @@ def test_what_the_unit_starts_reloads_at_hup_and_leaves_at_term(tmp_path: Path) 
             ],
             stderr=written,
             cwd=FOLDER.parents[1],
+            env=os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify")},
         )
     try:
+        assert systemd.recv(100) == b"READY=1"
         wait_for(log, "view of 1 members", started)
         (rules / "late.yaml").write_text(LATE, "utf-8")
         started.send_signal(signal.SIGHUP)
         wait_for(log, "in force, 1 in all", started)
         started.send_signal(signal.SIGTERM)
+        assert systemd.recv(100) == b"STOPPING=1"
         assert started.wait(20) == 0
     finally:
+        systemd.close()
         started.kill()
         started.wait()
     assert "has stopped" in log.read_text("utf-8")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -163,6 +164,24 @@ def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
         for name in ("web-0", "web-1"):
             assert f"node {name} has stopped" in web.log
         assert "Traceback" not in web.log
+
+
+def test_systemd_is_told_once_when_all_members_are_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        with host(tmp_path) as web:
+            assert systemd.recv(100) == b"READY=1"
+            assert web.members() == {"web-0": "alive", "web-1": "alive"}
+            web.process.send_signal(signal.SIGTERM)
+            assert systemd.recv(100) == b"STOPPING=1"
+            assert web.process.wait(PATIENCE) == 0
+        systemd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
 
 
 def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to(

@@ -1,0 +1,37 @@
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from node.systemd import notify_systemd
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_systemd_is_told_by_one_datagram(tmp_path: Path, kind: str) -> None:
+    named = f"@ringfence-{tmp_path}" if kind == "abstract" else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind("\0" + named[1:] if kind == "abstract" else named)
+        systemd.settimeout(10)
+
+        notify_systemd("READY=1", {"NOTIFY_SOCKET": named})
+
+        assert systemd.recv(100) == b"READY=1"
+
+
+def test_without_systemd_nothing_happens(caplog: pytest.LogCaptureFixture) -> None:
+    notify_systemd("READY=1", {})
+    notify_systemd("READY=1", {"NOTIFY_SOCKET": "vsock:2:1234"})
+
+    assert caplog.records == []
+
+
+def test_a_socket_that_is_gone_does_not_stop_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "ringfence.node")
+
+    notify_systemd("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "gone")})
+
+    [record] = caplog.records
+    assert record.getMessage() == "systemd was not told READY=1: No such file or directory"
