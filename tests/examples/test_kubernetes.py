@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,18 @@ import yaml
 
 from node.access import KeyDir
 from node.keys import write_keys
+from node.settings import NodeSettings, load_settings
 from ringfence.rules.load import load_text
+from ringfence.transport.tls import NODE_NAME
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
-MANIFESTS: list[dict[str, Any]] = list(
-    yaml.safe_load_all((FOLDER / "ringfence.yaml").read_text("utf-8"))
-)
+MANIFESTS: list[dict[str, Any]] = [
+    manifest
+    for name in ("ringfence.yaml", "network-policy.yaml")
+    for manifest in yaml.safe_load_all((FOLDER / name).read_text("utf-8"))
+]
+MONITOR: dict[str, Any] = yaml.safe_load((FOLDER / "pod-monitor.yaml").read_text("utf-8"))
 BY_KIND = {manifest["kind"]: manifest for manifest in MANIFESTS}
 POD = BY_KIND["StatefulSet"]["spec"]["template"]["spec"]
 NODE = POD["containers"][0]
@@ -59,8 +65,73 @@ def test_ports_volumes_and_names_agree() -> None:
     assert {flags["rules"], flags["keys"]} == set(mounted.values())
     assert {volume["name"] for volume in POD["volumes"]} == set(mounted)
     assert POD["volumes"][0]["configMap"]["name"] == BY_KIND["ConfigMap"]["metadata"]["name"]
-    for probe in ("readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert NODE[probe]["httpGet"]["port"] in ports
+
+
+def test_the_policy_and_the_monitor_mean_the_pods_and_their_ports() -> None:
+    labels = BY_KIND["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    ports = {port["name"]: port for port in NODE["ports"]}
+    policy = BY_KIND["NetworkPolicy"]["spec"]
+    nodes_and_clients, operators = policy["ingress"]
+    [endpoint] = MONITOR["spec"]["podMetricsEndpoints"]
+
+    assert policy["podSelector"]["matchLabels"] == labels
+    assert {"podSelector": {"matchLabels": labels}} in nodes_and_clients["from"]
+    for rule, name in ((nodes_and_clients, "quic"), (operators, "operator")):
+        [allowed] = rule["ports"]
+        assert allowed["port"] == ports[name]["containerPort"]
+        assert allowed["protocol"] == ports[name]["protocol"]
+    assert MONITOR["spec"]["selector"]["matchLabels"] == labels
+    assert endpoint["port"] == "operator"
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["serverName"] == NODE_NAME
+    assert (
+        endpoint["tlsConfig"]["ca"]["secret"]["name"] == POD["volumes"][1]["secret"]["secretName"]
+    )
+    readme = (FOLDER / "README.md").read_text("utf-8")
+    secret = endpoint["authorization"]["credentials"]
+    assert f"generic {secret['name']} --from-literal={secret['key']}=" in readme
+    assert "--token prometheus:observe" in readme
+
+
+def test_counters_and_copies_fit_into_the_memory_limit() -> None:
+    environment = {each["name"]: each.get("value") for each in NODE["env"]}
+    limit = NODE["resources"]["limits"]["memory"]
+
+    assert limit.endswith("Gi")
+    most = int(limit.removesuffix("Gi")) * 2**30
+    assert 2 * int(environment["RINGFENCE_NODE_MAX_BYTES"]) + 200 * 2**20 <= most
+
+
+def test_variables_are_settings_and_those_of_kubernetes() -> None:
+    names = {each["name"] for each in NODE["env"]}
+    settings = {"RINGFENCE_NODE_" + name.upper() for name in NodeSettings.__struct_fields__}
+
+    assert names - settings == {"POD_NAME", "POD_IP"}
+    labelled = {"RINGFENCE_NODE_ZONE": "", "RINGFENCE_NODE_MAX_BYTES": "400000000"}
+    assert load_settings(None, labelled).zone == ""
+
+
+def test_the_image_is_built_from_the_checkout_and_runs_as_the_manifests_say() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = (FOLDER / "Dockerfile").read_text("utf-8").splitlines()
+    ignored = (FOLDER / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    [extras] = re.findall(r"/checkout\[([\w,]+)\]", "\n".join(lines))
+    [user] = [line.split()[1] for line in lines if line.startswith("USER ")]
+    images = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    kept = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    assert user == f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['runAsGroup']}"
+    assert len(set(images)) == 1
+    version = images[0].removeprefix("python:").removesuffix("-slim")
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+    assert NODE["image"] == f"ringfence:{project['version']}"
+    assert all((ROOT / name).exists() for name in kept)
+    packages = {name.removesuffix("*") for name in tool["packages"]["find"]["include"]}
+    assert packages | {"pyproject.toml", "setup.py", project["readme"], "LICENSE"} <= set(kept)
 
 
 def test_the_rules_in_the_config_map_load_without_a_warning() -> None:
