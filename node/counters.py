@@ -12,9 +12,20 @@ _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
-    *("reloads", "reloads_refused"),
+    *("reloads", "reloads_refused", "borrowed", "overruled_limits"),
+    *("leases", "lease_spent", "leases_recalled", "denials_lifted"),
+    *("copies_sent", "keys_copied", "copies_lost", "copies_received"),
+    *("shards_given", "keys_given", "shards_pulled", "keys_pulled", "shards_taken"),
+    *("parts_pulled", "transfers_broken", "splits_healed", "hits_merged", "states_refused"),
+    *("clock_suspect", "clock_trusted", "hits_recalled"),
+    *("cells_sent", "cells_received", "cells_lost", "cells_refused"),
+    *("digests_sent", "digests_differed"),
+    *("gossip_probes", "gossip_probes_failed", "gossip_indirect_probes", "gossip_nacks"),
+    *("gossip_saved_indirectly", "gossip_suspicions", "gossip_deaths", "gossip_returns"),
+    *("gossip_refutations", "gossip_own_pauses", "gossip_damped", "gossip_exchanges"),
+    *("gossip_updates_sent", "gossip_updates_stale"),
 )
-"""Counters that are there from the start, so that nobody must ask whether they are."""
+"""Counters that are there from the start: a missing one must not look like a misspelt one."""
 
 
 class Counters:

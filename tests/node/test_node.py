@@ -1,7 +1,9 @@
 """Several nodes and real embedded clients on a network in memory, on virtual time."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -87,6 +89,20 @@ async def test_who_comes_before_a_node_runs_is_turned_away_and_served_once_it_do
 
         assert decision.source is Source.OWNER
         assert w.count("b", "refused_starting") >= 1
+
+
+async def test_every_documented_counter_is_there_from_the_start(autojump_clock: MockClock) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    tables = page[page.index("## Counters") : page.index("## The command line")]
+    rows = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| `")]
+    documented = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
+    later = ("refused_", "internal_errors_")
+
+    async with world("a") as w:
+        counters = w.nodes["a"].stats(1).counters
+
+    assert len(documented) > 80
+    assert {name for name in documented if not name.startswith(later)} <= counters.keys()
 
 
 async def test_keys_may_change_before_a_node_runs() -> None:
