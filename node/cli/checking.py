@@ -24,7 +24,7 @@ from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet, encode_key, format_limit
 from ringfence.wire import Source
 
-__all__ = ["check"]
+__all__ = ["check", "keys_hint", "node_of", "room_left"]
 
 _MOST_PLACES = 8
 """Key paths of a domain that a hint lists."""
@@ -119,7 +119,7 @@ async def _check(
             words = [domain, *(word for entry in descriptors[0].entries for word in entry)]
             decision = await _ask_limit(limiter, limit, words, cost, verb)
             key = None if decision.rule is None else encode_key(decision.rule.id, words)
-            return _Answer(decision, _node_of(cluster, decision, key))
+            return _Answer(decision, node_of(cluster, decision, key))
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
             raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
@@ -134,8 +134,8 @@ async def _check(
         met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
         rule = decision.rule
         key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
-        hint = "" if met else _keys_of(limiter.rules, domain, descriptors)
-        return _Answer(decision, _node_of(cluster, decision, key), hint)
+        hint = "" if met else keys_hint(limiter.rules, domain, descriptors)
+        return _Answer(decision, node_of(cluster, decision, key), hint)
 
 
 async def _ask_limit(
@@ -150,7 +150,7 @@ async def _ask_limit(
             return await limiter.check_limit(limit, *key, cost=0 if verb == "peek" else cost)
 
 
-def _node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
+def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
     """Name the member that decided, by the ring that the client was told."""
     routes = cluster.routes
     if routes is None or key is None:
@@ -164,7 +164,7 @@ def _node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | N
             return None
 
 
-def _keys_of(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str:
+def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str:
     """Say which keys the rules of a domain have, and which one was probably meant."""
     places = {
         " > ".join(key for key, _ in rule.path): None
@@ -191,14 +191,16 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
     if json_:
         as_json(decision_row(decision) | {"node": answer.node})
     elif done and decision.rule is not None:
-        click.echo(f"{done}: {_room(decision)}")
+        click.echo(f"{done}: {room_left(decision)}")
     elif decision.source is Source.NO_RULE:
         click.echo(f"allowed: {_why_free(answer)}")
     elif decision.allowed:
         mark = f", in its turn after {decision.delay:.2f} s" if decision.delay else ""
         mark += " (over the limit, inside its soft margin)" if decision.over_soft else ""
         mark += " (a shadow rule would have denied it)" if decision.over_shadow else ""
-        click.echo(f"allowed{mark}: {_room(decision)}")
+        click.echo(f"allowed{mark}: {room_left(decision)}")
+    elif decision.limit == 0:
+        click.echo(f"denied: the limit {_limit(decision)} admits nothing")
     elif decision.retry_after is None:
         click.echo(
             f"denied for good: cost {cost} is more than {_limit(decision)} ever admits at once"
@@ -209,7 +211,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
         raise SystemExit(1)
 
 
-def _room(decision: Decision) -> str:
+def room_left(decision: Decision) -> str:
     """What is left, out of what a rested counter has."""
     limit = decision.rule.limit if decision.rule is not None else None
     if limit is None or not limit.is_bucket or decision.remaining is None:

@@ -45,6 +45,7 @@ _MODULES = {
     "rules": "rules",
     "simulate": "simulations.cli",
     "throttled": "throttled",
+    "why": "explaining",
 }
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 

@@ -289,6 +289,53 @@ def test_a_cost_over_the_limit_is_denied_for_good(
     assert run("check", "api", "closed=x", "--cluster", cluster.url).status == 1
 
 
+def test_why_names_the_rule_that_denies_and_who_decided(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+    run("check", "api", "-d", f"{name},path=/a", "--cost", "2", *to)
+
+    words = ("why", "api", name, "-d", f"{name},path=/a", "-d", "free=x", "-d", "clinet=x", *to)
+    for_people, for_machines = run(*words), run(*words, "--json")
+
+    rows = for_machines.row["descriptors"]
+    assert (for_people.status, for_machines.status) == (1, 1)
+    assert for_machines.row["allowed"] is False
+    assert [row["allowed"] for row in rows] == [True, False, True, True]
+    assert [row["rule"] for row in rows[:2]] == ["api > client", "api > client > path"]
+    assert [row["remaining"] for row in rows[:2]] == [5, 0]
+    lines = for_people.out.splitlines()
+    assert lines[:4] == [
+        f"{name}: allowed",
+        "  rule: api > client",
+        "  5 of 5/year fixed_window left",
+        f"  decided by: node {rows[0]['node']}, its owner",
+    ]
+    assert lines[4:6] == [f"{name}, path=/a: denied", "  rule: api > client > path"]
+    assert lines[6].startswith("  0 of 2/year fixed_window left; retry after ")
+    assert lines[8] == "free=x: allowed, rule api > free is unlimited"
+    assert lines[9] == "clinet=x: allowed, no rule applies"
+    assert "did you mean 'client'" in lines[10]
+
+
+def test_why_spends_nothing_and_knows_shadow_rules_and_limits_of_zero(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+    assert [run("why", "api", name, *to).status for _ in range(7)] == [0] * 7
+    run("check", "api", f"watched={name}", *to)
+
+    shadow = run("why", "api", f"watched={name}", *to)
+    closed = run("why", "api", "closed=x", *to)
+
+    assert shadow.status == 0
+    assert "denied, but only in shadow mode: the request passes" in shadow.out
+    assert closed.status == 1
+    assert "; the limit admits nothing" in closed.out
+    denied = run("check", "api", "closed=x", *to)
+    assert (denied.status, denied.out) == (1, "denied: the limit 0/year admits nothing\n")
+
+
 def test_an_unknown_domain_is_refused_with_those_that_are_known(
     run: Run, cluster: DemoCluster
 ) -> None:
@@ -301,6 +348,8 @@ def test_an_unknown_domain_is_refused_with_those_that_are_known(
     ("words", "said"),
     [
         (["check", "api"], "KEY=VALUE"),
+        (["why", "api"], "nothing to explain: give KEY=VALUE words"),
+        (["why", "ipa", "client=x"], "no rules for domain 'ipa'; the cluster knows api"),
         (["check", "api", "client"], "'client' is not KEY=VALUE"),
         (["check", "api", "=x"], "'=x' is not KEY=VALUE"),
         (["check", "api", "client=x", "-d", "a=b,c"], "'c' is not KEY=VALUE"),
@@ -769,6 +818,7 @@ def test_help_and_version_are_no_errors(run: Run) -> None:
         "members",
         "leave",
         "throttled",
+        "why",
     ):
         assert run(verb, "--help").status == 0
 
