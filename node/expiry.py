@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import trio
 
 from node.access import KeyDir
 from node.certificates import certificate_files
-from ringfence.transport.tls import ClientTls, ServerTls, expiry_of
+from ringfence.transport.tls import ClientTls, ServerTls, expires_at
 
 __all__ = ["Expiry", "expiries", "log_expiries", "warn_daily"]
 
@@ -34,14 +34,15 @@ def expiries(keys: KeyDir, name: str, client: ClientTls, server: ServerTls) -> l
     certificate, _ = certificate_files(keys, name)
     shown = Expiry(
         str(certificate.relative_to(keys.path)),
-        expiry_of(server.certificate_pem),
+        datetime.fromtimestamp(expires_at(server.certificate_pem), UTC),
         f"run `ringfence keys renew {keys.path}` where ca.key is, copy the new files to this node "
         "and send it a SIGHUP",
     )
     if client.ca_pem is None:
         return [shown]
     remedy = "make a new authority with `ringfence keys new` and give it to all nodes and clients"
-    return [shown, Expiry(keys.ca.name, expiry_of(client.ca_pem), remedy)]
+    authority = datetime.fromtimestamp(expires_at(client.ca_pem), UTC)
+    return [shown, Expiry(keys.ca.name, authority, remedy)]
 
 
 def log_expiries(known: Sequence[Expiry], now: datetime, *, only_soon: bool = False) -> None:

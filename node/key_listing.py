@@ -1,12 +1,12 @@
 """What a key folder holds: certificates with their expiry, tokens with their scopes; no secret."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from node.access import KeyDir, load_tokens
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import expiry_of, names_in
+from ringfence.transport.tls import expires_at, names_in
 
 __all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
 
@@ -47,7 +47,7 @@ def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
 
 def _row(keys: KeyDir, file: Path, now: datetime) -> CertificateRow:
     names, addresses = names_in(file)  # Raises for what is no certificate.
-    expires = expiry_of(file.read_bytes())
+    expires = datetime.fromtimestamp(expires_at(file.read_bytes()), UTC)
     own = str(file.relative_to(keys.path))
     return CertificateRow(own, expires, (expires - now).days, names, addresses)
 

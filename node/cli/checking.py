@@ -117,20 +117,13 @@ async def _check(
         limiter = Limiter(cluster, raise_on_outage=True)
         if limit is not None:
             words = [domain, *(word for entry in descriptors[0].entries for word in entry)]
-            decision = await _ask_limit(limiter, limit, words, cost, verb)
+            decision = await _do_limit(limiter, verb, limit, words, cost)
             key = None if decision.rule is None else encode_key(decision.rule.id, words)
             return _Answer(decision, node_of(cluster, decision, key))
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
             raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
-        match verb:
-            case "refund":
-                decision = await limiter.refund(domain, descriptors, cost)
-            case "reset":
-                decision = await limiter.reset(domain, descriptors)
-            case _:
-                spent = 0 if verb == "peek" else cost
-                decision = await limiter.check(domain, descriptors, spent)
+        decision = await _do(limiter, verb, domain, descriptors, cost)
         met = [match for match in limiter.rules.match(domain, descriptors) if match is not None]
         rule = decision.rule
         key = next((each.key for each in met if rule is not None and each.rule.id == rule.id), None)
@@ -138,16 +131,27 @@ async def _check(
         return _Answer(decision, node_of(cluster, decision, key), hint)
 
 
-async def _ask_limit(
-    limiter: Limiter, limit: str, key: list[str], cost: int, verb: str
+async def _do(
+    limiter: Limiter, verb: str, domain: str, descriptors: list[Descriptor], cost: int
 ) -> Decision:
+    match verb:
+        case "refund":
+            return await limiter.refund(domain, descriptors, cost)
+        case "reset":
+            return await limiter.reset(domain, descriptors)
+        case _:
+            return await limiter.check(domain, descriptors, 0 if verb == "peek" else cost)
+
+
+async def _do_limit(limiter: Limiter, verb: str, limit: str, key: list[str], cost: int) -> Decision:
     match verb:
         case "refund":
             return await limiter.refund_limit(limit, *key, cost=cost)
         case "reset":
             return await limiter.reset_limit(limit, *key)
         case _:
-            return await limiter.check_limit(limit, *key, cost=0 if verb == "peek" else cost)
+            cost = 0 if verb == "peek" else cost
+            return await limiter.check_limit(limit, *key, cost=cost)
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:

@@ -30,7 +30,7 @@ __all__ = [
     "ClientTls",
     "ServerTls",
     "check_server_tls",
-    "expiry_of",
+    "expires_at",
     "load_client_tls",
     "load_server_tls",
     "names_in",
@@ -115,11 +115,6 @@ def names_in(certificate: Path) -> tuple[list[str], list[str]]:
         return [], []
     addresses = names.get_values_for_type(x509.IPAddress)
     return names.get_values_for_type(x509.DNSName), [str(address) for address in addresses]
-
-
-def expiry_of(pem: bytes) -> datetime:
-    """Return the instant from which one of the certificates is refused: the earliest of them."""
-    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(pem))
 
 
 def server_configuration(tls: ServerTls, settings: Settings) -> QuicConfiguration:
@@ -207,6 +202,12 @@ def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_n
             "give the pair that `ringfence keys new` wrote together"
         )
     _check_dates(leaf, now, certificate_name)
+
+
+def expires_at(certificates_pem: bytes) -> float:
+    """Return when the first of these certificates expires, in seconds since 1970."""
+    found = x509.load_pem_x509_certificates(certificates_pem)
+    return min([certificate.not_valid_after_utc.timestamp() for certificate in found])
 
 
 def _read(path: Path, what: str) -> bytes:
