@@ -91,7 +91,7 @@ def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
     if token is None:
         raise ConfigError(
             f"--gateway needs a token: neither {files[0]} nor {files[1]} is there; make one with "
-            "`ringfence keys new --token gateway:check,reset`"
+            f"`ringfence keys add-token {keys.path} gateway:check,reset`"
         )
     text = token.read_text("ascii").strip()
     return f"ringfence://{text}@{place}?{datacenter}&ca={quote(str(keys.ca))}"

@@ -72,7 +72,8 @@ def write_keys(
     existing = [path for path in files if os.path.lexists(path)]
     if existing:
         raise ConfigError(
-            f"{existing[0]} exists; name a directory without keys, or remove the old ones first"
+            f"{existing[0]} exists; name a directory without keys, or change these by "
+            "`ringfence keys add-token`, `add-node` or `renew`"
         )
     write_private(files)
     return list(files)

@@ -255,8 +255,8 @@ def _validate(settings: NodeSettings) -> None:  # noqa: PLR0912 - one branch per
     if settings.is_beyond_loopback and not settings.keys:
         raise ConfigError(
             f"keys must be set when listen is beyond loopback, got listen = "
-            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and set "
-            'keys = "keys"'
+            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and give "
+            'keys = "keys", or --keys keys'
         )
     if _is_wildcard(settings.advertise_at[0]):
         which = "advertise" if settings.advertise else "listen"
@@ -279,8 +279,8 @@ def _validate_http(settings: NodeSettings) -> None:
     if not (_is_loopback(host) or settings.keys):
         raise ConfigError(
             f"keys must be set when http is beyond loopback, got http = "
-            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and set "
-            'keys = "keys"'
+            f"{_host_and_port(host, port)} without keys; run `ringfence keys new keys` and give "
+            'keys = "keys", or --keys keys'
         )
 
 

@@ -41,7 +41,7 @@ def admit(access: Access, needed: Scope, method: str, headers: Mapping[bytes, by
         raise Problem(
             403,
             f"the token {token.name[:64]!r} lacks the scope {needed.value!r}",
-            "use a token that has it; `ringfence keys new --token NAME:SCOPE,SCOPE` makes one",
+            "use a token that has it; `ringfence keys add-token DIR NAME:SCOPE,SCOPE` makes one",
         )
 
 
