@@ -8,7 +8,6 @@ question. Those of scope `split` and `home` are counted as they say.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
@@ -105,7 +104,7 @@ def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
     for second, group in groupby(entries, key=lambda entry: entry.time_ns):
         tied = list(group)
         laid_out += [
-            replace(entry, time_ns=second + place * NS_PER_SECOND // len(tied))
+            entry._replace(time_ns=second + place * NS_PER_SECOND // len(tied))
             for place, entry in enumerate(tied)
         ]
     return laid_out
