@@ -23,12 +23,20 @@ from simulations.plots import (
     plot_lines,
     stack,
 )
+from simulations.scenarios import SCENARIOS
 
 __all__ = ["render", "write_report"]
 
 _MOST_MEMBERS = 40
 _MOST_VIOLATIONS = 100
 _MOST_LANES = 8
+_EXCUSED = {
+    "over_admitted_worst_key": "units over the limit of the worst key",
+    "lost": "hits lost",
+    "counted_twice": "hits counted twice",
+    "by_policy": "checks that no node decided in time",
+}
+"""Figures that faults may excuse, in words."""
 _STATES = {
     "alive": "green",
     "joining": "sky",
@@ -64,10 +72,11 @@ def render(outcome: Outcome) -> str:
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>",
         f"<h1>{escape(scenario.name)}</h1>\n<p>{escape(scenario.about)}</p>",
         _verdict(outcome),
+        _guide(outcome),
         _facts(outcome),
         '<div class="columns">',
         _table("Figures", ((name, number(value)) for name, value in outcome.figures.items())),
-        _table("Marks: rare things that happened", _marks(outcome)),
+        _table("Marks: rare events, and how often each happened", _marks(outcome)),
         _faults(outcome),
         "</div>",
         "<h2>What happened when</h2>",
@@ -90,6 +99,30 @@ def _verdict(outcome: Outcome) -> str:
     if len(violations) > _MOST_VIOLATIONS:
         items.append(f"<li>and {len(violations) - _MOST_VIOLATIONS:,} more</li>")
     return f'<div class="verdict bad">✗ {count}<ul>{"".join(items)}</ul></div>'
+
+
+def _guide(outcome: Outcome) -> str:
+    """Say what to look at, and how excused excess and a good verdict go together."""
+    name = outcome.scenario.name
+    page = f"docs/scenarios/{name}.md" if name in SCENARIOS else "docs/simulation.md"
+    sentences = [
+        "Look at the verdict first, then at <i>Faults</i> and at what each plot does while a fault "
+        "lasts: all plots share one time axis. "
+        f"<b>{page}</b> says what this run shows; <b>docs/simulation.md</b> explains the "
+        "invariants (section “Invariants”) and the marks (section “Swarm”).",
+    ]
+    found = {name: outcome.figures.get(name, 0) for name in _EXCUSED}
+    excess = [f"{number(count)} {_EXCUSED[name]}" for name, count in found.items() if count > 0]
+    if excess and not outcome.violations:
+        sentences.append(
+            f"This run has {', '.join(excess)}, and the invariants still hold: faults, and "
+            "counts that reach other data centers late, excuse so much for the keys, data centers "
+            "and times that they concern, and no more happened. "
+            "The figures are those of the worst key and of all keys; the plots <i>Admitted against "
+            "the limit</i> and <i>Over-admission</i> follow one key, the one asked for most, which "
+            "may have nothing over its limit."
+        )
+    return "".join(f'<p class="guide">{sentence}</p>' for sentence in sentences)
 
 
 def _facts(outcome: Outcome) -> str:
@@ -177,9 +210,9 @@ def _fault_plot(outcome: Outcome, frame: Frame) -> str:
     return plot_bars(
         frame,
         title,
-        "What went wrong, and until when; a diamond is over at once, or never. Every plot below "
-        "is shaded while a fault lasts, and numbered like the list above.",
-        "one row per verb",
+        "What went wrong, and until when, one row or more per verb; a diamond is over at once, or "
+        "never. Every plot below is shaded while a fault lasts, and numbered like the list above.",
+        "faults",
         [
             (verb if lane is rows[0] else "", lane)
             for verb, rows in sorted(lanes.items())
@@ -255,7 +288,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
     names, left_out = _pick_members(rows)
     if not names:
         return nothing(title, f"all {len(rows):,} members were alive throughout.")
-    about = "How each member was seen by most others."
+    about = "How each member was seen by most others, one row per member."
     if left_out:
         about += f" {left_out}"
     bars = [
@@ -277,7 +310,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
     seen = {span.state for name in names for span in rows[name]}
     legend = {state: colour for state, colour in _STATES.items() if state in seen}
     legend |= dict.fromkeys(sorted(seen - set(_STATES)), "dark")
-    return plot_bars(frame, title, about, "one row per member", bars, legend)
+    return plot_bars(frame, title, about, "members", bars, legend)
 
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
@@ -362,6 +395,7 @@ code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap
 .verdict ul { margin: 6px 0 0; padding-left: 20px; font-size: 14px; font-weight: 400; }
 .verdict li { white-space: pre-wrap; overflow-wrap: anywhere; }
 .good { background: var(--good); } .bad { background: var(--bad); }
+.guide { margin: 12px 0 0; color: var(--faint); font-size: 14px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 16px 0; }
 dt { color: var(--faint); } dd { margin: 0; }
 .command { display: block; padding: 6px 10px; border-radius: 4px; background: var(--panel);

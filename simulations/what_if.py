@@ -57,7 +57,7 @@ def what_if(
 
     `delay_ms` is one way between two data centers, `interval_ms` lies between two rounds in which
     one tells the others. `exact` gives all of them one engine: then, and with one data center,
-    everything is decided as `ringfence replay --local --clock log` does. `top` clients are named.
+    everything is decided as `ringfence replay --local` does. `top` clients are named.
     Raises `ConfigError` for numbers that make no sense, and as `DataCenters.decider` does.
     """
     if datacenters < 1 or delay_ms < 0 or interval_ms * _MS < 1:

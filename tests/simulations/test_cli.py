@@ -295,6 +295,17 @@ descriptors:
 """
 
 
+BY_METHOD = """
+domain: log
+descriptors:
+  - key: method
+    value: GET
+    descriptors:
+      - key: client
+        rate_limit: {unit: minute, requests_per_unit: 3}
+"""
+
+
 def written(folder: Path, algorithm: str) -> tuple[Path, Path]:
     rules, log = folder / "rules.yaml", folder / "access.log"
     rules.write_text(RULES.replace("ALGORITHM", algorithm), "utf-8")
@@ -335,9 +346,27 @@ def test_what_if_tells_people_who_would_have_been_throttled_and_by_which_rule(
     ran = run("what-if", "--rules", rules, "--log", log)
 
     assert ran.status == 0
-    assert "decided by 3 data centers" in ran.out
+    assert "decided by one data center" in ran.out
+    assert "wrongly denied" not in ran.out.split("errors of these decisions")[0]
     assert "192.0.2.1" in ran.out
-    assert "log.client" in ran.out
+    assert "log > client" in ran.out
+
+
+def test_what_if_breaks_no_word_at_120_columns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    rules, log = written(tmp_path, "sliding_window")
+    rules.write_text(BY_METHOD, "utf-8")
+    asked = ("what-if", "--rules", rules, "--log", log, "--descriptor", "method,client")
+
+    ran = run(*asked, "--datacenters", "3")
+
+    assert ran.status == 0
+    assert "decided by 3 data centers" in ran.out
+    words = set(ran.out.split())
+    assert {"sliding_window", "method=GET", "client", "counting", "wrongly", "allowed"} <= words
+    assert {"furthest", "bound", "difference", "counters", "192.0.2.1"} <= words
 
 
 # Wrong input
