@@ -25,7 +25,7 @@ from simulations.plots import (
 )
 from simulations.scenarios import SCENARIOS
 
-__all__ = ["render", "write_report"]
+__all__ = ["STYLE", "render", "write_report"]
 
 _MOST_MEMBERS = 40
 _MOST_VIOLATIONS = 100
@@ -69,7 +69,7 @@ def render(outcome: Outcome) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>',
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
         f"<title>{escape(scenario.name)}, seed {outcome.seed}</title>",
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>",
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<main>",
         f"<h1>{escape(scenario.name)}</h1>\n<p>{escape(scenario.about)}</p>",
         _verdict(outcome),
         _guide(outcome),
@@ -376,7 +376,7 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --text: #1b1f24; --faint: #5b6570;
   --line: #dfe3e8; --panel: #f5f7f9; --good: #00694d; --bad: #a83200; --alarm: #d40000;
   --blue: #0072b2; --orange: #e69f00; --green: #009e73; --purple: #cc79a7; --red: #d55e00;
@@ -407,6 +407,8 @@ tr { border-bottom: 1px solid var(--line); }
 th { text-align: left; font-weight: 400; padding: 3px 12px 3px 0; }
 td { text-align: right; font-variant-numeric: tabular-nums; }
 ol { margin: 0; padding-left: 26px; font-size: 14px; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } thead { color: var(--faint); }
+.wide th, .wide td { padding: 3px 10px 3px 0; white-space: nowrap; }
 .nothing { margin: 0; color: var(--faint); font-style: italic; }
 figure { margin: 0 0 26px; overflow-x: auto; }
 figcaption p { margin: 0; color: var(--faint); font-size: 14px; }

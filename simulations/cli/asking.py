@@ -10,11 +10,13 @@ from rich.table import Table
 from node.cli.common import as_json, console, json_option, printable
 from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape, need_domain
+from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.load import Defaults, load_path
 from ringfence.rules.periods import format_period
 from simulations.what_if import Routing, WhatIf, spread_ties, what_if
 from simulations.what_if_figures import RuleFigures
+from simulations.what_if_page import write_what_if
 
 __all__ = ["what_if_command"]
 
@@ -74,6 +76,11 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     show_default=True,
     help="For rules that name none.",
 )
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the answer as a page (HTML) to this file.",
+)
 @json_option
 def what_if_command(
     rules: Path,
@@ -87,6 +94,7 @@ def what_if_command(
     top: int,
     descriptors: tuple[str, ...],
     default_algorithm: str,
+    report: Path | None,
     json_: bool,
 ) -> None:
     """Tell which clients of an access log would have been throttled, when, and by which rule.
@@ -95,6 +103,8 @@ def what_if_command(
     each other's counts late, and of one limiter that sees everything: the difference is the price
     of eventual consistency. Rules stand in domain `log`.
     """
+    if report is not None and not report.parent.is_dir():
+        raise ConfigError(f"--report {report}: there is no folder {report.parent}; make it first")
     shape = Shape.parse(descriptors)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
     need_domain(loaded, str(rules))
@@ -123,12 +133,16 @@ def what_if_command(
             top=top,
             on_progress=lambda done: progress.update(bar, completed=done),
         )
+    if report is not None:
+        write_what_if(answer, log.name, report)
     if json_:
         for problem in reader.problems:
             as_json({"malformed_line": problem.line, "why": problem.why})
         as_json({"lines": reader.lines, "malformed": reader.malformed} | answer.to_json())
     else:
         _show(reader, answer)
+        if report is not None:
+            console().print(f"\nreport: {report}")
 
 
 def _show(reader: LogReader, answer: WhatIf) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -369,6 +370,22 @@ def test_what_if_breaks_no_word_at_120_columns(
     assert {"furthest", "bound", "difference", "counters", "192.0.2.1"} <= words
 
 
+def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> None:
+    rules, log = written(tmp_path, "sliding_window")
+    hostile = log.with_name("a<b>&.log")
+    log.rename(hostile)
+    page = tmp_path / "report.html"
+
+    ran = run("what-if", "--rules", rules, "--log", hostile, "--report", page)
+
+    assert ran.status == 0
+    assert f"report: {page}" in ran.out
+    text = "".join(ET.fromstring(page.read_text("utf-8")).itertext())
+    for said in ("What if: a<b>&.log", "log > client", "192.0.2.1", "decided by one data center"):
+        assert said in text
+    assert not [word for word in ("http:", "https:", "<script", "src=") if word in text]
+
+
 # Wrong input
 
 
@@ -405,6 +422,10 @@ def test_what_if_breaks_no_word_at_120_columns(
         (["mutants", "nobody"], "no mutant is called 'nobody'"),
         (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
         (["what-if", "--rules", "none.yaml"], "--log"),
+        (
+            ["what-if", "--rules", "x", "--log", "y", "--report", "no/where.html"],
+            "there is no folder no",
+        ),
         (["steady", "--frob"], "--frob"),
     ],
 )
