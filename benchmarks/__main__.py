@@ -16,7 +16,7 @@ from ringfence.errors import ConfigError, RingfenceError
 NAMES = (
     *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
     *("denial", "lease", "restarts", "membership", "faces", "gateway", "gateway_load", "envoy"),
-    *("simulation", "capacity", "far", "stall", "floods"),
+    *("simulation", "capacity", "far", "stall", "floods", "replay"),
 )
 
 

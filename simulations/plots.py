@@ -37,7 +37,8 @@ _DASHES = ("", "2 4", "10 4 2 4")
 # axes of all plots have to line up.
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 1040, 170, 16, 20, 42
 _LINES_HEIGHT, _BAR_HEIGHT, _ROW_HEIGHT = 190, 12, 17
-_FEWEST_HEIGHT = 76  # Less would cut the label of the vertical axis.
+_FEWEST_HEIGHT = 76
+_CHARACTER = 7  # Room for a character of the label of the vertical axis, which a plot must not cut.
 
 _NOT_TEXT = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -245,7 +246,7 @@ def plot_bars(
         _entry(name, f'<rect class="bar {colour}" width="18" height="10"/>')
         for name, colour in legend.items()
     ]
-    height = max(len(rows) * _ROW_HEIGHT + 8, _FEWEST_HEIGHT)
+    height = max(len(rows) * _ROW_HEIGHT + 8, _FEWEST_HEIGHT, _CHARACTER * len(y_label))
     drawing = frame.draw(title, y_label, height, shapes)
     return _figure(title, about, [*swatches, *frame.legend()], drawing)
 

@@ -23,12 +23,20 @@ from simulations.plots import (
     plot_lines,
     stack,
 )
+from simulations.scenarios import SCENARIOS
 
-__all__ = ["render", "write_report"]
+__all__ = ["STYLE", "render", "write_report"]
 
 _MOST_MEMBERS = 40
 _MOST_VIOLATIONS = 100
 _MOST_LANES = 8
+_EXCUSED = {
+    "over_admitted_worst_key": "units over the limit of the worst key",
+    "lost": "hits lost",
+    "counted_twice": "hits counted twice",
+    "by_policy": "checks that no node decided in time",
+}
+"""Figures that faults may excuse, in words."""
 _STATES = {
     "alive": "green",
     "joining": "sky",
@@ -61,13 +69,14 @@ def render(outcome: Outcome) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>',
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
         f"<title>{escape(scenario.name)}, seed {outcome.seed}</title>",
-        f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>",
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<main>",
         f"<h1>{escape(scenario.name)}</h1>\n<p>{escape(scenario.about)}</p>",
         _verdict(outcome),
+        _guide(outcome),
         _facts(outcome),
         '<div class="columns">',
         _table("Figures", ((name, number(value)) for name, value in outcome.figures.items())),
-        _table("Marks: rare things that happened", _marks(outcome)),
+        _table("Marks: rare events, and how often each happened", _marks(outcome)),
         _faults(outcome),
         "</div>",
         "<h2>What happened when</h2>",
@@ -90,6 +99,30 @@ def _verdict(outcome: Outcome) -> str:
     if len(violations) > _MOST_VIOLATIONS:
         items.append(f"<li>and {len(violations) - _MOST_VIOLATIONS:,} more</li>")
     return f'<div class="verdict bad">✗ {count}<ul>{"".join(items)}</ul></div>'
+
+
+def _guide(outcome: Outcome) -> str:
+    """Say what to look at, and how excused excess and a good verdict go together."""
+    name = outcome.scenario.name
+    page = f"docs/scenarios/{name}.md" if name in SCENARIOS else "docs/simulation.md"
+    sentences = [
+        "Look at the verdict first, then at <i>Faults</i> and at what each plot does while a fault "
+        "lasts: all plots share one time axis. "
+        f"<b>{page}</b> says what this run shows; <b>docs/simulation.md</b> explains the "
+        "invariants (section “Invariants”) and the marks (section “Swarm”).",
+    ]
+    found = {name: outcome.figures.get(name, 0) for name in _EXCUSED}
+    excess = [f"{number(count)} {_EXCUSED[name]}" for name, count in found.items() if count > 0]
+    if excess and not outcome.violations:
+        sentences.append(
+            f"This run has {', '.join(excess)}, and the invariants still hold: faults, and "
+            "counts that reach other data centers late, excuse so much for the keys, data centers "
+            "and times that they concern, and no more happened. "
+            "The figures are those of the worst key and of all keys; the plots <i>Admitted against "
+            "the limit</i> and <i>Over-admission</i> follow one key, the one asked for most, which "
+            "may have nothing over its limit."
+        )
+    return "".join(f'<p class="guide">{sentence}</p>' for sentence in sentences)
 
 
 def _facts(outcome: Outcome) -> str:
@@ -177,9 +210,9 @@ def _fault_plot(outcome: Outcome, frame: Frame) -> str:
     return plot_bars(
         frame,
         title,
-        "What went wrong, and until when; a diamond is over at once, or never. Every plot below "
-        "is shaded while a fault lasts, and numbered like the list above.",
-        "one row per verb",
+        "What went wrong, and until when, one row or more per verb; a diamond is over at once, or "
+        "never. Every plot below is shaded while a fault lasts, and numbered like the list above.",
+        "faults",
         [
             (verb if lane is rows[0] else "", lane)
             for verb, rows in sorted(lanes.items())
@@ -255,7 +288,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
     names, left_out = _pick_members(rows)
     if not names:
         return nothing(title, f"all {len(rows):,} members were alive throughout.")
-    about = "How each member was seen by most others."
+    about = "How each member was seen by most others, one row per member."
     if left_out:
         about += f" {left_out}"
     bars = [
@@ -277,7 +310,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
     seen = {span.state for name in names for span in rows[name]}
     legend = {state: colour for state, colour in _STATES.items() if state in seen}
     legend |= dict.fromkeys(sorted(seen - set(_STATES)), "dark")
-    return plot_bars(frame, title, about, "one row per member", bars, legend)
+    return plot_bars(frame, title, about, "members", bars, legend)
 
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
@@ -343,7 +376,7 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(len(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --text: #1b1f24; --faint: #5b6570;
   --line: #dfe3e8; --panel: #f5f7f9; --good: #00694d; --bad: #a83200; --alarm: #d40000;
   --blue: #0072b2; --orange: #e69f00; --green: #009e73; --purple: #cc79a7; --red: #d55e00;
@@ -362,6 +395,7 @@ code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap
 .verdict ul { margin: 6px 0 0; padding-left: 20px; font-size: 14px; font-weight: 400; }
 .verdict li { white-space: pre-wrap; overflow-wrap: anywhere; }
 .good { background: var(--good); } .bad { background: var(--bad); }
+.guide { margin: 12px 0 0; color: var(--faint); font-size: 14px; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 20px; margin: 16px 0; }
 dt { color: var(--faint); } dd { margin: 0; }
 .command { display: block; padding: 6px 10px; border-radius: 4px; background: var(--panel);
@@ -373,6 +407,8 @@ tr { border-bottom: 1px solid var(--line); }
 th { text-align: left; font-weight: 400; padding: 3px 12px 3px 0; }
 td { text-align: right; font-variant-numeric: tabular-nums; }
 ol { margin: 0; padding-left: 26px; font-size: 14px; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; } thead { color: var(--faint); }
+.wide th, .wide td { padding: 3px 10px 3px 0; white-space: nowrap; }
 .nothing { margin: 0; color: var(--faint); font-style: italic; }
 figure { margin: 0 0 26px; overflow-x: auto; }
 figcaption p { margin: 0; color: var(--faint); font-size: 14px; }

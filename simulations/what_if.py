@@ -8,7 +8,6 @@ question. Those of scope `split` and `home` are counted as they say.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 
@@ -58,7 +57,7 @@ def what_if(
 
     `delay_ms` is one way between two data centers, `interval_ms` lies between two rounds in which
     one tells the others. `exact` gives all of them one engine: then, and with one data center,
-    everything is decided as `ringfence replay --local --clock log` does. `top` clients are named.
+    everything is decided as `ringfence replay --local` does. `top` clients are named.
     Raises `ConfigError` for numbers that make no sense, and as `DataCenters.decider` does.
     """
     if datacenters < 1 or delay_ms < 0 or interval_ms * _MS < 1:
@@ -105,7 +104,7 @@ def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
     for second, group in groupby(entries, key=lambda entry: entry.time_ns):
         tied = list(group)
         laid_out += [
-            replace(entry, time_ns=second + place * NS_PER_SECOND // len(tied))
+            entry._replace(time_ns=second + place * NS_PER_SECOND // len(tied))
             for place, entry in enumerate(tied)
         ]
     return laid_out

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Rule
 from ringfence.rules.reach import exceeding, reach_of
+from ringfence.rules.tree import place
 from simulations.data_centers import Counted, Timing, counted
 from simulations.judging import Answer, Errors
 
@@ -244,8 +245,7 @@ def most_throttled(clients: dict[str, ClientTally], count: int) -> tuple[Throttl
 
 
 def _name_of(rule: Rule) -> str:
-    levels = [key if value is None else f"{key}_{value}" for key, value in rule.path]
-    return rule.name or ".".join([rule.domain, *levels])
+    return rule.name or place(rule.domain, rule.path)
 
 
 def _rule_row(figures: RuleFigures) -> dict[str, object]:

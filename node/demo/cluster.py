@@ -15,11 +15,11 @@ from node.access import KeyDir
 from node.keys import write_keys
 from ringfence.errors import PeerUnavailable
 
-__all__ = ["DemoCluster", "running_cluster"]
+__all__ = ["NAMES", "STARTUP", "DemoCluster", "running_cluster", "started_cluster"]
 
 NAMES = ("a", "b", "c")
 _HOST = "127.0.0.1"
-_STARTUP = 30.0
+STARTUP = 30.0
 """Seconds the nodes may take to come up on a busy machine."""
 _LOOK_AGAIN = 0.02
 _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
@@ -55,15 +55,18 @@ class DemoCluster:
 
         Raises `PeerUnavailable` when one ends, or takes longer than half a minute.
         """
-        give_up = monotonic() + _STARTUP
+        give_up = monotonic() + STARTUP
+        while missing := self.missing():
+            with suppress(subprocess.TimeoutExpired):
+                self.processes[missing[0]].wait(_LOOK_AGAIN)
+            self.assert_running()
+            if monotonic() > give_up:
+                raise PeerUnavailable(f"node {missing[0]} was not up after {STARTUP:g} s")
+
+    def missing(self) -> list[str]:
+        """The nodes that do not see all others yet."""
         everybody = f"view of {len(self.processes)} members".encode()
-        for name, process in self.processes.items():
-            while everybody not in self.logs[name].read_bytes():
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_LOOK_AGAIN)
-                self.assert_running()
-                if monotonic() > give_up:
-                    raise PeerUnavailable(f"node {name} was not up after {_STARTUP:g} s")
+        return [name for name in self.processes if everybody not in self.logs[name].read_bytes()]
 
     def assert_running(self) -> None:
         """Raise `PeerUnavailable` with a node's last words when one has ended by itself."""
@@ -83,11 +86,31 @@ def running_cluster(
     more_tokens: Sequence[str] = (),
     more_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[DemoCluster]:
-    """Start a node process per name and wait until all see each other.
+    """Start a node process per name, as `started_cluster`, and wait until all see each other.
+
+    Raises `PeerUnavailable`.
+    """
+    with started_cluster(
+        rules, names, scopes, more_tokens=more_tokens, more_flags=more_flags
+    ) as cluster:
+        cluster.wait_until_up()
+        yield cluster
+
+
+@contextmanager
+def started_cluster(
+    rules: Path,
+    names: Sequence[str] = NAMES,
+    scopes: str = "check,observe,admin",
+    *,
+    more_tokens: Sequence[str] = (),
+    more_flags: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[DemoCluster]:
+    """Start a node process per name, without waiting for any.
 
     All but the first are told of the first, and nothing else. `scopes` are those of the token in
     the cluster's address; `more_tokens` read `NAME:SCOPES`. `more_flags` are those of one node, by
-    its name. They and all their files are gone when the block ends. Raises `PeerUnavailable`.
+    its name. They and all their files are gone when the block ends.
     """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
@@ -107,7 +130,6 @@ def running_cluster(
                 join = ("--join", addresses[0]) if name != names[0] else ()
                 more = (more_flags or {}).get(name, ())
                 cluster.start(name, "--listen", address, *told, *join, *more)
-            cluster.wait_until_up()
             yield cluster
         finally:
             _stop(cluster.processes)

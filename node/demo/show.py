@@ -9,7 +9,8 @@ from pathlib import Path
 import trio
 
 from hashring import Member, NodeId, Ring, shard_of
-from node.demo.cluster import DemoCluster, running_cluster
+from node.demo.cluster import STARTUP, DemoCluster, started_cluster
+from node.demo.shares import Share, Shares
 from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.online import replay_online
 from node.replay.oracle import Recorded, of_living_owners, over_admitted
@@ -20,30 +21,47 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url
 from ringfence.errors import PeerUnavailable
+from ringfence.limiter import Limit
 from ringfence.rules import Descriptor
+from ringfence.rules.load import load_path
 from ringfence.wire import MemberRow, Source
 
 __all__ = ["Demo", "DemoResult", "run_demo"]
 
 _COUNTED = (Source.OWNER, Source.STANDBY, Source.LEASE)
 """Whose yes is charged to a counter of the cluster."""
-_STARTUP = 30.0
-"""Seconds the nodes may take to come up on a busy machine."""
 _ANSWER_TIMEOUT = 2.0
 """Patience with a node, in seconds. Long, so that on a busy machine only the killed one is given up
 and every other key stays with its one owner, as the final judgement demands."""
 _REFRESH = 0.5
+"""Seconds between two questions after the shards."""
+_TICK = 0.25
+_LOOK_AGAIN = 0.05
 
 
 @dataclass(slots=True)
 class Demo:
     """What there is to see while it runs."""
 
+    speed: float
+    limit: Limit | None = None
+    """The limit of the one rule."""
+    span_ns: int = 0
+    """Time between the first and the last line of the log."""
     total: int = 0
-    done: int = 0
+    """Requests in the log."""
+    begun: float | None = None
+    """When the replay began, in trio's seconds; None before."""
+    took: float = 0.0
+    """Seconds of replay until now."""
     killed: str = ""
-    rows: list[tuple[MemberRow, dict[str, int] | None]] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
+    is_over: bool = False
+    up: set[str] = field(default_factory=set)
+    """The nodes that see all others."""
+    shards: dict[str, int] = field(default_factory=dict)
+    """How many shards each node owned when it was last asked."""
+    shares: dict[str, Share] = field(default_factory=dict)
+    """The checks by who decided them."""
     latencies: list[float] = field(default_factory=list)
     """Seconds per check, as the application waited."""
 
@@ -66,27 +84,46 @@ class DemoResult:
     """Units admitted beyond the limit, for keys whose owner lived throughout."""
     judged_keys: int
     by_source: dict[str, int]
+    shares: dict[str, Share]
     killed: str
     rows: list[tuple[MemberRow, dict[str, int] | None]]
     p50: float
     p99: float
 
 
-async def run_demo(speed: float, demo: Demo, on_change: Callable[[], None]) -> DemoResult:
-    """Start the nodes, replay the bundled log at `speed`, kill the busiest node at half way."""
+async def run_demo(demo: Demo, on_change: Callable[[], None]) -> DemoResult:
+    """Start the nodes, replay the bundled log, kill the busiest node at half way.
+
+    `on_change` is called before anything is started, and then at every change.
+    """
     data = files("node.demo")
     with (
         as_file(data / "semicomplete-2015-05.log.gz") as log,
         as_file(data / "rules.yaml") as rules,
     ):
+        demo.limit = load_path(Path(rules)).rules.rules()[0].limit
         reader = read_log(Path(log))
         entries = sorted_by_time(reader)
         demo.total = len(entries)
-        with running_cluster(Path(rules)) as nodes:
+        demo.span_ns = entries[-1].time_ns - entries[0].time_ns
+        on_change()
+        with started_cluster(Path(rules)) as nodes:
+            await _wait_until_up(nodes, demo, on_change)
             async with _connected(nodes) as cluster:
-                return await _replay(
-                    nodes, cluster, entries, speed, demo, on_change, reader.malformed
-                )
+                return await _replay(nodes, cluster, entries, demo, on_change, reader.malformed)
+
+
+async def _wait_until_up(nodes: DemoCluster, demo: Demo, on_change: Callable[[], None]) -> None:
+    with trio.move_on_after(STARTUP):
+        while missing := nodes.missing():
+            nodes.assert_running()
+            demo.up = set(nodes.processes).difference(missing)
+            on_change()
+            await trio.sleep(_LOOK_AGAIN)
+        demo.up = set(nodes.processes)
+        on_change()
+        return
+    raise PeerUnavailable(f"node {nodes.missing()[0]} was not up after {STARTUP:g} s")
 
 
 @asynccontextmanager
@@ -95,7 +132,7 @@ async def _connected(nodes: DemoCluster) -> AsyncIterator[Cluster]:
     url = parse_url(f"{nodes.url}&timeout={_ANSWER_TIMEOUT}")
     async with open_cluster(url) as cluster:
         rows: list[tuple[MemberRow, dict[str, int] | None]] = []
-        with trio.move_on_after(_STARTUP):
+        with trio.move_on_after(STARTUP):
             while True:
                 nodes.assert_running()
                 rows = await cluster.all_stats()
@@ -103,7 +140,7 @@ async def _connected(nodes: DemoCluster) -> AsyncIterator[Cluster]:
                     break
                 await trio.sleep(0.1)
         if not rows or any(counters is None for _, counters in rows):
-            raise PeerUnavailable(f"the nodes were not up after {_STARTUP:g} s")
+            raise PeerUnavailable(f"the nodes were not up after {STARTUP:g} s")
         yield cluster
 
 
@@ -111,7 +148,6 @@ async def _replay(
     nodes: DemoCluster,
     cluster: Cluster,
     entries: list[Entry],
-    speed: float,
     demo: Demo,
     on_change: Callable[[], None],
     malformed: int,
@@ -125,13 +161,17 @@ async def _replay(
     )
     records: list[Recorded] = []
     by_source: dict[str, int] = {}
+    shares = Shares(ring)
+    demo.shares = shares.by_name
     victim = _busiest(await cluster.all_stats())
+    demo.begun = trio.current_time()
 
     def on_decision(entry: Entry, decision: Decision, sent: float, received: float) -> None:
         demo.latencies.append(received - sent)
         source = decision.source.name.lower()
         by_source[source] = by_source.get(source, 0) + 1
         key = _key_of(cluster, shape.of(entry))
+        shares.add(decision, shard_of(key), received)
         records.append(
             Recorded(
                 key,
@@ -144,35 +184,40 @@ async def _replay(
         )
 
     def on_progress(done: int) -> None:
-        demo.done = done
         if not demo.killed and done * 2 >= demo.total:
             demo.killed = victim
             nodes.kill(victim)
+            shares.died(victim, trio.current_time())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_look, cluster, demo, on_change)
-        demo.tally = await replay_online(
+        nursery.start_soon(_count_shards, cluster, demo)
+        nursery.start_soon(_tick, demo, on_change)
+        tally = await replay_online(
             entries,
             shape,
             limiter,
-            speed=speed,
+            speed=demo.speed,
             on_decision=on_decision,
             on_progress=on_progress,
         )
         nursery.cancel_scope.cancel()
-    demo.rows = await cluster.all_stats()
+    demo.took = trio.current_time() - demo.begun
+    rows = await cluster.all_stats()
+    _note_shards(rows, demo)
+    demo.is_over = True
     rule = cluster.rules.rules()[0]
     assert rule.limit is not None
     judged = of_living_owners(records, {victim})
     return DemoResult(
         demo.total + malformed,
         malformed,
-        demo.tally,
+        tally,
         over_admitted(judged, rule.limit),
         len({record.key for record in judged}),
         by_source,
+        shares.by_name,
         victim,
-        demo.rows,
+        rows,
         demo.latency(0.5),
         demo.latency(0.99),
     )
@@ -189,8 +234,22 @@ def _key_of(cluster: Cluster, descriptors: tuple[Descriptor, ...]) -> bytes:
     return match.key
 
 
-async def _look(cluster: Cluster, demo: Demo, on_change: Callable[[], None]) -> None:
+async def _tick(demo: Demo, on_change: Callable[[], None]) -> None:
+    assert demo.begun is not None
     while True:
-        demo.rows = await cluster.all_stats()
+        demo.took = trio.current_time() - demo.begun
         on_change()
+        await trio.sleep(_TICK)
+
+
+async def _count_shards(cluster: Cluster, demo: Demo) -> None:
+    """Ask how many shards each node owns. Slow while a dead member is still among those asked."""
+    while True:
+        _note_shards(await cluster.all_stats(), demo)
         await trio.sleep(_REFRESH)
+
+
+def _note_shards(rows: list[tuple[MemberRow, dict[str, int] | None]], demo: Demo) -> None:
+    for row, counters in rows:
+        if counters is not None:
+            demo.shards[row.name] = counters.get("owned_shards", 0)

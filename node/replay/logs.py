@@ -6,14 +6,18 @@ entry, and when, belongs to the replay.
 
 import gzip
 import io
+import os
 import re
+import stat
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ringfence.errors import ConfigError
 from ringfence.limiter.limit import NS_PER_SECOND
@@ -30,26 +34,33 @@ MAX_HEAD = 100
 _STDIN = 0
 _GZIP_MAGIC = b"\x1f\x8b"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MAX_MINUTES = 4096
-"""Bound of the table of minutes already worked out; a log rarely mixes more than a few."""
+_MAX_PIECES = 16_384
+"""Bound of each table of pieces of lines; a full one is emptied."""
+_LONGEST_PIECE = 256
+"""Longest piece in characters that is remembered."""
 
-_ACCESS = re.compile(
-    r"(?P<client>\S+) "
-    r"[^\[]*"  # identity and user, which may hold spaces
-    r"\[(?P<minute>\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d):(?P<second>[0-5]\d|60) "
-    r"(?P<zone>[+-][01]\d[0-5]\d)\] "
-    r'"(?P<request>[^"\\]*(?:\\.[^"\\]*)*)" '
-    r"(?P<status>\d{3}|-)(?: |$)",
-    re.ASCII,
+_NAMES = (
+    r"(?P<names>\S+ [^\[]*)"  # Client, identity and user, which may hold spaces; or a host first.
 )
+_STAMP = (
+    r"(?P<minute>\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d):(?P<second>[0-5]\d|60) "
+    r"(?P<zone>[+-][01]\d[0-5]\d)\] "
+)
+_REQUEST = r'(?P<request>[^"\\]*(?:\\.[^"\\]*)*)'
+_STATUS = r" (?P<status>\d{3}|-)(?: |$)"
+_STATUS_END = 5
+"""Characters after the request that settle the status."""
+_ACCESS = re.compile(rf'{_NAMES}\[{_STAMP}"{_REQUEST}"{_STATUS}', re.ASCII)
+_ONLY_NAMES = re.compile(_NAMES, re.ASCII)
+_ONLY_STAMP = re.compile(_STAMP, re.ASCII)
+_ONLY_STATUS = re.compile(_STATUS, re.ASCII)
 _TABBED = re.compile(
     r"(\d{1,10})(?:\.(\d{1,18}))?\t([^\t]+)\t([^\t]*)\t([^\t]*)\t([^\t]*)",
     re.ASCII,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One request of a log."""
 
     time_ns: int
@@ -79,6 +90,10 @@ class _Unreadable:
     why: str
 
 
+_TOO_LONG = _Unreadable(f"longer than {MAX_LINE} bytes")
+_Line: TypeAlias = str | _Unreadable
+
+
 class _Format(Protocol):
     """How the lines of one kind of log are read."""
 
@@ -94,21 +109,32 @@ class LogReader(Iterator[Entry]):
     Every line becomes an entry or counts as malformed; the counts are final when the entries end.
     """
 
-    def __init__(self, name: str, lines: Generator[str | _Unreadable, None, None]) -> None:
+    def __init__(self, name: str, source: io.BufferedReader) -> None:
         self._name = name
-        self._lines = lines
+        self._source = source
+        self._size = _size_of(source)
+        self._blocks = _blocks_of(source)
         self._line = 0
         self._malformed = 0
         self._problems: list[Problem] = []
         head, self._format = self._detect()
-        self._entries = self._read(head)
+        self._rest = chain([head], self._blocks)
+        self._entries = self._one_by_one()
 
     def __next__(self) -> Entry:
         return next(self._entries)
 
+    def batches(self) -> Iterator[list[Entry]]:
+        """Read the rest in batches, as fast as can be; mixes with no other way of reading.
+
+        A batch holds what one read of at most 64 KiB gave, so that a live stream is read as it
+        comes.
+        """
+        return map(self._read, self._rest)
+
     def close(self) -> None:
         """Read no further and close the file, as the end of the entries does by itself."""
-        self._lines.close()
+        self._blocks.close()
 
     @property
     def format(self) -> str:
@@ -130,32 +156,52 @@ class LogReader(Iterator[Entry]):
         """The first malformed lines, at most `MAX_PROBLEMS` of them."""
         return tuple(self._problems)
 
-    def _detect(self) -> tuple[list[str | _Unreadable], _Format]:
-        """Read ahead to the first line that one of the formats understands."""
-        head: list[str | _Unreadable] = []
-        formats: tuple[_Format, ...] = (_TabbedFormat(), _AccessFormat())
-        for line in self._lines:
-            head.append(line)
-            if isinstance(line, str):
-                for candidate in formats:
-                    if isinstance(candidate.parse(line), Entry):
-                        return head, candidate
-            if len(head) == MAX_HEAD:
-                break
-        raise ConfigError(_not_a_log(self._name, head))
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file as it lies there, packed or not; None for a stream."""
+        return self._size
 
-    def _read(self, head: list[str | _Unreadable]) -> Iterator[Entry]:
+    @property
+    def position(self) -> int:
+        """Bytes of the file that were read until now."""
+        if self._size is None or self._source.closed:
+            return self._size or 0
+        return self._source.tell()
+
+    def _detect(self) -> tuple[list[_Line], _Format]:
+        """Read ahead to the first line that one of the formats understands."""
+        head: list[_Line] = []
+        formats: tuple[_Format, ...] = (_TabbedFormat(), _AccessFormat())
+        for block in self._blocks:
+            for line in block[: MAX_HEAD - len(head)]:
+                if isinstance(line, str):
+                    for candidate in formats:
+                        if isinstance(candidate.parse(line), Entry):
+                            return head + block, candidate
+            head += block
+            if len(head) >= MAX_HEAD:
+                break
+        raise ConfigError(_not_a_log(self._name, head[:MAX_HEAD]))
+
+    def _one_by_one(self) -> Iterator[Entry]:
+        for block in self._rest:
+            for line in block:
+                yield from self._read([line])
+
+    def _read(self, lines: list[_Line]) -> list[Entry]:
+        """Parse lines; count and name those that cannot be."""
         parse = self._format.parse
-        for lines in (head, self._lines):
-            for line in lines:
-                self._line += 1
-                entry = parse(line) if isinstance(line, str) else line.why
-                if isinstance(entry, Entry):
-                    yield entry
-                else:
-                    self._malformed += 1
-                    if len(self._problems) < MAX_PROBLEMS:
-                        self._problems.append(Problem(self._line, entry))
+        entries: list[Entry] = []
+        for at, line in enumerate(lines, self._line + 1):
+            entry = parse(line) if isinstance(line, str) else line.why
+            if isinstance(entry, Entry):
+                entries.append(entry)
+            else:
+                self._malformed += 1
+                if len(self._problems) < MAX_PROBLEMS:
+                    self._problems.append(Problem(at, entry))
+        self._line += len(lines)
+        return entries
 
 
 def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> LogReader:
@@ -166,8 +212,8 @@ def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> 
     """
     if str(path) == "-":
         source = _open(_STDIN, "standard input") if standard_input is None else standard_input
-        return LogReader("standard input", _lines_of(source))
-    return LogReader(str(path), _lines_of(_open(path, str(path))))
+        return LogReader("standard input", source)
+    return LogReader(str(path), _open(path, str(path)))
 
 
 def sorted_by_time(entries: Iterable[Entry]) -> list[Entry]:
@@ -191,7 +237,7 @@ def _open(file: Path | int, name: str) -> io.BufferedReader:
         ) from error
 
 
-def _not_a_log(name: str, head: list[str | _Unreadable]) -> str:
+def _not_a_log(name: str, head: list[_Line]) -> str:
     if not head:
         return f"{name} is empty; give a log with at least one request"
     first = next((line.why for line in head if isinstance(line, _Unreadable)), None)
@@ -203,40 +249,68 @@ def _not_a_log(name: str, head: list[str | _Unreadable]) -> str:
     )
 
 
-def _lines_of(source: io.BufferedReader) -> Generator[str | _Unreadable, None, None]:
-    """Give each line as text without its end, or as the problem that it is."""
+def _size_of(source: io.BufferedReader) -> int | None:
+    """Bytes of a regular file; None for anything else."""
+    try:
+        status = os.fstat(source.fileno())
+    except (OSError, io.UnsupportedOperation):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
+    """Give the lines of each read, as text without their ends or as the problems that they are."""
     with source:
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=source) as unpacked:
-                yield from _decoded(unpacked.readline)
+                yield from _decoded(unpacked.read1)
         else:
-            yield from _decoded(source.readline)
+            yield from _decoded(source.read1)
 
 
-def _decoded(read_line: Callable[[int], bytes]) -> Iterator[str | _Unreadable]:
-    too_long = False
+def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
+    rest = b""  # The beginning of a line whose end is not read yet.
+    is_cut = False  # The line being read is too long, and was reported.
     while True:
         try:
-            raw = read_line(MAX_LINE)
+            raw = read(MAX_LINE)
         except EOFError:
-            yield _Unreadable("the gzip data breaks off here")
+            yield [_Unreadable("the gzip data breaks off here")]
             return
         except (gzip.BadGzipFile, zlib.error) as error:
-            yield _Unreadable(f"the gzip data is damaged from here on: {error}")
+            yield [_Unreadable(f"the gzip data is damaged from here on: {error}")]
             return
         except OSError as error:
             raise ConfigError(f"the log cannot be read any further: {error.strerror}") from error
         if not raw:
+            if rest:
+                yield list(_split(rest))
             return
-        is_whole = raw.endswith(b"\n") or len(raw) < MAX_LINE
-        if too_long:
-            too_long = not is_whole
-        elif is_whole:
-            # Escapes keep different bytes different, and what they give can be encoded again.
-            yield raw.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
-        else:
-            too_long = True
-            yield _Unreadable(f"longer than {MAX_LINE} bytes")
+        if is_cut:
+            end = raw.find(b"\n") + 1
+            if not end:
+                continue
+            raw, is_cut = raw[end:], False
+        data = rest + raw
+        end = data.rfind(b"\n") + 1
+        whole, rest = data[:end], data[end:]
+        found: list[_Line] = []
+        first = whole.find(b"\n") + 1
+        if first > MAX_LINE:  # No other line is: all others lie within one read.
+            found.append(_TOO_LONG)
+            whole = whole[first:]
+        if whole:
+            found += _split(whole[:-1])
+        if len(rest) >= MAX_LINE:
+            found.append(_TOO_LONG)
+            rest, is_cut = b"", True
+        yield found
+
+
+def _split(data: bytes) -> list[str]:
+    # Escapes keep different bytes different, and what they give can be encoded again.
+    lines = data.decode("utf-8", "backslashreplace").split("\n")
+    return [line.rstrip("\r") for line in lines] if b"\r" in data else lines
 
 
 class _TabbedFormat:
@@ -252,50 +326,128 @@ class _TabbedFormat:
         time_ns = int(seconds) * NS_PER_SECOND
         if fraction:
             time_ns += int(fraction[:9].ljust(9, "0"))
-        return Entry(time_ns, client, method, _without_query(path), status)
+        return Entry(time_ns, client, method, path.partition("?")[0], status)
+
+
+_Meaning = TypeVar("_Meaning")
+_new = tuple.__new__
+
+
+class _Pieces(dict[str, _Meaning], Generic[_Meaning]):
+    """Meanings of pieces of lines, found when first asked for; within a bound.
+
+    Raises `KeyError` for a piece that `meaning_of` finds none for.
+    """
+
+    def __init__(self, meaning_of: Callable[[str], _Meaning | None]) -> None:
+        super().__init__()
+        self._meaning_of = meaning_of
+
+    def __missing__(self, text: str) -> _Meaning:
+        meaning = self._meaning_of(text)
+        if meaning is None:
+            raise KeyError(text)
+        if len(text) <= _LONGEST_PIECE:
+            if len(self) >= _MAX_PIECES:
+                self.clear()
+            self[text] = meaning
+        return meaning
 
 
 class _AccessFormat:
-    """Apache's Common log format, and Combined, which only adds to its end."""
+    """Apache's Common log format, and Combined, which only adds to its end.
+
+    `_ACCESS` says what a line means. Its pieces mean the same wherever they stand, and a log
+    repeats its clients, seconds and requests, so the meaning of a piece is remembered. A line with
+    an odd piece is read by the whole expression.
+    """
 
     name = "access log"
 
     def __init__(self) -> None:
-        self._minutes: dict[tuple[str, str], int] = {}
+        self._minutes: _Pieces[int] = _Pieces(_start_of_minute)
+        self._times: _Pieces[int] = _Pieces(self._time_of)
+        self._clients: _Pieces[str] = _Pieces(
+            lambda names: _client_of(names) if _ONLY_NAMES.fullmatch(names) else None
+        )
+        self._requests: _Pieces[tuple[str, str]] = _Pieces(
+            lambda request: None if "\\" in request else _method_and_path(request)
+        )
+        self._statuses: _Pieces[str] = _Pieces(
+            lambda tail: match["status"] if (match := _ONLY_STATUS.match(tail)) else None
+        )
 
     def parse(self, line: str) -> Entry | str:
+        head, _, rest = line.partition('"')
+        names, _, stamp = head.partition("[")
+        request, _, tail = rest.partition('"')
+        try:
+            method, path = self._requests[request]
+            status = self._statuses[tail[:_STATUS_END]]
+            # Half the time of a call of the class.
+            return _new(Entry, (self._times[stamp], self._clients[names], method, path, status))
+        except KeyError:
+            return self.parse_whole(line)
+
+    def parse_whole(self, line: str) -> Entry | str:
+        """Read a line by the whole expression."""
         match = _ACCESS.match(line)
         if match is None:
             return 'expected client, identity, user, [time], "request" and status'
-        client, minute, second, zone, request, status = match.groups()
-        start = self._minutes.get((minute, zone))
-        if start is None:
-            try:
-                start = self._work_out(minute, zone)
-            except ValueError:
-                return f"there is no time {minute}:{second} {zone}"
-        time_ns = (start + int(second)) * NS_PER_SECOND
-        method, path = _method_and_path(request)
-        return Entry(time_ns, client, method, path, status)
+        time_ns = self._time_of(line[match.start("minute") : match.start("request") - 1])
+        if time_ns is None:
+            return f"there is no time {match['minute']}:{match['second']} {match['zone']}"
+        method, path = _method_and_path(match["request"])
+        return Entry(time_ns, _client_of(match["names"]), method, path, match["status"])
 
-    def _work_out(self, minute: str, zone: str) -> int:
-        """Turn `17/May/2015:10:05` and `+0200` into seconds since the epoch.
+    def _time_of(self, stamp: str) -> int | None:
+        match = _ONLY_STAMP.fullmatch(stamp)
+        if match is None:
+            return None
+        minute, second, zone = match.groups()
+        try:
+            return (self._minutes[minute + zone] + int(second)) * NS_PER_SECOND
+        except KeyError:
+            return None
 
-        Raises `ValueError` when no clock ever showed that.
-        """
-        day, month, year = minute[:2], minute[3:6].capitalize(), minute[7:11]
-        hours, minutes = minute[12:14], minute[15:17]
+
+def _start_of_minute(text: str) -> int | None:
+    """Turn `17/May/2015:10:05+0200` into seconds since the epoch; None if no clock showed that."""
+    day, month, year = text[:2], text[3:6].capitalize(), text[7:11]
+    hours, minutes, zone = text[12:14], text[15:17], text[17:]
+    try:
         local = datetime(
             int(year), _MONTHS.index(month) + 1, int(day), int(hours), int(minutes), tzinfo=UTC
         )
-        offset = int(zone[1:3]) * 3600 + int(zone[3:]) * 60
-        start = int(local.timestamp()) - (offset if zone[0] == "+" else -offset)
-        if start < 0:
-            raise ValueError
-        if len(self._minutes) == _MAX_MINUTES:
-            self._minutes.clear()
-        self._minutes[minute, zone] = start
-        return start
+    except ValueError:
+        return None
+    offset = int(zone[1:3]) * 3600 + int(zone[3:]) * 60
+    start = int(local.timestamp()) - (offset if zone[0] == "+" else -offset)
+    return None if start < 0 else start
+
+
+def _client_of(names: str) -> str:
+    """Find the client before the time of a line: client, identity, user, or a virtual host first.
+
+    A virtual host stands there when the second word is an address, or when it is a name with a dot
+    and identity `-` and a user follow it. Clients cannot write any of the first two words, so none
+    can pass for another.
+    """
+    first, _, others = names.partition(" ")
+    second, _, others = others.partition(" ")
+    if not second or second == "-" or first.endswith(","):  # A list of forwarded addresses.
+        return first
+    if _is_address(second) or ("." in second and others.startswith("- ") and len(others) > 2):
+        return second
+    return first
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _method_and_path(request: str) -> tuple[str, str]:
@@ -304,8 +456,5 @@ def _method_and_path(request: str) -> tuple[str, str]:
     if not space:
         return "-", "-"
     target, _, version = rest.rpartition(" ")
-    return method, _without_query(target if version.startswith("HTTP/") else rest)
-
-
-def _without_query(path: str) -> str:
-    return path.partition("?")[0]
+    asked = target if version.startswith("HTTP/") else rest
+    return method, asked.partition("?")[0]

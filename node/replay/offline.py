@@ -1,76 +1,166 @@
-"""A replay without any node: an engine in this process, by this clock or by the log's own."""
+"""A replay without any node: an engine in this process, by the log's own clock or by this host's.
 
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+Lines are decided many at a time. Only a line that meets a quota rule beside others is decided
+alone, because a denial by quotas must give back what other rules were charged.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from node.replay.logs import Entry
-from node.replay.tally import DOMAIN, Shape, Tally
+from node.replay.tally import DOMAIN, Shape, Tally, Values
 from ringfence.client.batch import Verdicts
-from ringfence.client.clock import Clock, SystemClock
-from ringfence.client.decision import Decision
-from ringfence.client.local import LocalDecider
+from ringfence.client.clock import Clock
+from ringfence.client.engines import new_engine
+from ringfence.client.local import engine_rules
 from ringfence.client.question import Question
-from ringfence.limiter import Outcomes
-from ringfence.rules import Descriptor, RuleSet
-from ringfence.wire import Op
+from ringfence.limiter import Code, Engine
+from ringfence.rules import Match, RuleSet
+from ringfence.wire import Op, Source
 
-__all__ = ["LogClock", "replay_offline"]
+__all__ = ["replay_offline"]
 
-_KEPT_QUESTIONS = 65_536
-"""Descriptors whose counters are kept worked out: logs repeat their clients and paths."""
-
-
-class LogClock:
-    """The time is that of the line being replayed."""
-
-    def __init__(self) -> None:
-        self._now = 0
-
-    def set(self, now: int) -> None:
-        """Move on to `now` (nanoseconds since the Unix epoch); never back."""
-        self._now = max(self._now, now)
-
-    def now(self) -> int:
-        """The current line's time-stamp."""
-        return self._now
+_AT_ONCE = 4096
+"""Lines that are decided together."""
+_KEPT_PLANS = 65_536
+"""Lines whose counters are kept worked out: logs repeat their clients and paths."""
+_OVER = frozenset({Code.DENIED.value, Code.NEVER.value})
 
 
 def replay_offline(
-    entries: Iterable[Entry],
+    batches: Iterable[Sequence[Entry]],
     shape: Shape,
     rules: RuleSet,
     *,
-    by_log_clock: bool,
+    clock: Clock | None,
     max_keys: int,
     on_progress: Callable[[int], None],
 ) -> Tally:
-    """Decide every line in order. `entries` are in order of time when the log's clock counts."""
-    log_clock = LogClock()
-    clock: Clock = log_clock if by_log_clock else SystemClock()
-    decider = LocalDecider(rules, clock, max_keys)
-    tally = Tally()
+    """Decide every line, in the order given.
 
-    @lru_cache(_KEPT_QUESTIONS)
-    def question_of(descriptors: tuple[Descriptor, ...]) -> Question:
-        return Question(Op.CHECK, [rules.match(DOMAIN, descriptors)], [1])
-
-    for entry in entries:
-        log_clock.set(entry.time_ns)
-        tally.add(entry, _decide(decider, question_of(shape.of(entry))))
-        if tally.checks % 1000 == 0:
-            on_progress(tally.checks)
-    on_progress(tally.checks)
-    return tally
+    Without a `clock` the time is that of the line, and never goes back: a line that is older than
+    one before it counts as `late`, at the time of the newest. Memory does not grow with the log.
+    """
+    run = _Run(rules, shape, clock, max_keys)
+    for batch in batches:
+        for start in range(0, len(batch), _AT_ONCE):
+            run.take(batch[start : start + _AT_ONCE])
+        on_progress(run.tally.checks)
+    return run.tally
 
 
-def _decide(decider: LocalDecider, question: Question) -> Decision:
-    """Check one line as a `Limiter` would, but without the cost of an event loop."""
-    batch = question.batch
-    if not batch.keys:
-        return question.read(Verdicts(Outcomes(), []))[0]
-    verdicts = decider.decide_now(batch)
-    decisions = question.read(verdicts)
-    undue = question.undue(decisions, verdicts)
-    if undue:
-        decider.refund(batch, undue, verdicts, 0.0)
-    return decisions[0]
+class _Plan:
+    """The counters that lines with the same fields meet."""
+
+    __slots__ = ("alone", "has_rule", "is_lone", "keys", "numbers")
+
+    def __init__(self, matches: Sequence[Match | None]) -> None:
+        met = [match for match in matches if match is not None and match.rule.limit is not None]
+        self.has_rule = any([match is not None for match in matches])
+        """Whether a rule speaks of these lines, be it that they are unlimited."""
+        self.keys = [match.key for match in met]
+        self.numbers = [match.rule.id for match in met]
+        self.is_lone = len(met) == 1
+        has_quota = len(met) > 1 and any([match.rule.quota for match in met])
+        self.alone = Question(Op.CHECK, [matches], [1]) if has_quota else None
+        """The check, when it must be decided alone."""
+
+
+class _Plans(dict[Values, _Plan]):
+    """Plans by the fields they are made of, found when first asked for; within a bound."""
+
+    def __init__(self, rules: RuleSet, shape: Shape) -> None:
+        super().__init__()
+        self._rules = rules
+        self._shape = shape
+
+    def __missing__(self, values: Values) -> _Plan:
+        if len(self) >= _KEPT_PLANS:
+            self.clear()
+        plan = _Plan(self._rules.match(DOMAIN, self._shape.describe(values)))
+        self[values] = plan
+        return plan
+
+
+class _Run:
+    """One pass over a log."""
+
+    def __init__(self, rules: RuleSet, shape: Shape, clock: Clock | None, max_keys: int) -> None:
+        self.tally = Tally.of(rules)
+        self._clock = clock
+        self._now = 0
+        self._engine: Engine = new_engine(max_keys=max_keys)
+        self._engine.set_rules(engine_rules(rules.rules()))
+        self._fields_of = shape.reader()
+        self._plans = _Plans(rules, shape)
+        self._has_quota = any([rule.quota for rule in rules.rules()])
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Decide some lines."""
+        plans = [self._plans[values] for values in map(self._fields_of, entries)]
+        instants = self._instants(entries)
+        start = 0
+        if self._has_quota:
+            for at, plan in enumerate(plans):
+                if plan.alone is not None:
+                    self._decide(entries[start:at], plans[start:at], instants[start:at])
+                    self._decide_alone(entries[at], plan.alone, instants[at])
+                    start = at + 1
+        self._decide(entries[start:], plans[start:], instants[start:])
+
+    def _instants(self, entries: Sequence[Entry]) -> list[int]:
+        """The time of each line; never less than that of a line before it."""
+        if self._clock is not None:
+            return [self._clock.now()] * len(entries)
+        times = [entry.time_ns for entry in entries]
+        instants = list(accumulate(times, max, initial=self._now))[1:]
+        self._now = instants[-1]
+        if instants != times:
+            behind = [now - time for now, time in zip(instants, times, strict=True) if now > time]
+            self.tally.late += len(behind)
+            self.tally.most_late_ns = max(self.tally.most_late_ns, *behind)
+        return instants
+
+    def _decide(
+        self, entries: Sequence[Entry], plans: Sequence[_Plan], instants: list[int]
+    ) -> None:
+        """Decide lines whose rules deny each for itself."""
+        tally = self.tally
+        clients = [entry.client for entry in entries]
+        lines: Sequence[int] = range(len(plans))  # The line of each key.
+        groups: list[int] = []
+        if all([plan.is_lone for plan in plans]):  # By far the most frequent case.
+            keys = [plan.keys[0] for plan in plans]
+            numbers = [plan.numbers[0] for plan in plans]
+        else:
+            keys = [key for plan in plans for key in plan.keys]
+            numbers = [number for plan in plans for number in plan.numbers]
+            lines = [line for line, plan in enumerate(plans) for _ in plan.keys]
+            groups = [len(plan.keys) for plan in plans if plan.keys]
+            instants = [instants[line] for line in lines]
+            tally.no_rule += len(plans) - sum([plan.has_rule for plan in plans])
+        codes = self._engine.decide_each(keys, [1] * len(keys), groups, instants).codes
+        for number, checks in Counter(numbers).items():
+            tally.rules[number].checks += checks
+        over = [at for at, code in enumerate(codes) if code in _OVER]
+        for number, denied in Counter([numbers[at] for at in over]).items():
+            tally.rules[number].denied += denied
+        denying = [at for at in over if not tally.rules[numbers[at]].rule.shadow]
+        tally.deny(
+            [clients[line] for line in dict.fromkeys([lines[at] for at in denying])],
+            [(clients[lines[at]], numbers[at]) for at in denying],
+        )
+        tally.add_lines(clients)
+
+    def _decide_alone(self, entry: Entry, question: Question, now: int) -> None:
+        batch = question.batch
+        outcomes = self._engine.decide(batch.keys, batch.costs, batch.groups, (), (), now)
+        verdicts = Verdicts(outcomes, [Source.LOCAL] * len(batch))
+        decisions = question.read(verdicts)
+        undue = question.undue(decisions, verdicts)
+        if undue:
+            given_back = batch.take(undue)
+            leases = [outcomes.leases[row] for row in undue]
+            self._engine.refund(given_back.keys, given_back.costs, (), leases, (), (), now)
+        self.tally.add(entry, decisions[0])

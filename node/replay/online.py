@@ -1,7 +1,7 @@
 """A replay through the embedded client, against a running cluster."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -18,7 +18,7 @@ _AT_ONCE = 256
 
 
 async def replay_online(
-    entries: Sequence[Entry],
+    entries: Iterable[Entry],
     shape: Shape,
     limiter: Limiter,
     *,
@@ -34,7 +34,7 @@ async def replay_online(
     tally = Tally()
     slots = trio.Semaphore(_AT_ONCE)
     begun = trio.current_time()
-    first = entries[0].time_ns if entries else 0
+    first: int | None = None
 
     async def check(entry: Entry) -> None:
         sent = trio.current_time()
@@ -49,6 +49,8 @@ async def replay_online(
 
     async with trio.open_nursery() as nursery:
         for entry in entries:
+            if first is None:
+                first = entry.time_ns
             if not math.isinf(speed):
                 await trio.sleep_until(begun + (entry.time_ns - first) / 1e9 / speed)
             await slots.acquire()

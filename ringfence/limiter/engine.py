@@ -183,6 +183,41 @@ class Engine:
         self._keep_bounded(len(keys), now)
         return columns(rows, amounts)
 
+    def decide_each(
+        self,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        groups: Sequence[int],
+        instants: list[int],
+    ) -> Outcomes:
+        """Decide checks that carry no limits, each at its own instant, in the order given.
+
+        Equal to one call of `decide` per group; the members of a group share an instant. Raises
+        `ValueError` as `decide` does.
+        """
+        if len(instants) != len(keys):
+            raise ValueError(
+                f"instants must be one per key, got {len(instants)} for {len(keys)} keys"
+            )
+        if self._frames is not None and instants:
+            outcomes = self._frames.decide(keys, costs, groups, instants[0], instants)
+            if outcomes is not None:
+                self._room -= len(keys)
+                if self._room < 0:
+                    self._keep_bounded(0, instants[-1])
+                return outcomes
+        if groups and sum(groups) != len(keys):
+            raise ValueError(f"groups: {list(groups)} do not add up to {len(keys)} keys")
+        decided = Outcomes()
+        start = 0
+        for size in groups or [1] * len(keys):
+            end = start + size
+            decided.extend(
+                self.decide(keys[start:end], costs[start:end], [size], (), (), instants[start])
+            )
+            start = end
+        return decided
+
     def _decide_one(self, keys: Sequence[bytes], costs: Sequence[int], now: int) -> Outcomes:
         """Decide a lone check by its rule's own limit: the most frequent frame of all."""
         kept = self._rules.get(keys[0][:ID_BYTES])

@@ -22,9 +22,17 @@ class Frames(Protocol):
         """Know exactly these: prefix, table, and whether its denials veto."""
 
     def decide(
-        self, keys: Sequence[bytes], costs: Sequence[int], groups: Sequence[int], now: int
+        self,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        groups: Sequence[int],
+        now: int,
+        instants: list[int] | None = None,
     ) -> Outcomes | None:
-        """Decide as `Engine.decide` does; None, and nothing done, when it cannot."""
+        """Decide as `Engine.decide` does; None, and nothing done, when it cannot.
+
+        `instants` replace `now`, one per check, as in `Engine.decide_each`.
+        """
 
 
 SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]

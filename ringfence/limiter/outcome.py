@@ -65,6 +65,16 @@ class Outcomes:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def extend(self, other: "Outcomes") -> None:
+        """Append the answers of `other`."""
+        self.codes += other.codes
+        self.limits += other.limits
+        self.remaining += other.remaining
+        self.retry_after_ns += other.retry_after_ns
+        self.reset_after_ns += other.reset_after_ns
+        self.delay_ns += other.delay_ns
+        self.leases += other.leases
+
     def row(self, index: int) -> Outcome:
         """Take one answer out of the columns."""
         return Outcome(

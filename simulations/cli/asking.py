@@ -10,14 +10,19 @@ from rich.table import Table
 from node.cli.common import as_json, console, json_option, printable
 from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape, need_domain
+from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 from ringfence.rules.load import Defaults, load_path
+from ringfence.rules.periods import format_period
 from simulations.what_if import Routing, WhatIf, spread_ties, what_if
 from simulations.what_if_figures import RuleFigures
+from simulations.what_if_page import write_what_if
 
 __all__ = ["what_if_command"]
 
-_NS = 1e9
+_LATE = ("wrongly\nallowed", "wrongly\ndenied", "furthest\nover", "bound")
+"""What late counts change, by rule."""
+_SECONDS_END = len("2015-05-18T08:05:16")
 
 
 @click.command("what-if")
@@ -25,7 +30,13 @@ _NS = 1e9
 @click.option(
     "--log", required=True, type=click.Path(path_type=Path, allow_dash=True), help="Access log."
 )
-@click.option("--datacenters", default=3, show_default=True, type=click.IntRange(1, 30))
+@click.option(
+    "--datacenters",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 30),
+    help="With 2 or more, what late counts between them change is shown as well.",
+)
 @click.option(
     "--rtt",
     default=80.0,
@@ -65,6 +76,11 @@ _NS = 1e9
     show_default=True,
     help="For rules that name none.",
 )
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the answer as a page (HTML) to this file.",
+)
 @json_option
 def what_if_command(
     rules: Path,
@@ -78,14 +94,17 @@ def what_if_command(
     top: int,
     descriptors: tuple[str, ...],
     default_algorithm: str,
+    report: Path | None,
     json_: bool,
 ) -> None:
     """Tell which clients of an access log would have been throttled, when, and by which rule.
 
-    Every line is asked of one of several data centers, which hear of each other's counts late, and
-    of one limiter that sees everything: the difference is the price of eventual consistency.
-    Rules stand in domain `log`.
+    With `--datacenters` above 1 every line is asked of one of several data centers, which receive
+    each other's counts late, and of one limiter that sees everything: the difference is the price
+    of eventual consistency. Rules stand in domain `log`.
     """
+    if report is not None and not report.parent.is_dir():
+        raise ConfigError(f"--report {report}: there is no folder {report.parent}; make it first")
     shape = Shape.parse(descriptors)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
     need_domain(loaded, str(rules))
@@ -114,19 +133,24 @@ def what_if_command(
             top=top,
             on_progress=lambda done: progress.update(bar, completed=done),
         )
+    if report is not None:
+        write_what_if(answer, log.name, report)
     if json_:
         for problem in reader.problems:
             as_json({"malformed_line": problem.line, "why": problem.why})
         as_json({"lines": reader.lines, "malformed": reader.malformed} | answer.to_json())
     else:
         _show(reader, answer)
+        if report is not None:
+            console().print(f"\nreport: {report}")
 
 
 def _show(reader: LogReader, answer: WhatIf) -> None:
     screen = console()
     for problem in reader.problems:
         screen.print(f"line {problem.line}: {problem.why}", style="yellow")
-    how = "one engine" if answer.exact else f"{answer.datacenters} data centers"
+    how = f"{answer.datacenters} data centers" if answer.datacenters > 1 else "one data center"
+    how = "one engine" if answer.exact else how
     screen.print(
         f"{answer.requests} requests of {reader.lines} lines ({reader.malformed} malformed), "
         f"decided by {how}: {answer.denied} denied; exact counting denies {answer.denied_exact}"
@@ -145,38 +169,53 @@ def _show(reader: LogReader, answer: WhatIf) -> None:
     screen.print(_errors_table(answer))
 
 
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, box=None, pad_edge=False, header_style="bold", title_justify="left")
+def _table(title: str, *headings: str, caption: str = "") -> Table:
+    table = Table(
+        title=title,
+        caption=caption,
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title_justify="left",
+        caption_justify="left",
+    )
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
     return table
 
 
 def _rules_table(answer: WhatIf) -> Table:
+    is_late = answer.staleness_ms > 0
+    # The line ends keep columns narrow, so that a screen of 120 columns holds them without breaks.
     table = _table(
         "rules",
-        *("rule", "limit", "counted", "checks", "denied", "by exact counting"),
-        *("wrongly allowed", "wrongly denied", "furthest over", "bound"),
+        *("rule", "limit", "checks", "denied", "by exact\ncounting"),
+        *(("counted", *_LATE) if is_late else ()),
+        caption="\n".join(
+            f"{rule.rule}: furthest over by {rule.worst.excess}, for {printable(rule.worst.client)}"
+            for rule in answer.rules
+            if rule.worst is not None and is_late
+        ),
     )
     for rule in answer.rules:
         worst = rule.worst
-        table.add_row(
-            rule.rule,
-            _limit(rule),
+        late = (
             rule.counted,
-            str(rule.checks),
-            str(rule.denied),
-            str(rule.denied_exact),
             str(rule.wrongly_allowed),
             str(rule.wrongly_denied),
-            "-" if worst is None else f"{worst.excess} ({printable(worst.client)})",
+            "-" if worst is None else str(worst.excess),
             "-" if worst is None else str(worst.bound),
+        )
+        table.add_row(
+            *(rule.rule, _limit(rule)),
+            *(str(count) for count in (rule.checks, rule.denied, rule.denied_exact)),
+            *(late if is_late else ()),
         )
     return table
 
 
 def _limit(rule: RuleFigures) -> str:
-    return f"{rule.amount} per {rule.period_ns / _NS:g} s, {rule.algorithm}"
+    return f"{rule.amount}/{format_period(rule.period_ns)}\n{rule.algorithm}"
 
 
 def _clients_table(answer: WhatIf) -> Table:
@@ -184,12 +223,13 @@ def _clients_table(answer: WhatIf) -> Table:
     assert isinstance(rows, list)
     table = _table(
         "most throttled clients",
-        *("client", "checks", "denied", "by exact counting", "first", "last", "rule"),
+        *("client", "checks", "denied", "by exact\ncounting", "first (UTC)", "last (UTC)", "rule"),
     )
     for row in rows:
         table.add_row(
             printable(row["client"]),
-            *(str(row[name]) for name in ("checks", "denied", "denied_exact", "first", "last")),
+            *(str(row[name]) for name in ("checks", "denied", "denied_exact")),
+            *(str(row[name])[:_SECONDS_END].replace("T", " ") for name in ("first", "last")),
             row["rule"],
         )
     return table
@@ -200,6 +240,12 @@ def _errors_table(answer: WhatIf) -> Table:
         "errors of these decisions",
         *("against", "requests", "wrongly allowed", "wrongly limited", "wrong"),
         *("mean difference", "near the limit", "counters over", "furthest over"),
+        caption=(
+            "mean difference: between the count that decided and the units in truth admitted, as a "
+            "part of those;\nnear the limit: the same where at least half of the limit was in use, "
+            "for elsewhere it changes no\ndecision; furthest over: the largest excess of a counter "
+            "as a part of its limit"
+        ),
     )
     for errors in answer.errors:
         table.add_row(

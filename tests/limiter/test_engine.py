@@ -313,6 +313,39 @@ def frame_of(members) -> tuple[list[bytes], list[int], list[int]]:
     )
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, SECOND, MINUTE]),
+            st.lists(st.integers(0, 1), min_size=1, max_size=3),
+        ),
+        max_size=300,
+    )
+)
+def test_checks_at_their_own_instants_are_decided_as_one_call_per_instant_decides_them(
+    groups: list[tuple[int, list[int]]],
+) -> None:
+    one_call, many_calls = engine_of(FIVE, THREE), engine_of(FIVE, THREE)
+    instants = list(accumulate(gap for gap, _ in groups))
+    expected = Outcomes()
+    for now, (_, names) in zip(instants, groups, strict=True):
+        expected.extend(ask(many_calls, [key(name) for name in names], group=True, now=now))
+
+    found = one_call.decide_each(
+        [key(name) for _, names in groups for name in names],
+        [1] * sum(len(names) for _, names in groups),
+        [len(names) for _, names in groups],
+        [now for now, (_, names) in zip(instants, groups, strict=True) for _ in names],
+    )
+
+    assert found == expected
+
+
+def test_an_instant_is_needed_for_every_key() -> None:
+    with pytest.raises(ValueError, match="instants must be one per key, got 1 for 2 keys"):
+        engine_of(FIVE).decide_each([key(0), key(0)], [1, 1], [], [0])
+
+
 def test_the_number_of_keys_is_told_by_rule_and_of_those_without_one() -> None:
     engine = engine_of(FIVE, THREE)
     ask(engine, [key(0, b"x"), key(0, b"y"), key(1)])

@@ -7,19 +7,23 @@ import pty
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from itertools import islice
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
 
 from node.cli import command
-from node.cli.demonstrating import picture
+from node.cli.demonstrating import picture, progress_line
 from node.demo import show
+from node.demo.shares import CLIENT, Share
 from node.demo.show import Demo
 from node.replay.logs import read_log
-from ringfence.wire import MemberRow
+from ringfence.errors import PeerUnavailable
+from ringfence.limiter import NS_PER_SECOND, Limit
 
 LINES = 3000
 """Of the log's ten thousand: the check of the installed command replays them all."""
@@ -47,50 +51,111 @@ def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(
     assert told["over_admitted"] == 0
     assert told["judged_keys"] > 0
     assert told["decisions_by_source"]["standby"] > 0
+    shares = told["decisions_by_node"]
+    assert set("abc") <= shares.keys()
+    for column in ("checks", "allowed", "denied"):
+        assert sum(share[column] for share in shares.values()) == told[column]
+    assert sum(share["as_standby"] for share in shares.values()) > 0
     alive = {node["name"]: node["alive"] for node in told["nodes"]}
     assert alive == {name: name != told["killed_node"] for name in "abc"}
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_the_picture_tells_the_news_on_a_narrow_screen(width: int) -> None:
-    counters = {"owned_shards": 5461, "checks": 5000, "allowed": 4000, "denied": 1000}
+def test_the_first_frame_comes_before_any_node_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none_starts(rules: Path) -> NoReturn:
+        raise PeerUnavailable("nothing was started")
+
+    monkeypatch.setattr(show, "started_cluster", none_starts)
+    monkeypatch.setattr("sys.argv", ["ringfence", "demo"])
+
+    with pytest.raises(SystemExit) as left:
+        command.main()
+
+    assert left.value.code == 3
+    told = capsys.readouterr()
+    assert told.err == "ringfence: nothing was started\n"
+    first, rule, *_, last = told.out.splitlines()
+    assert first == "Three nodes on this host limit the log of a real web server."
+    assert rule == "Rule: each client may make 20 requests in any 10 s."
+    assert last == "starting nodes: 0 of 3 are up"
+
+
+def halfway(**more: Any) -> Demo:
     seen = Demo(
+        12_000,
+        limit=Limit(20, 10 * NS_PER_SECOND),
+        span_ns=83 * 3600 * NS_PER_SECOND,
         total=10_000,
-        done=10_000,
+        begun=0.0,
+        took=5.0,
         killed="a",
-        rows=[
-            (MemberRow(name, "127.0.0.1", 7101, "dc1", "", 1.0, "alive"), counts)
-            for name, counts in [("a", None), ("b", counters), ("c", None)]
-        ],
-        latencies=[0.001],
+        up={"a", "b", "c"},
+        shards={"a": 5500, "b": 8000, "c": 8384},
+        shares={
+            "a": Share(1750, 1500, 250),
+            "b": Share(3250, 3000, 250, 120),
+            "c": Share(2500, 2000, 500),
+            CLIENT: Share(500, 0, 500),
+        },
+        latencies=[0.001] * 8000,
     )
-    told = StringIO()
+    return replace(seen, **more)
 
+
+def shown(seen: Demo, width: int) -> list[str]:
+    told = StringIO()
     Console(file=told, width=width).print(picture(seen))
-
-    lines = told.getvalue().splitlines()
-    assert lines[0].rstrip().endswith("  10000 of 10000 requests")
-    assert lines[1] == "node a was killed (SIGKILL), checks go on"
-    assert lines[2] == "latency p50 1.00 ms, p99 1.00 ms"
-    assert " ".join(lines[3].split()) == "node shards checks allowed denied forwarded stood in"
-    assert len(lines) == 7
+    return told.getvalue().splitlines()
 
 
-def test_no_latency_is_told_before_the_first_check() -> None:
-    told = StringIO()
+@pytest.mark.parametrize("width", [66, 80])
+def test_the_picture_keeps_what_the_killed_node_decided_and_its_columns_add_up(width: int) -> None:
+    lines = shown(halfway(), width)
 
-    Console(file=told, width=80).print(picture(Demo()))
+    assert "  8000 of 10000 requests" in lines[6]
+    assert lines[7] == "node a was killed (SIGKILL); checks go on"
+    assert lines[8].startswith("latency p50 1.00 ms, p99 1.00 ms at 1600 checks/s;")
+    head, *rows = [line.split() for line in lines[10:]]
+    assert head == ["decided", "by", "shards", "checks", "allowed", "denied", "as", "standby"]
+    assert rows == [
+        ["node", "a", "killed", "1750", "1500", "250", "0"],
+        ["node", "b", "8000", "3250", "3000", "250", "120"],
+        ["node", "c", "8384", "2500", "2000", "500", "0"],
+        ["client", "(cached)", "500", "0", "500", "0"],
+        ["all", "8000", "6500", "1500", "120"],
+    ]
 
-    assert "latency" not in told.getvalue()
+
+def test_at_the_end_nothing_goes_on() -> None:
+    lines = shown(halfway(is_over=True), 80)
+
+    assert "node a was killed (SIGKILL) half way" in lines
+    assert "go on" not in "".join(lines)
+
+
+def test_before_the_first_check_the_nodes_start_and_no_latency_is_told() -> None:
+    text = "\n".join(shown(Demo(12_000, total=10_000, up={"b"}), 80))
+
+    assert "starting nodes: 1 of 3 are up" in text
+    assert "latency" not in text
+
+
+def test_a_line_of_progress_says_what_the_picture_says() -> None:
+    assert progress_line(Demo(12_000, up={"b"})) == "starting nodes: 1 of 3 are up"
+    assert progress_line(halfway()) == (
+        "5 s: 8000 of 10000 requests, 6500 allowed, 1500 denied; node a was killed"
+    )
 
 
 def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.parametrize("seen", [b"starting nodes", b"all nodes are up"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, seen: bytes
 ) -> None:
     screen, terminal = pty.openpty()
     demo = subprocess.Popen(
@@ -105,9 +170,9 @@ def test_a_demo_that_is_ended_leaves_no_keys_and_no_node_behind(
     )
     os.close(terminal)
     try:
-        shown = b""
-        while b"shards" not in shown:  # The nodes are up.
-            shown += os.read(screen, 4096)
+        printed = b""
+        while seen not in printed:
+            printed += os.read(screen, 4096)
         demo.send_signal(number)
         _, said = demo.communicate(timeout=30)
     finally:

@@ -13,7 +13,7 @@ import pytest
 from node.cli import command
 from node.demo.cluster import DemoCluster, running_cluster
 from node.replay.logs import Entry, read_log, sorted_by_time
-from node.replay.offline import LogClock, replay_offline
+from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
 from ringfence.rules.load import load_text
@@ -49,10 +49,10 @@ def entries_of(trace: str) -> list[Entry]:
 
 def replayed(entries: list[Entry], rules: str, *shape: str) -> Tally:
     return replay_offline(
-        entries,
+        [entries],
         Shape.parse(shape) if shape else CLIENT,
         load_text(rules).rules,
-        by_log_clock=True,
+        clock=None,
         max_keys=1_000_000,
         on_progress=lambda done: None,
     )
@@ -125,7 +125,65 @@ def test_the_most_throttled_clients_come_first_with_their_checks() -> None:
 
     tally = replayed(asked, rules_of("2/min", "fixed_window"))
 
-    assert tally.most_throttled(2) == [("a", 3, 5), ("b", 1, 3)]
+    assert [row[:3] for row in tally.most_throttled(2)] == [("a", 3, 5), ("b", 1, 3)]
+
+
+def test_each_rule_says_how_often_it_was_met_and_how_often_it_denied() -> None:
+    both = rules_of("3/min", "fixed_window") + (
+        "  - key: path\n    shadow_mode: true\n"
+        "    rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n"
+        "  - key: method\n    value: POST\n"
+        "    rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n"
+        "  - key: status\n"
+        "    rate_limit: {requests_per_unit: 1, unit: minute, algorithm: fixed_window}\n"
+    )
+    asked = [entry(1, "x")] * 5 + [entry(2, "y", "POST")] * 2
+
+    tally = replayed(asked, both, "client", "path", "method")
+
+    found = {each.rule.path[0][0]: (each.checks, each.denied) for each in tally.rules.values()}
+    assert found == {"client": (7, 2), "path": (7, 6), "method": (2, 1), "status": (0, 0)}
+    assert [(row.client, row.rule and row.rule.path[0][0]) for row in tally.most_throttled(2)] == [
+        ("x", "client"),
+        ("y", "method"),
+    ]
+
+
+def test_quotas_beside_a_rule_deny_together_and_give_back_what_it_was_charged() -> None:
+    quotas = rules_of("3/min", "fixed_window") + "".join(
+        f"  - key: {name}\n    quota_mode: true\n"
+        f"    rate_limit: {{requests_per_unit: {amount}, unit: minute, algorithm: fixed_window}}\n"
+        for name, amount in [("path", 1), ("method", 2)]
+    )
+    asked = [entry(1)] * 5 + [entry(1, path="/other")] * 2
+
+    tally = replayed(asked, quotas, "client", "path", "method")
+
+    # Three times the first path is denied by both quotas, and the client's rule is not charged.
+    assert (tally.allowed, tally.denied) == (3, 4)
+    assert tally.denied_by_client == {"x": 4}
+    assert {each.checks for each in tally.rules.values()} == {7}
+
+
+def test_the_most_denied_clients_survive_a_flood_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.replay.tally.KEPT_CLIENTS", 10)
+    asked = [entry(1, "worst")] * 5 + [entry(1, f"other-{n}") for n in range(1000)]
+    batches = [asked[start : start + 7] for start in range(0, len(asked), 7)]
+
+    tally = replay_offline(
+        batches,
+        CLIENT,
+        load_text(rules_of("2/min", "fixed_window")).rules,
+        clock=None,
+        max_keys=1_000_000,
+        on_progress=lambda done: None,
+    )
+
+    assert (tally.checks, tally.denied, tally.clients_dropped) == (1005, 3, True)
+    assert [row[:3] for row in tally.most_throttled(2)] == [("worst", 3, 5)]
+    assert len(tally.checked_by_client) <= 20
 
 
 def test_a_line_is_one_check_however_many_descriptors_it_makes() -> None:
@@ -156,13 +214,13 @@ def test_a_line_that_meets_no_rule_is_allowed() -> None:
     assert (tally.checks, tally.allowed, tally.no_rule) == (30, 30, 30)
 
 
-def test_the_clock_of_a_log_never_goes_back() -> None:
-    clock = LogClock()
+def test_a_line_that_is_older_than_one_before_it_is_counted_at_the_time_of_the_newest() -> None:
+    asked = [entry(100), entry(30), entry(100), entry(95)]
 
-    clock.set(5)
-    clock.set(3)
+    tally = replayed(asked, rules_of("2/min", "fixed_window"))
 
-    assert clock.now() == 5
+    assert (tally.allowed, tally.denied) == (2, 2)
+    assert (tally.late, tally.most_late_ns) == (2, 70 * 10**9)
 
 
 @pytest.mark.parametrize("text", ["ip", "client,", "", "client path", "client;path"])
@@ -202,10 +260,24 @@ def test_the_last_line_for_machines_has_every_count(run: Run, rules: Path) -> No
         "denied": denied,
         "errors": 0,
         "no_rule": 0,
+        "late": 0,
+        "rules": [{"rule": "log > client", "checks": 10_000, "denied": denied, "shadow": False}],
         "most_throttled": ran.last["most_throttled"],
     }
     first, *_ = ran.last["most_throttled"]
-    assert first.keys() == {"client", "denied", "checked"}
+    assert first.keys() == {"client", "denied", "checked", "rule"}
+    assert first["rule"] == "log > client"
+
+
+def test_a_file_is_counted_by_its_own_time_stamps_unless_the_real_clock_is_asked_for(
+    run: Run, rules: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "trace.tsv"
+    log.write_text("".join(f"{60 * n}\tx\tGET\t/\t200\n" for n in range(30)), "utf-8")
+
+    assert run("replay", log, "--rules", rules, "--local", "--json").last["denied"] == 0
+    real = run("replay", log, "--rules", rules, "--local", "--clock", "real", "--json").last
+    assert real["denied"] >= 10  # At most two windows of the real clock are touched.
 
 
 def test_ipv6_clients_of_one_network_are_one_client_when_asked_for(
@@ -259,7 +331,7 @@ def test_people_see_the_counts_and_who_was_throttled_most(
     [
         (["--local"], "--local needs --rules"),
         (["--rules", "RULES", "--local", "--speed", "5"], "--speed paces"),
-        (["--rules", "RULES", "--clock", "log"], "--clock log works with --local only"),
+        (["--rules", "RULES", "--clock", "log"], "--clock must be real through a cluster"),
         (["--rules", "RULES"], "no cluster address"),
         (
             ["--rules", "RULES", "--local", "--cluster", "ringfence://127.0.0.1"],
@@ -331,8 +403,13 @@ def test_a_cluster_decides_by_its_own_rules(run: Run, cluster: DemoCluster, log:
         "denied": 30,
         "errors": 0,
         "no_rule": 0,
-        "most_throttled": [{"client": str(log.parent), "denied": 30, "checked": 40}],
+        "late": 0,
+        "rules": [{"rule": "log > client", "checks": 40, "denied": 30, "shadow": False}],
+        "most_throttled": [
+            {"client": str(log.parent), "denied": 30, "checked": 40, "rule": "log > client"}
+        ],
     }
+    assert "nodes counted by their own clocks, and 0:00:39 of log took 0:00:0" in ran.err
 
 
 def test_rules_of_ones_own_travel_with_each_check(

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -295,6 +296,17 @@ descriptors:
 """
 
 
+BY_METHOD = """
+domain: log
+descriptors:
+  - key: method
+    value: GET
+    descriptors:
+      - key: client
+        rate_limit: {unit: minute, requests_per_unit: 3}
+"""
+
+
 def written(folder: Path, algorithm: str) -> tuple[Path, Path]:
     rules, log = folder / "rules.yaml", folder / "access.log"
     rules.write_text(RULES.replace("ALGORITHM", algorithm), "utf-8")
@@ -335,9 +347,43 @@ def test_what_if_tells_people_who_would_have_been_throttled_and_by_which_rule(
     ran = run("what-if", "--rules", rules, "--log", log)
 
     assert ran.status == 0
-    assert "decided by 3 data centers" in ran.out
+    assert "decided by one data center" in ran.out
+    assert "wrongly denied" not in ran.out.split("errors of these decisions")[0]
     assert "192.0.2.1" in ran.out
-    assert "log.client" in ran.out
+    assert "log > client" in ran.out
+
+
+def test_what_if_breaks_no_word_at_120_columns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    rules, log = written(tmp_path, "sliding_window")
+    rules.write_text(BY_METHOD, "utf-8")
+    asked = ("what-if", "--rules", rules, "--log", log, "--descriptor", "method,client")
+
+    ran = run(*asked, "--datacenters", "3")
+
+    assert ran.status == 0
+    assert "decided by 3 data centers" in ran.out
+    words = set(ran.out.split())
+    assert {"sliding_window", "method=GET", "client", "counting", "wrongly", "allowed"} <= words
+    assert {"furthest", "bound", "difference", "counters", "192.0.2.1"} <= words
+
+
+def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> None:
+    rules, log = written(tmp_path, "sliding_window")
+    hostile = log.with_name("a<b>&.log")
+    log.rename(hostile)
+    page = tmp_path / "report.html"
+
+    ran = run("what-if", "--rules", rules, "--log", hostile, "--report", page)
+
+    assert ran.status == 0
+    assert f"report: {page}" in ran.out
+    text = "".join(ET.fromstring(page.read_text("utf-8")).itertext())
+    for said in ("What if: a<b>&.log", "log > client", "192.0.2.1", "decided by one data center"):
+        assert said in text
+    assert not [word for word in ("http:", "https:", "<script", "src=") if word in text]
 
 
 # Wrong input
@@ -376,6 +422,10 @@ def test_what_if_tells_people_who_would_have_been_throttled_and_by_which_rule(
         (["mutants", "nobody"], "no mutant is called 'nobody'"),
         (["what-if", "--rules", "none.yaml", "--log", "none.log"], "none.yaml"),
         (["what-if", "--rules", "none.yaml"], "--log"),
+        (
+            ["what-if", "--rules", "x", "--log", "y", "--report", "no/where.html"],
+            "there is no folder no",
+        ),
         (["steady", "--frob"], "--frob"),
     ],
 )

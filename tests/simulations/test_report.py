@@ -1,23 +1,27 @@
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulations.outcome import Outcome, Series, Span, Violation
-from simulations.plots import number, stack
+from simulations.plots import Frame, number, plot_bars, stack
 from simulations.report import render, write_report
 from simulations.scenario import Fault, Load, Scenario
+from simulations.scenarios import SCENARIOS
 
+ROOT = Path(__file__).parents[2]
 PLOTS = {
-    "Faults": "one row per verb",
+    "Faults": "faults",
     "Admitted against the limit": "units in 60 s",
     "Over-admission": "over the limit (units)",
     "Staleness": "age (ms)",
-    "Members": "one row per member",
+    "Members": "members",
     "Decisions by source": "decisions per second (1/s)",
     "Latency of checks": "latency (ms)",
 }
@@ -161,6 +165,42 @@ def test_the_page_tells_what_was_run_and_what_came_of_it():
         "5-12 s: partition side=eu15 s: crash",
     ):
         assert text in page
+
+
+def test_the_page_says_what_to_look_at_and_where_it_is_explained():
+    page = words(ET.fromstring(render(run())))
+
+    assert "Look at the verdict first" in page
+    assert "docs/simulation.md explains the invariants" in page
+    shipped = replace(run(), scenario=SCENARIOS["split-brain"])
+    assert "docs/scenarios/split-brain.md says what this run shows" in words(
+        ET.fromstring(render(shipped))
+    )
+    assert (ROOT / "docs" / "scenarios" / "split-brain.md").exists()
+
+
+def test_excess_beside_a_good_verdict_is_explained_and_a_bad_verdict_is_not_excused():
+    excess = {"over_admitted_worst_key": 4, "counted_twice": 8, "lost": 0, "by_policy": 223}
+    good = words(ET.fromstring(render(run(figures=excess))))
+    bad = run(figures=excess, violations=[Violation("lost", 1.0, "x")])
+
+    assert (
+        "This run has 4 units over the limit of the worst key, 8 hits counted twice, 223 checks "
+        "that no node decided in time, and the invariants still hold" in good
+    )
+    assert "still hold" not in render(bad)
+    assert "still hold" not in render(run(figures=dict.fromkeys(excess, 0)))
+
+
+@pytest.mark.parametrize("label", ["members", "one row per member of all"])
+def test_a_plot_of_one_row_is_high_enough_for_the_label_of_its_axis(label):
+    frame = Frame(0.0, 10.0, (), (), 10.0)
+
+    plot = plot_bars(frame, "Members", "", label, [("n1", [])], {})
+
+    edge = re.search(r'class="frame".*? height="(\d+)"', plot)
+    assert edge is not None
+    assert int(edge[1]) >= 7 * len(label)
 
 
 def test_violations_stand_on_top_and_in_every_plot():

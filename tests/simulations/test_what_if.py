@@ -58,7 +58,7 @@ def denied_offline(log: str, lines: int, rate: str, algorithm: str) -> Tally:
 
 def replayed(rules: RuleSet, entries: Iterable[Entry], shape: Shape = CLIENT) -> Tally:
     return replay_offline(
-        entries, shape, rules, by_log_clock=True, max_keys=10**6, on_progress=lambda done: None
+        [list(entries)], shape, rules, clock=None, max_keys=10**6, on_progress=lambda done: None
     )
 
 

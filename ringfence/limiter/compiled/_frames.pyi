@@ -10,5 +10,10 @@ class Frames:
     ) -> None: ...
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None: ...
     def decide(
-        self, keys: Sequence[bytes], costs: Sequence[int], groups: Sequence[int], now: int
+        self,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        groups: Sequence[int],
+        now: int,
+        instants: list[int] | None = None,
     ) -> Outcomes | None: ...

@@ -71,10 +71,11 @@ cdef class Frames:
         self._tables = [table for _, table, _ in tables]
         self._vetoes = [vetoes for _, _, vetoes in tables]
 
-    def decide(self, keys, costs, groups, now):
+    def decide(self, keys, costs, groups, now, list instants=None):
         """Decide a frame whose checks carry no limits; None, and nothing done, when it cannot.
 
-        Raises `ValueError` when a cost is negative.
+        `instants`, one per check, replace `now`; the members of a group share one. Raises
+        `ValueError` when a cost is negative.
         """
         keys = PySequence_Fast(keys, b"keys: not a sequence")
         costs = PySequence_Fast(costs, b"costs: not a sequence")
@@ -83,7 +84,7 @@ cdef class Frames:
         cdef PyObject** units = PySequence_Fast_ITEMS(costs)
         cdef Py_ssize_t first = 0, last, at, begin, end, group = 0
         cdef list sizes = None
-        if n != PySequence_Fast_GET_SIZE(costs):
+        if n != PySequence_Fast_GET_SIZE(costs) or (instants is not None and len(instants) != n):
             return None
         if groups:
             if sum(groups) != n or not 1 <= min(groups) <= max(groups) <= BLOCK:
@@ -107,10 +108,16 @@ cdef class Frames:
                 while end < len(sizes) and last + <Py_ssize_t>sizes[end] <= first + BLOCK:
                     last += <Py_ssize_t>sizes[end]
                     end += 1
+            if instants is not None:
+                now = instants[first]
+                self._frame += 1  # Tables look their stores up anew at each instant.
             self._read(names + first, units + first, last - first, now)
             at = 0
             while at < last - first:
                 end = at + 1
+                if instants is not None and instants[first + at] != now:
+                    now = instants[first + at]
+                    self._frame += 1
                 if sizes is not None:
                     end = at + <Py_ssize_t>sizes[group]
                     group += 1

@@ -87,6 +87,21 @@ class Pair:
         assert found == expected
         return found
 
+    def decide_each(self, groups: Sequence[tuple[int, Sequence[tuple[int, int, int]]]]) -> None:
+        """Check groups of rows of rule, number and cost, each so many ns after the one before."""
+        rows = [row for _, group in groups for row in group]
+        keys = [key_of(rule, number) for rule, number, _ in rows]
+        costs = [cost for _, _, cost in rows]
+        instants: list[int] = []
+        for gap, group in groups:
+            self.now += gap
+            instants += [self.now] * len(group)
+        sizes = [len(group) for _, group in groups if group]
+        expected, found = (
+            engine.decide_each(keys, costs, sizes, instants) for engine in self.engines
+        )
+        assert found == expected
+
     def refund(self, rule: int, number: int, cost: int, age_ns: int, lease: int = 0) -> None:
         """Give back."""
         key = [key_of(rule, number)]

@@ -1,3 +1,5 @@
+from random import Random
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -46,6 +48,12 @@ class Agreement(RuleBasedStateMachine):
         self.pair.now += gap
         self.pair.decide(first + second, groups=[len(first)] + [1] * len(second))
 
+    @rule(groups=st.lists(st.tuples(gaps, st.lists(st.tuples(rules, numbers, costs), max_size=3))))
+    def checks_at_their_own_instants(
+        self, groups: list[tuple[int, list[tuple[int, int, int]]]]
+    ) -> None:
+        self.pair.decide_each(groups)
+
     @rule(where=st.tuples(rules, numbers), cost=st.integers(0, 9), age=gaps)
     def refund(self, where: tuple[int, int], cost: int, age: int) -> None:
         self.pair.refund(*where, cost, age)
@@ -81,3 +89,16 @@ class Agreement(RuleBasedStateMachine):
 
 TestAgreement = Agreement.TestCase
 TestAgreement.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+
+
+def test_a_thousand_groups_at_their_own_instants_are_decided_alike() -> None:
+    random = Random(5)
+    groups = [
+        (
+            random.choice([0, 0, 1, 7, 30, 10**9, DAY_NS]),
+            [(random.randrange(4), random.randrange(4), random.randrange(4)) for _ in range(size)],
+        )
+        for size in random.choices([1, 1, 2, 3], k=1000)
+    ]
+    for first in range(len(LIMITS) - 2):
+        Pair([first, first + 1, first + 2], DAY_NS).decide_each(groups)

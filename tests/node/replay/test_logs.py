@@ -17,6 +17,8 @@ from node.replay.logs import (
     Entry,
     LogReader,
     Problem,
+    _AccessFormat,
+    _decoded,
     read_log,
     sorted_by_time,
 )
@@ -110,6 +112,108 @@ def test_a_client_may_be_an_ipv6_address_or_a_name() -> None:
     )
 
     assert [entry.client for entry in entries] == ["2001:db8::1", "host.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("names", "client"),
+    [
+        (b"www.example.org 203.0.113.7 - -", "203.0.113.7"),
+        (b"www.example.org:443 2001:db8::1 - anna", "2001:db8::1"),
+        (b"www.example.org 203.0.113.7 - Anna of Example", "203.0.113.7"),
+        (b"10.0.0.1 203.0.113.7 - -", "203.0.113.7"),  # The server's address in place of its name.
+        (b"www.example.org host.example.net - -", "host.example.net"),
+        (b"- 203.0.113.7 - -", "203.0.113.7"),  # The request named no host.
+        (b"203.0.113.7 - 198.51.100.1", "203.0.113.7"),  # A user who calls himself an address.
+        (b"203.0.113.7 - a.b - -", "203.0.113.7"),
+        (b"203.0.113.7 anna.example -", "203.0.113.7"),  # An identity with a dot.
+        (b"host.example.net - -", "host.example.net"),
+        (b"203.0.113.7, 198.51.100.1 - -", "203.0.113.7,"),  # Forwarded addresses, no host.
+    ],
+)
+def test_a_virtual_host_before_the_client_is_told_from_the_client_line_by_line(
+    names: bytes, client: str
+) -> None:
+    entries = list(reading(COMMON, COMMON.replace(b"203.0.113.7 - -", names), COMMON))
+
+    assert [entry.client for entry in entries] == [PARSED.client, client, PARSED.client]
+
+
+_PIECES = st.sampled_from(
+    [
+        *("203.0.113.7 - - ", "www.example.org 203.0.113.7 - - ", "a[b - - ", "a\tb ", " ", ""),
+        *('h "Anna [x] y" ', "[", "17/May/2015:10:05:03 +0000] ", "31/Feb/2015:10:05:03 +0000] "),
+        *("17/May/2015:10:05:03 +0000]", '"', "GET /a?b HTTP/1.1", r"GET /\"x\" HTTP/1.1", "\\"),
+        *("", "-", " 200 5", " 200", " -", " 2000", " - 12", ' 404 0 "-" "x"', "é", "\u2003"),
+    ]
+)
+
+
+@given(st.lists(st.lists(_PIECES, max_size=9).map("".join), max_size=20))
+def test_a_line_of_known_pieces_means_what_the_whole_expression_says(lines: list[str]) -> None:
+    parser = _AccessFormat()
+    good = COMBINED.decode()
+    shuffled = [line for text in lines for line in (text, good.replace("203.0.113.7 - - ", text))]
+
+    for line in [good, *shuffled, *lines, good]:
+        assert parser.parse(line) == parser.parse_whole(line)
+
+
+@pytest.mark.parametrize("cut", [0, 30, 60, 62, 90, 120])
+@pytest.mark.parametrize("insert", ['"', "\\", "[", " ", "x", "\t", ""])
+def test_a_line_that_differs_in_one_place_means_what_the_whole_expression_says(
+    cut: int, insert: str
+) -> None:
+    parser = _AccessFormat()
+    good = COMBINED.decode()
+    odd = good[:cut] + insert + good[cut:]
+
+    for line in (good, odd, good[:cut] + insert, good[cut:], odd, good):
+        assert parser.parse(line) == parser.parse_whole(line)
+
+
+def test_pieces_of_lines_are_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.replay.logs._MAX_PIECES", 10)
+    parser = _AccessFormat()
+    good = COMBINED.decode()
+
+    for number in range(100):
+        parser.parse(good.replace("203.0.113.7", str(number)).replace("/a", f"/{number}"))
+    parser.parse(good.replace("/a", "/" * 1000))
+
+    assert 0 < len(parser._clients) <= 10
+    assert 0 < len(parser._requests) <= 10
+    assert max(map(len, parser._requests)) < 300
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_the_lines_are_the_same_however_the_bytes_arrive(content: bytes, size: int) -> None:
+    def lines_of(step: int) -> list[object]:
+        parts = iter([content[at : at + step] for at in range(0, len(content), step)])
+        return [line for block in _decoded(lambda most: next(parts, b"")) for line in block]
+
+    assert lines_of(size) == lines_of(len(content) + 1)
+
+
+def test_a_batch_holds_what_one_read_gave() -> None:
+    log = read_log(Path("-"), standard_input=io.BufferedReader(_Slow([COMMON + b"\n"] * 3)))
+
+    assert [len(batch) for batch in log.batches()] == [1, 1, 1]
+    assert log.lines == 3
+
+
+class _Slow(io.RawIOBase):
+    """A stream that gives a line at a time."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = iter(lines)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: memoryview) -> int:  # type: ignore[override]
+        line = next(self._lines, b"")
+        into[: len(line)] = line
+        return len(line)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Which node decided each check of the demo, as the client sees it: nothing is lost with a node.
+
+A decision says in what role it was made; the ring says who has that role for its key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hashring import NodeId, Ring
+from ringfence.client.decision import Decision
+from ringfence.wire import Source
+
+__all__ = ["CLIENT", "NOBODY", "Share", "Shares", "total_of"]
+
+CLIENT = "client"
+"""Decides by itself what its cached denials and its leases settle."""
+NOBODY = "no node"
+"""No node answered in time; the rule's `on_failure` decided."""
+_TAKEN_OVER_AFTER = 1.0
+"""Seconds from a node's death to the earliest decision of the new owner of its keys. Members need
+two seconds to declare it dead; the last answers of the dead node itself arrive within much less."""
+
+
+@dataclass(slots=True)
+class Share:
+    """The checks that one node decided."""
+
+    checks: int = 0
+    allowed: int = 0
+    denied: int = 0
+    as_standby: int = 0
+    """Decided in place of an owner that did not answer."""
+
+
+def total_of(shares: Mapping[str, Share]) -> Share:
+    """The sum of all shares."""
+    return Share(
+        sum(share.checks for share in shares.values()),
+        sum(share.allowed for share in shares.values()),
+        sum(share.denied for share in shares.values()),
+        sum(share.as_standby for share in shares.values()),
+    )
+
+
+class Shares:
+    """The share of each node, of the client itself, and of nobody."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._dead: NodeId | None = None
+        self._died_at = 0.0
+        self.by_name: dict[str, Share] = {}
+
+    def died(self, name: str, now: float) -> None:
+        """Note that a node is dead; one at most is."""
+        self._dead, self._died_at = NodeId(name), now
+
+    def add(self, decision: Decision, shard: int, received: float) -> None:
+        """Count a decision for a key in this shard, received at this time."""
+        source = decision.source
+        share = self.by_name.setdefault(self._decider(source, shard, received), Share())
+        share.checks += 1
+        share.allowed += decision.allowed
+        share.denied += not decision.allowed
+        share.as_standby += source is Source.STANDBY
+
+    def _decider(self, source: Source, shard: int, received: float) -> str:
+        if source in (Source.CACHE, Source.LEASE):
+            return CLIENT
+        if source not in (Source.OWNER, Source.STANDBY):
+            return NOBODY
+        owner, *others = self._ring.owners(shard, 3)
+        alive = [name for name in others if name != self._dead]
+        if source is Source.STANDBY:
+            return alive[0] if alive else owner
+        if owner == self._dead and received > self._died_at + _TAKEN_OVER_AFTER and alive:
+            return alive[0]
+        return owner
