@@ -5,7 +5,7 @@ code, each frame in a few dictionary steps; names and results are put to them wh
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from time import perf_counter_ns
 
@@ -45,6 +45,10 @@ _RESULTS = {
     Code.UNCHARGED: "uncharged",
     Code.UNKNOWN_RULE: "unknown_rule",
 }
+
+
+_PLACES = {"allowed": 0, "over_soft": 0, "denied": 1, "shadow_denied": 2, "quota_denied": 2}
+_MOST_RULES = 32
 
 
 class Span:
@@ -136,6 +140,36 @@ class Measures:
                 [verdicts.outcomes.codes[row] for row in rows],
                 [verdicts.sources[row] for row in rows],
             )
+
+    def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:
+        """Count decisions that a client made itself: key, code, source and count of each row.
+
+        Only the first `named` keys are keys of counters, the others are ids of rules.
+        """
+        denied: Counter[bytes] = Counter()
+        unnamed = 0
+        for at, (key, code, source, count) in enumerate(rows):
+            self._odd[key[:8], code, source] += count
+            if code in _DENIALS and at < named:
+                denied[key] += count
+            elif code in _DENIALS:
+                unnamed += count
+        self.throttled.reported(denied, unnamed)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """The rules denied most since the start: allowed, denied, denied in shadow or quota mode.
+
+        A rule that was denied least stands last; at most `_MOST_RULES` of them.
+        """
+        found: dict[str, list[int]] = {}
+        for (rule, result, _), count in self.decisions().items():
+            place = _PLACES.get(result)
+            if place is not None:
+                found.setdefault(rule, [0, 0, 0])[place] += count
+        ranked = sorted(found.items(), key=lambda row: (-row[1][1], -sum(row[1]), row[0]))
+        return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
 
     def decisions(self) -> dict[tuple[str, str, str], int]:
         """Decisions by rule, result and source; none of the counts ever falls."""

@@ -38,6 +38,7 @@ from node.parts import Part
 from node.peers import Peers, member_of
 from node.places import Places
 from node.refusals import RefusalLog
+from node.reports import Reports, reported_counter
 from node.senders import Sender, Senders
 from node.session import Session, internal_refusal
 from node.settings import NodeSettings
@@ -85,10 +86,12 @@ from ringfence.wire import (
     Pull,
     Recall,
     Refused,
+    Report,
     Request,
     Role,
     Stats,
     TakenOver,
+    Throttled,
     Welcome,
     encode,
 )
@@ -272,6 +275,7 @@ class Node:
         """Set when an operator wants this node to leave."""
         self.measures: Measures | None = None
         """What `measure` counts."""
+        self._reports = Reports()
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
 
@@ -852,6 +856,39 @@ class Node:
         session.send(Lifted(keys))
         if self._transport is not None:
             self._transport.flush()
+
+    def reported(self, name: str, report: Report) -> None:
+        """Count decisions that a client made itself, once."""
+        if not self._reports.is_new(name, report):
+            self.counters.add("repeated_reports")
+            return
+        self.counters.add("reports")
+        rows = zip(report.keys, report.codes, report.sources, report.counts, strict=True)
+        taken, named = [], 0
+        for at, row in enumerate(rows):
+            if self.foreign(name, [row[0]]) is not None:
+                self.refused("report_domain")
+                continue
+            taken.append(row)
+            named += at < report.named
+            self.counters.add(reported_counter(row[1], row[2]), row[3])
+        if self.measures is not None:
+            self.measures.reported(taken, named)
+
+    def throttled(self, seq: int, count: int) -> Throttled:
+        """The keys that this node denied most, and the rules."""
+        measures = self.measure()
+        most = measures.throttled.most(count)
+        rules = measures.most_denied_rules()
+        return Throttled(
+            seq,
+            measures.throttled.total,
+            [each.key for each in most],
+            [each.denied for each in most],
+            [each.error for each in most],
+            [rule for rule, _ in rules],
+            [number for _, results in rules for number in results],
+        )
 
     def ask_to_leave(self) -> None:
         """An operator wants this node to leave."""

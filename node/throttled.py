@@ -72,6 +72,12 @@ class Throttled:
         if len(self._waiting) >= _BATCH:
             self._take()
 
+    def reported(self, denied: Counter[bytes], unnamed: int) -> None:
+        """Count denials that a client made itself; of `unnamed` ones it did not name the keys."""
+        if denied:
+            self._now.add(denied)
+        self._now.total += unnamed
+
     def turn(self) -> None:
         """Begin a period and forget the one before the last."""
         self._take()

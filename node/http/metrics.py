@@ -147,8 +147,8 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
 def _decisions(measures: Measures, counters: _Figures) -> Iterator[Metric]:
     decisions = CounterMetricFamily(
         "ringfence_decisions",
-        "Checks decided by this node, or by a failure policy where no node could; "
-        "a check that is forwarded counts where it is decided.",
+        "Checks decided by this node, by a failure policy where no node could, or by clients that "
+        "reported here; a check that is forwarded counts where it is decided.",
         labels=["rule", "result", "source"],
     )
     for labels, count in sorted(measures.decisions().items()):

@@ -39,6 +39,7 @@ from ringfence.wire import (
     Rules,
     Stats,
     TakenOver,
+    Throttled,
     encode,
 )
 
@@ -59,11 +60,12 @@ Reply: TypeAlias = (
     | Done
     | Lent
     | TakenOver
+    | Throttled
 )
 """What answers a call."""
 REPLIES = (
     *(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done, Lent),
-    TakenOver,
+    *(TakenOver, Throttled),
 )
 
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]

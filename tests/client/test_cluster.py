@@ -33,6 +33,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Refused,
+    Report,
     Request,
     Role,
     Rules,
@@ -144,7 +145,7 @@ class Node:
                 return self.farewell(seq)
             case Ping(seq):
                 return Pong(seq)
-            case Listen(seq):
+            case Listen(seq) | Report(seq):
                 return Done(seq)
         raise AssertionError(message)
 
