@@ -44,6 +44,7 @@ from node.session import Session, internal_refusal
 from node.settings import NodeSettings
 from node.stall_recovery import STALLED_NS, StallRecovery
 from node.streaming import Streaming, as_snapshot
+from node.throttled import PERIOD
 from node.times import ClusterTime, ProbeStamps
 from node.unsent import Unsent
 from node.watchers import Watchers
@@ -53,7 +54,7 @@ from ringfence.client.clock import Clock
 from ringfence.client.engines import new_engine
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.link_call import call, counters_of
+from ringfence.client.link_call import call, counters_of, throttled_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
@@ -113,6 +114,8 @@ _FETCH_PATIENCE = 5.0
 _RESOLVE_EVERY = 30.0
 _LINGER = 1.0
 """Seconds that a node which has handed everything over goes on forwarding."""
+_MOST_REMOVED = 1024
+"""Rules that are remembered after their removal."""
 _DAY_NS = 86_400_000_000_000
 
 
@@ -276,6 +279,8 @@ class Node:
         self.measures: Measures | None = None
         """What `measure` counts."""
         self._reports = Reports()
+        self._removed_rules: dict[int, Rule] = {}
+        """Rules that were in force before, by id: names for what was counted by them."""
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
 
@@ -331,6 +336,7 @@ class Node:
                     logger.warning("no member answered; node %s begins alone", self.name)
             self._gossiping.become_alive()
             nursery.start_soon(self.containment.supervise, "clock", self._watch_clock)
+            nursery.start_soon(self.containment.supervise, "throttled", self._forget_denials)
             task_status.started()
             await self._conflicted.wait()
             assert self._conflict is not None
@@ -390,6 +396,11 @@ class Node:
         """
         if rules != self._rules:
             newer = max(rules.version, self._rules.version + 1)
+            for rule in self._rules.rules():
+                if rules.by_id(rule.id) is None:
+                    self._removed_rules[rule.id] = rule
+            while len(self._removed_rules) > _MOST_REMOVED:
+                del self._removed_rules[next(iter(self._removed_rules))]
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
             self._worldwide.set_rules(self._rules)
@@ -422,6 +433,13 @@ class Node:
             if seeds and self._gossiping is not None:
                 self._gossiping.join(seeds)
             await trio.sleep(_RESOLVE_EVERY)
+
+    async def _forget_denials(self) -> None:
+        """Begin a new period of counting denied keys, again and again."""
+        while True:
+            await trio.sleep(PERIOD)
+            if self.measures is not None:
+                self.measures.throttled.turn()
 
     async def _watch_clock(self) -> None:
         """Decide nothing while the own clock is far from the others'."""
@@ -1030,6 +1048,19 @@ class Node:
             return self.stats(1).counters
         link = self._link_to(NodeId(name))
         return None if link is None else await counters_of(link)
+
+    async def throttled_of(self, name: str, count: int) -> Throttled | None:
+        """Ask a member for the keys that it denied most; None when it does not answer."""
+        if name == self.name:
+            return self.throttled(1, count)
+        link = self._link_to(NodeId(name))
+        return None if link is None else await throttled_of(link, count)
+
+    def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
+        """The rule that a key belongs to, and whether it is in force."""
+        number = int.from_bytes(key[:8], "big")
+        rule = self._rules.by_id(number)
+        return (rule, True) if rule is not None else (self._removed_rules.get(number), False)
 
     def _counts_by_rule(self, rule_id: int) -> bool:
         rule = self._rules.by_id(rule_id)

@@ -20,7 +20,7 @@ from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
-from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
+from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of, throttled_of
 from ringfence.client.near import Near
 from ringfence.client.reporting import Reporting
 from ringfence.client.round_trips import HedgingBudget
@@ -50,6 +50,7 @@ from ringfence.wire import (
     Plain,
     Pong,
     Rules,
+    Throttled,
 )
 
 __all__ = ["Cluster", "ClusterSettings"]
@@ -239,6 +240,10 @@ class Cluster:
     async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
         """Ask one member what it knows of all members; None when it cannot be had."""
         return await peers_of(self._link_of(row))
+
+    async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
+        """Ask one member for the keys that it denied most; None when it cannot be had."""
+        return await throttled_of(self._link_of(row), count)
 
     async def ask_to_leave(self, row: MemberRow) -> bool:
         """Ask one member to hand over, leave and stop; whether it said that it will.

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -338,3 +339,28 @@ def test_an_operators_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert status == 2
     assert f"http: cannot listen on 127.0.0.1:{port}" in err
     assert "Traceback" not in err
+
+
+def test_the_worst_offender_of_a_cluster_is_named_first(tmp_path: Path) -> None:
+    """Three processes: their metrics count what two clients saw, and name who was denied most."""
+    with nodes(tmp_path, "a", "b", "c") as running:
+        url = running["a"].url
+        status, _, err = asked("throttled", "--cluster", url)  # From here on all nodes count.
+        assert (status, err) == (0, "")
+        denied: Counter[str] = Counter()
+        with blocking.connect(url) as one, blocking.connect(running["b"].url) as two:
+            for limiter in (one, two):
+                for client, times in (("greedy", 300), ("modest", 40), ("good", 2)):
+                    for _ in range(times):
+                        decision = limiter.check("api", {"client": client})
+                        denied[client] += not decision.allowed
+        status, out, err = asked("throttled", "--cluster", url, "--json")
+
+    told = json.loads(out)
+    assert (status, err, told["missing"]) == (0, "", [])
+    assert [(row["counter"][0][1], row["denied"]) for row in told["keys"]] == [
+        ("greedy", denied["greedy"]),
+        ("modest", denied["modest"]),
+    ]
+    assert denied == {"greedy": 595, "modest": 75, "good": 0}
+    assert told["denied"] == denied.total()
