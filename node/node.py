@@ -279,6 +279,13 @@ class Node:
         self.measures: Measures | None = None
         """What `measure` counts."""
         self._reports = Reports()
+        self.rules_refusal = ""
+        """What is wrong with the rules on disk, which are not in force; empty when nothing is."""
+        self.certificates_expire: dict[str, float] = {}
+        """When the node's and its authority's certificate expire, in seconds since 1970."""
+        self._rules_hash = rules.content_hash()
+        self._changed_at: dict[str, int] = {}
+        """Uptime, in ns, at which each member came into the state that it has."""
         self._removed_rules: dict[int, Rule] = {}
         """Rules that were in force before, by id: names for what was counted by them."""
         self._conflicted = trio.Event()
@@ -403,6 +410,7 @@ class Node:
                 del self._removed_rules[next(iter(self._removed_rules))]
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
+            self._rules_hash = rules.content_hash()
             self._worldwide.set_rules(self._rules)
             self.counters.add("reloads")
             self._route()
@@ -474,6 +482,8 @@ class Node:
         assert self._peers is not None
         for change in changes:
             _tell(change)
+            if change.before is None or change.before.status is not change.after.status:
+                self._changed_at[change.after.name] = self._uptime()
             if change.after.name == self.name:
                 self._log_damping(change)
             elif change.after.status is not Status.JOINING:
@@ -816,6 +826,7 @@ class Node:
     def peers(self, seq: int) -> PeersMessage:
         """All that is known of the members, for people."""
         rows: list[object] = []
+        uptime = self._uptime()
         for name, record in sorted(self._membership.records.items()):
             is_me = name == self.name
             rtt_ns = None if is_me else self._membership.rtt_ns(name)
@@ -829,6 +840,7 @@ class Node:
                     "zone": record.zone,
                     "weight": record.weight,
                     "state": _state_of(record),
+                    "state_for_s": (uptime - self._changed_at.get(name, 0)) / 1e9,
                     "generation": record.generation,
                     "incarnation": record.incarnation,
                     "version": record.version,
@@ -950,6 +962,8 @@ class Node:
                 "held_shards": self._holdings.count,
                 "owned_shards": self._handoff.owned_count,
                 "rules_version": self._rules.version,
+                "rules_hash": self._rules_hash,
+                "rules_refused": int(bool(self.rules_refusal)),
             },
         )
 
@@ -990,6 +1004,11 @@ class Node:
     def access(self) -> Access:
         """Who may ask for what."""
         return self._access
+
+    @property
+    def version(self) -> str:
+        """Version of the software."""
+        return self._membership.records[self.name].version
 
     @property
     def is_running(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from node.access import KeyDir, load_access
-from node.certificates import load_node_tls
+from node.certificates import expiry_of, load_node_tls
 from node.discovery import Discovery
 from node.node import Node
 from node.rulebook import Rulebook
@@ -56,6 +56,8 @@ async def serve(
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
         client_tls, server_tls = _tls_of(keys, settings.name)
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
+        if keys is not None:
+            node.certificates_expire = expiry_of(client_tls, server_tls)
         transport = TrioUdp(
             settings.listen_at,
             on_bug=partial(node.containment.failed, "transport"),
@@ -150,6 +152,7 @@ def _read_keys_again(
         logger.error("keys not reloaded, the old ones stay in force: %s", error)
         return
     transport.change_tls(client_tls, server_tls)
+    node.certificates_expire = expiry_of(client_tls, server_tls)
     node.change_access(access)
     logger.info("keys and certificates read again")
 
@@ -169,6 +172,7 @@ async def _follow(
         before = rulebook.refusals
         rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         node.counters.add("reloads_refused", rulebook.refusals - before)
+        node.rules_refusal = rulebook.refusal
         if rules is not None:
             node.change_rules(rules)
             logger.info(

@@ -120,8 +120,16 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     settings = node.settings
     about = InfoMetricFamily("ringfence_node", "Who this is.")
     told = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
-    about.add_metric([], told)
+    about.add_metric([], told | {"version": node.version})
     yield about
+    expiry = GaugeMetricFamily(
+        "ringfence_certificate_expiry_timestamp_seconds",
+        "When a certificate of this node expires, in seconds since 1970.",
+        labels=["certificate"],
+    )
+    for certificate, instant in sorted(node.certificates_expire.items()):
+        expiry.add_metric([certificate], instant)
+    yield expiry
     states = Counter(row.state for row in node.members(1).members)
     members = GaugeMetricFamily(
         "ringfence_members", "Members of the cluster as this node sees them.", labels=["state"]
@@ -205,6 +213,15 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
     )
     yield _gauge("ringfence_rules", "Rules in force.", len(node.rule_set.rules()))
     yield _gauge("ringfence_rules_version", "Higher is newer.", counters, "rules_version")
+    yield _gauge(
+        "ringfence_rules_hash", "Equal at nodes that have equal rules.", counters, "rules_hash"
+    )
+    yield _gauge(
+        "ringfence_rules_refused",
+        "Whether the rules on disk were refused, so that older ones are in force.",
+        counters,
+        "rules_refused",
+    )
     reloads = CounterMetricFamily(
         "ringfence_rule_reloads",
         "Rules put in force, or refused, since the start.",

@@ -23,7 +23,7 @@ _MOST_ASKED = 64
 _GONE = ("dead", "left")
 _SHOWN = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "undecided", "forwarded"),
-    *("stood_in", "keys", "held_shards", "connections", "rules_version", "rules_refused"),
+    *("stood_in", "keys", "held_shards", "connections", "rules_hash", "rules_refused"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
 )
 _MOST_ROWS = 12
@@ -60,6 +60,7 @@ class Overview:
             "state": node.state,
             "figures": found.figures,
             "missing": found.missing,
+            "rules_refusal": node.rules_refusal,
             "rules": [
                 {"rule": rule, "allowed": results[0], "denied": results[1], "watched": results[2]}
                 for rule, results in rules

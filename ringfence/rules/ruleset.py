@@ -8,6 +8,7 @@ the last entry arrives. How rules become plain data and come back is `plain`'s, 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 from ringfence.errors import ConfigError, RemoteProtocolError
@@ -29,10 +30,11 @@ class RuleSet:
     Raises `ConfigError` when a domain or a place stands twice, or two rules share an identity.
     """
 
-    __slots__ = ("_by_id", "_domains", "_replacing", "_roots", "_version")
+    __slots__ = ("_by_id", "_content_hash", "_domains", "_replacing", "_roots", "_version")
 
     def __init__(self, domains: Iterable[Domain] = (), *, version: int = 0) -> None:
         self._version = version
+        self._content_hash: int | None = None
         self._domains = tuple(
             Domain(domain.name, tuple(with_steps(domain)), domain.on_failure) for domain in domains
         )
@@ -135,6 +137,14 @@ class RuleSet:
             for domain in self._domains
         ]
         return RuleSet(domains, version=self._version)
+
+    def content_hash(self) -> int:
+        """Hash of 48 bits of what the rules say: equal for equal rules, whatever their version."""
+        if self._content_hash is None:
+            text = repr(to_plain(0, self._domains)).encode("utf-8", "surrogatepass")
+            digest = blake2b(text, digest_size=6).digest()
+            self._content_hash = int.from_bytes(digest, "big")
+        return self._content_hash
 
     def to_plain(self) -> Plain:
         """Write everything as data without behaviour, for a client that asks."""

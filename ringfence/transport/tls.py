@@ -30,6 +30,7 @@ __all__ = [
     "ClientTls",
     "ServerTls",
     "check_server_tls",
+    "expires_at",
     "load_client_tls",
     "load_server_tls",
     "node_label",
@@ -186,6 +187,12 @@ def check_server_tls(tls: ServerTls, now: datetime, certificate_name: str, key_n
             "give the pair that `ringfence keys new` wrote together"
         )
     _check_dates(leaf, now, certificate_name)
+
+
+def expires_at(certificates_pem: bytes) -> float:
+    """Return when the first of these certificates expires, in seconds since 1970."""
+    found = x509.load_pem_x509_certificates(certificates_pem)
+    return min([certificate.not_valid_after_utc.timestamp() for certificate in found])
 
 
 def _read(path: Path, what: str) -> bytes:

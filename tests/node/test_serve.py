@@ -319,6 +319,9 @@ def test_the_operators_port_of_a_process_speaks_tls_to_who_has_a_token(tmp_path:
         families = {family.name for family in text_string_to_metric_families(text.decode())}
         assert status == 200
         assert {"ringfence_decisions", "ringfence_members", "process_cpu_seconds"} <= families
+        expiry = r"ringfence_certificate_expiry_timestamp_seconds\{certificate=\"node\"\} (\S+)"
+        [instant] = re.findall(expiry, text.decode())
+        assert 800 < (float(instant) - time.time()) / 86_400 < 830
         status, out, err = asked(
             *("throttled", url, "--json"),
             *("--ca", str(keys / "ca.pem"), "--token-file", str(keys / "ops.token")),

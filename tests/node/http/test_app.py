@@ -271,6 +271,26 @@ async def test_a_key_of_a_removed_rule_keeps_its_name(autojump_clock: MockClock)
     assert row["counter"] == [["client", "x"]]
 
 
+async def test_the_overview_tells_what_an_operator_should_look_at(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b") as made:
+        app = app_of(made.nodes["a"])
+        made.nodes["a"].rules_refusal = "api.yaml:3: unknown key"
+        made.nodes["b"].change_rules(load_text("domain: other").rules)
+        told = (await ask(app, "/v1/cluster")).json
+        await made.crash("b")
+        await trio.sleep(30.0)
+        later = {row["name"]: row for row in (await ask(app, "/v1/cluster")).json["members"]}
+
+    assert told["rules_refusal"] == "api.yaml:3: unknown key"
+    assert {name: row["rules_refused"] for name, row in told["figures"].items()} == {"a": 1, "b": 0}
+    assert told["figures"]["a"]["rules_hash"] != told["figures"]["b"]["rules_hash"]
+    assert later["b"]["state"] == "dead"
+    assert 20 < later["b"]["state_for_s"] < 30
+    assert later["a"]["state_for_s"] > 30
+
+
 async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
     autojump_clock: MockClock,
 ) -> None:
