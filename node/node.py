@@ -402,6 +402,8 @@ class Node:
         take what is newer.
         """
         if rules != self._rules:
+            if self.measures is not None:
+                self.measures.follow(rules)  # What was counted is named by the rules of before.
             newer = max(rules.version, self._rules.version + 1)
             for rule in self._rules.rules():
                 if rules.by_id(rule.id) is None:
@@ -993,6 +995,7 @@ class Node:
         """Count from now on what costs a little: decisions by rule, times, who is throttled."""
         if self.measures is None:
             self.measures = self._deciding.measures = Measures(self._rule_of)
+            self.measures.follow(self._rules)
         return self.measures
 
     @property

@@ -162,6 +162,15 @@ def _decisions(measures: Measures, counters: _Figures) -> Iterator[Metric]:
     for labels, count in sorted(measures.decisions().items()):
         decisions.add_metric(labels, count)
     yield decisions
+    detailed = CounterMetricFamily(
+        "ringfence_detailed_decisions",
+        "Decisions by rules with detailed_metric or value_to_metric, by the name that Envoy's "
+        "service would give the metric.",
+        labels=["metric", "result"],
+    )
+    for names, count in sorted(measures.detailed_decisions().items()):
+        detailed.add_metric(names, count)
+    yield detailed
     seconds = HistogramMetricFamily(
         "ringfence_frame_seconds",
         "Time from a frame of checks to its answer: decided here at once, or forwarded, which "

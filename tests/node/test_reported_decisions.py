@@ -102,6 +102,30 @@ async def test_metrics_of_all_nodes_are_what_clients_saw(autojump_clock: MockClo
     assert most + less == sum(count for (_, result, _), count in seen.items() if result == "denied")
 
 
+async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
+    autojump_clock: MockClock,
+) -> None:
+    rules = HOT.replace("- key: client\n", "- key: client\n    detailed_metric: true\n")
+    rules = rules.replace("- key: tenant\n", "- key: tenant\n    value_to_metric: true\n")
+    async with world(rules=rules) as made:
+        measured(made)
+        async with made.client() as limiter:
+            for _ in range(20):
+                await limiter.check("api", {"client": "x"})
+            for _ in range(60):
+                await limiter.check("api", {"tenant": "t"})
+                await trio.sleep(0.01)
+        found: Counter[tuple[str, str]] = Counter()
+        for node in made.nodes.values():
+            found.update(node.measure().detailed_decisions())
+
+    assert found == {
+        ("api.client_x", "allowed"): 5,
+        ("api.client_x", "denied"): 15,
+        ("api.tenant_t", "allowed"): 60,
+    }
+
+
 async def test_a_client_that_ends_reports_first(autojump_clock: MockClock) -> None:
     seen: Seen = Counter()
     async with world(rules=HOT) as made:
