@@ -493,6 +493,9 @@ class Node:
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
             self._holdings.heard_of(change.before, change.after)
+        records = self._membership.records
+        if len(self._changed_at) > len(records):
+            self._changed_at = {n: at for n, at in self._changed_at.items() if n in records}
         self._peers.update(self._membership.records.values())
         placed, routed = self._membership.placed(), self._membership.routed()
         placement = View.of(map(member_of, placed), like=self._placement)
