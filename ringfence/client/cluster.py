@@ -356,7 +356,7 @@ class Cluster:
 
     def _send_report(self) -> None:
         self._is_counted = False
-        links = [link for link in self._links.values() if link.is_ready]
+        links = [link for link in self._links.values() if link.is_ready and link.takes_reports]
         known = [row.name for row in self._rows if row.state in _ROUTED]
         self._reporting.send(links, known, self._on_reported)
 

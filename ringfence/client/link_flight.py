@@ -482,6 +482,11 @@ class Flight:
         if len(self._given_up) > self._settings.max_frames:
             del self._given_up[next(iter(self._given_up))]
 
+    def give_up_calls(self) -> None:
+        """Give up calls that were sent: the member does not know one of these messages."""
+        for seq in [seq for seq, frame in self.frames.items() if frame.on_reply is not None]:
+            self.give_up(self.frames.pop(seq))
+
     def give_up_unsent(self) -> None:
         """Give up what has not left."""
         outbox, self._outbox = self._outbox, deque()

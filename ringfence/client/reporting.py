@@ -24,8 +24,8 @@ class Member(Protocol):
 
     name: str
 
-    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
-        """Send the message that `make` builds for a sequence number; report its reply, or None."""
+    def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+        """Send the message that `make` builds for a number; pass on its reply, or None."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Reporting:
                 self._pending = None
             done(is_counted)
 
-        member.call(lambda seq: _report(seq, self._client, pending), on_reply)
+        member.report(lambda seq: _report(seq, self._client, pending), on_reply)
         return True
 
     def _choose(

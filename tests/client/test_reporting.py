@@ -15,7 +15,7 @@ class Member:
     sent: list[Report] = field(default_factory=list)
     waiting: list[Callable[[object], None]] = field(default_factory=list)
 
-    def call(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
+    def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
         message = make(len(self.sent) + 1)
         assert isinstance(message, Report)
         self.sent.append(message)
