@@ -66,7 +66,7 @@ _SEED_PAUSE = 2.0
 _IDLE_PAUSE = 10.0
 """Seconds until we ask what is new although no answer has told us that something is."""
 _LOCAL_KEYS = 100_000
-_REPORT_WITHIN = 0.5
+_REPORT_WITHIN = 1.0
 """Seconds that closing waits for the last report of decisions, at most."""
 _ROUTED = ("alive", "suspect", "leaving")
 """States of members that are in the ring; the others take no part in it, or not yet, or no more."""

@@ -1,7 +1,7 @@
 """Which certificate a node shows, and whether it verifies the names of its peers."""
 
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
 
@@ -13,7 +13,8 @@ from node.keys import write_keys
 from ringfence.errors import ConfigError
 from ringfence.transport.tls import NODE_NAME, node_server_name, node_server_names
 
-NOW = datetime.now(UTC)
+NOW = datetime.now(UTC) + timedelta(hours=1)
+"""Later than the certificates that are made here, however long the tests before took."""
 
 
 def made(directory: Path, *nodes: str) -> KeyDir:
