@@ -13,13 +13,14 @@ from ringfence.errors import ConfigError
 from ringfence.transport.tls import (
     ClientTls,
     ServerTls,
+    expires_at,
     load_client_tls,
     load_server_tls,
     node_server_name,
     node_server_names,
 )
 
-__all__ = ["certificate_files", "load_node_tls"]
+__all__ = ["certificate_files", "expiry_of", "load_node_tls"]
 
 logger = logging.getLogger("ringfence.node")
 
@@ -68,6 +69,12 @@ def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, Se
         )
     client = load_client_tls(keys.ca, now, by_node_name=has_own_name and not is_changing)
     return client, server
+
+
+def expiry_of(client: ClientTls, server: ServerTls) -> dict[str, float]:
+    """When the certificates of a node and of its authority expire, in seconds since 1970."""
+    found = {"node": expires_at(server.certificate_pem)}
+    return found if client.ca_pem is None else found | {"ca": expires_at(client.ca_pem)}
 
 
 def _within(keys: KeyDir, path: Path) -> Path:

@@ -28,7 +28,9 @@ _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
-    *("reloads", "reloads_refused"),
+    *("reloads", "reloads_refused", "leases", "lease_spent", "leases_recalled"),
+    *("denials_lifted", "reports", "repeated_reports"),
+    *("reported_allowed", "reported_denied", "reported_undecided"),
 )
 """Counters that are there from the start, so that nobody must ask whether they are."""
 

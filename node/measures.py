@@ -5,19 +5,32 @@ code, each frame in a few dictionary steps; names and results are put to them wh
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from time import perf_counter_ns
 
 from node.throttled import Throttled
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.limiter import Code
-from ringfence.rules import Rule
+from ringfence.rules import Rule, RuleSet
+from ringfence.rules.ruleset import metric_of_key
 from ringfence.rules.tree import place
 from ringfence.wire import BY_POLICY, Op, Source
 
-__all__ = ["MOST_LABELS", "NO_RULE", "OTHER_RULES", "TIMED_EVERY", "Measures", "Span"]
+__all__ = [
+    "MOST_LABELS",
+    "MOST_METRICS",
+    "NO_RULE",
+    "OTHER_RULES",
+    "OTHER_VALUES",
+    "TIMED_EVERY",
+    "Measures",
+    "Span",
+]
 
+MOST_METRICS = 1000
+"""Metrics of rules with `detailed_metric` or `value_to_metric` that are told apart by values."""
+OTHER_VALUES = "(other values)"
 MOST_LABELS = 200
 """Rules that are told apart by name; the rest is counted together."""
 OTHER_RULES = "(other rules)"
@@ -45,6 +58,10 @@ _RESULTS = {
     Code.UNCHARGED: "uncharged",
     Code.UNKNOWN_RULE: "unknown_rule",
 }
+
+
+_PLACES = {"allowed": 0, "over_soft": 0, "denied": 1, "shadow_denied": 2, "quota_denied": 2}
+_MOST_RULES = 32
 
 
 class Span:
@@ -88,6 +105,18 @@ class Measures:
         """Of these, those not plainly allowed, and all others, by rule, code and source."""
         self._labels: dict[str, None] = {}
         self._named: Counter[tuple[str, str, str]] = Counter()
+        self._detailed_rules: frozenset[bytes] = frozenset()
+        """Ids of rules whose metrics show values."""
+        self._by_key: Counter[tuple[bytes, int]] = Counter()
+        """Checks by these rules, by key and code, that have no name yet."""
+        self._metrics: dict[str, None] = {}
+        self._by_metric: Counter[tuple[str, str]] = Counter()
+
+    def follow(self, rules: RuleSet) -> None:
+        """Count by the metrics that these rules ask for."""
+        self._name_metrics()
+        detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
+        self._detailed_rules = frozenset(detailed)
 
     def decided(self, batch: Batch, verdicts: Verdicts, *, stand_in: bool) -> None:
         """Count a batch that this node decided."""
@@ -95,6 +124,8 @@ class Measures:
             return
         keys, codes = batch.keys, verdicts.outcomes.codes
         self.frames = frames = self.frames + 1
+        if self._detailed_rules:
+            self._count_metrics(keys, codes)
         if len(keys) == 1 and not stand_in:  # By far the most frequent frame.
             self._asked[keys[0][:8]] += 1
             if codes[0]:
@@ -131,11 +162,72 @@ class Measures:
         """Count what no node decided: the rule's failure policy did."""
         if batch.op is Op.CHECK:
             rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
+            codes = verdicts.outcomes.codes
+            self._count_metrics([batch.keys[row] for row in rows], [codes[row] for row in rows])
             self._count_each(
                 [batch.keys[row] for row in rows],
                 [verdicts.outcomes.codes[row] for row in rows],
                 [verdicts.sources[row] for row in rows],
             )
+
+    def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:
+        """Count decisions that a client made itself: key, code, source and count of each row.
+
+        Only the first `named` keys are keys of counters, the others are ids of rules.
+        """
+        denied: Counter[bytes] = Counter()
+        unnamed = 0
+        for at, (key, code, source, count) in enumerate(rows):
+            self._odd[key[:8], code, source] += count
+            if at < named:
+                self._count_metrics([key], [code], count)
+            elif key[:8] in self._detailed_rules:
+                rule = self._rule_of(int.from_bytes(key[:8], "big"))
+                self._by_metric[OTHER_VALUES, _result_of(rule, code)] += count
+            if code in _DENIALS and at < named:
+                denied[key] += count
+            elif code in _DENIALS:
+                unnamed += count
+        self.throttled.reported(denied, unnamed)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """The rules denied most since the start: allowed, denied, denied in shadow or quota mode.
+
+        A rule that was denied least stands last; at most `_MOST_RULES` of them.
+        """
+        found: dict[str, list[int]] = {}
+        for (rule, result, _), count in self.decisions().items():
+            place = _PLACES.get(result)
+            if place is not None:
+                found.setdefault(rule, [0, 0, 0])[place] += count
+        ranked = sorted(found.items(), key=lambda row: (-row[1][1], -sum(row[1]), row[0]))
+        return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
+
+    def detailed_decisions(self) -> dict[tuple[str, str], int]:
+        """Decisions by rules whose metrics show values, by metric and result."""
+        self._name_metrics()
+        return dict(self._by_metric)
+
+    def _count_metrics(self, keys: Sequence[bytes], codes: Sequence[int], count: int = 1) -> None:
+        detailed = self._detailed_rules
+        for key, code in zip(keys, codes, strict=True):
+            if key[:8] in detailed:
+                self._by_key[key, code] += count
+        if len(self._by_key) > _MOST_IDS:
+            self._name_metrics()
+
+    def _name_metrics(self) -> None:
+        by_key, self._by_key = self._by_key, Counter()
+        for (key, code), count in by_key.items():
+            rule = self._rule_of(int.from_bytes(key[:8], "big"))
+            name = None if rule is None else metric_of_key(rule, key)
+            if name is None or (name not in self._metrics and len(self._metrics) >= MOST_METRICS):
+                name = OTHER_VALUES
+            else:
+                self._metrics[name] = None
+            self._by_metric[name, _result_of(rule, code)] += count
 
     def decisions(self) -> dict[tuple[str, str, str], int]:
         """Decisions by rule, result and source; none of the counts ever falls."""
@@ -191,8 +283,12 @@ class Measures:
         if not count:
             return
         rule = self._rule_of(int.from_bytes(rule_id, "big"))
-        result = _RESULTS[Code(code)]
-        if result == "denied" and rule is not None:
-            # Whether a quota denies is decided by all quota rules of a request, which ask apart.
-            result = "shadow_denied" if rule.shadow else "quota_denied" if rule.quota else result
-        self._named[self.label_of(rule), result, str(Source(source))] += count
+        self._named[self.label_of(rule), _result_of(rule, code), str(Source(source))] += count
+
+
+def _result_of(rule: Rule | None, code: int) -> str:
+    result = _RESULTS[Code(code)]
+    if result == "denied" and rule is not None:
+        # Whether a quota denies is decided by all quota rules of a request, which ask apart.
+        return "shadow_denied" if rule.shadow else "quota_denied" if rule.quota else result
+    return result

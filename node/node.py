@@ -39,11 +39,13 @@ from node.parts import Part
 from node.peers import Peers, member_of
 from node.places import Places
 from node.refusals import RefusalLog
+from node.reports import Reports, reported_counter
 from node.senders import Sender, Senders
 from node.session import Session, internal_refusal
 from node.settings import NodeSettings
 from node.stall_recovery import STALLED_NS, StallRecovery
 from node.streaming import Streaming, as_snapshot
+from node.throttled import PERIOD
 from node.times import ClusterTime, ProbeStamps
 from node.unsent import Unsent
 from node.watchers import Watchers
@@ -53,7 +55,7 @@ from ringfence.client.clock import Clock
 from ringfence.client.engines import new_engine
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
-from ringfence.client.link_call import call, counters_of
+from ringfence.client.link_call import call, counters_of, throttled_of
 from ringfence.client.router import Router
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
@@ -86,10 +88,12 @@ from ringfence.wire import (
     Pull,
     Recall,
     Refused,
+    Report,
     Request,
     Role,
     Stats,
     TakenOver,
+    Throttled,
     Welcome,
     encode,
 )
@@ -111,6 +115,8 @@ _FETCH_PATIENCE = 5.0
 _RESOLVE_EVERY = 30.0
 _LINGER = 1.0
 """Seconds that a node which has handed everything over goes on forwarding."""
+_MOST_REMOVED = 1024
+"""Rules that are remembered after their removal."""
 _DAY_NS = 86_400_000_000_000
 
 
@@ -275,6 +281,16 @@ class Node:
         """Set when an operator wants this node to leave."""
         self.measures: Measures | None = None
         """What `measure` counts."""
+        self._reports = Reports()
+        self.rules_refusal = ""
+        """What is wrong with the rules on disk, which are not in force; empty when nothing is."""
+        self.certificates_expire: dict[str, float] = {}
+        """When the node's and its authority's certificate expire, in seconds since 1970."""
+        self._rules_hash = rules.content_hash()
+        self._changed_at: dict[str, int] = {}
+        """Uptime, in ns, at which each member came into the state that it has."""
+        self._removed_rules: dict[int, Rule] = {}
+        """Rules that were in force before, by id: names for what was counted by them."""
         self._conflicted = trio.Event()
         self._refusal_log = RefusalLog()
 
@@ -330,6 +346,7 @@ class Node:
                     logger.warning("no member answered; node %s begins alone", self.name)
             self._gossiping.become_alive()
             nursery.start_soon(self.containment.supervise, "clock", self._watch_clock)
+            nursery.start_soon(self.containment.supervise, "throttled", self._forget_denials)
             task_status.started()
             await self._conflicted.wait()
             assert self._conflict is not None
@@ -388,9 +405,17 @@ class Node:
         take what is newer.
         """
         if rules != self._rules:
+            if self.measures is not None:
+                self.measures.follow(rules)  # What was counted is named by the rules of before.
             newer = max(rules.version, self._rules.version + 1)
+            for rule in self._rules.rules():
+                if rules.by_id(rule.id) is None:
+                    self._removed_rules[rule.id] = rule
+            while len(self._removed_rules) > _MOST_REMOVED:
+                del self._removed_rules[next(iter(self._removed_rules))]
             self._rules = RuleSet(rules.contents, version=newer)
             self._packed_rules = None
+            self._rules_hash = rules.content_hash()
             self._worldwide.set_rules(self._rules)
             self.counters.add("reloads")
             self._route()
@@ -421,6 +446,13 @@ class Node:
             if seeds and self._gossiping is not None:
                 self._gossiping.join(seeds)
             await trio.sleep(_RESOLVE_EVERY)
+
+    async def _forget_denials(self) -> None:
+        """Begin a new period of counting denied keys, again and again."""
+        while True:
+            await trio.sleep(PERIOD)
+            if self.measures is not None:
+                self.measures.throttled.turn()
 
     async def _watch_clock(self) -> None:
         """Decide nothing while the own clock is far from the others'."""
@@ -455,6 +487,8 @@ class Node:
         assert self._peers is not None
         for change in changes:
             _tell(change)
+            if change.before is None or change.before.status is not change.after.status:
+                self._changed_at[change.after.name] = self._uptime()
             if change.after.name == self.name:
                 self._log_damping(change)
             elif change.after.status is not Status.JOINING:
@@ -462,6 +496,9 @@ class Node:
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
             self._holdings.heard_of(change.before, change.after)
+        records = self._membership.records
+        if len(self._changed_at) > len(records):
+            self._changed_at = {n: at for n, at in self._changed_at.items() if n in records}
         self._peers.update(self._membership.records.values())
         placed, routed = self._membership.placed(), self._membership.routed()
         placement = View.of(map(member_of, placed), like=self._placement)
@@ -797,6 +834,7 @@ class Node:
     def peers(self, seq: int) -> PeersMessage:
         """All that is known of the members, for people."""
         rows: list[object] = []
+        uptime = self._uptime()
         for name, record in sorted(self._membership.records.items()):
             is_me = name == self.name
             rtt_ns = None if is_me else self._membership.rtt_ns(name)
@@ -810,6 +848,7 @@ class Node:
                     "zone": record.zone,
                     "weight": record.weight,
                     "state": _state_of(record),
+                    "state_for_s": (uptime - self._changed_at.get(name, 0)) / 1e9,
                     "generation": record.generation,
                     "incarnation": record.incarnation,
                     "version": record.version,
@@ -856,6 +895,39 @@ class Node:
         if self._transport is not None:
             self._transport.flush()
 
+    def reported(self, name: str, report: Report) -> None:
+        """Count decisions that a client made itself, once."""
+        if not self._reports.is_new(name, report):
+            self.counters.add("repeated_reports")
+            return
+        self.counters.add("reports")
+        rows = zip(report.keys, report.codes, report.sources, report.counts, strict=True)
+        taken, named = [], 0
+        for at, row in enumerate(rows):
+            if self.foreign(name, [row[0]]) is not None:
+                self.refused("report_domain")
+                continue
+            taken.append(row)
+            named += at < report.named
+            self.counters.add(reported_counter(row[1], row[2]), row[3])
+        if self.measures is not None:
+            self.measures.reported(taken, named)
+
+    def throttled(self, seq: int, count: int) -> Throttled:
+        """The keys that this node denied most, and the rules."""
+        measures = self.measure()
+        most = measures.throttled.most(count)
+        rules = measures.most_denied_rules()
+        return Throttled(
+            seq,
+            measures.throttled.total,
+            [each.key for each in most],
+            [each.denied for each in most],
+            [each.error for each in most],
+            [rule for rule, _ in rules],
+            [number for _, results in rules for number in results],
+        )
+
     def ask_to_leave(self) -> None:
         """An operator wants this node to leave."""
         logger.info("node %s was asked to leave", self.name)
@@ -898,6 +970,8 @@ class Node:
                 "held_shards": self._holdings.count,
                 "owned_shards": self._handoff.owned_count,
                 "rules_version": self._rules.version,
+                "rules_hash": self._rules_hash,
+                "rules_refused": int(bool(self.rules_refusal)),
             },
         )
 
@@ -927,6 +1001,7 @@ class Node:
         """Count from now on what costs a little: decisions by rule, times, who is throttled."""
         if self.measures is None:
             self.measures = self._deciding.measures = Measures(self._rule_of)
+            self.measures.follow(self._rules)
         return self.measures
 
     @property
@@ -938,6 +1013,11 @@ class Node:
     def access(self) -> Access:
         """Who may ask for what."""
         return self._access
+
+    @property
+    def version(self) -> str:
+        """Version of the software."""
+        return self._membership.records[self.name].version
 
     @property
     def is_running(self) -> bool:
@@ -996,6 +1076,19 @@ class Node:
             return self.stats(1).counters
         link = self._link_to(NodeId(name))
         return None if link is None else await counters_of(link)
+
+    async def throttled_of(self, name: str, count: int) -> Throttled | None:
+        """Ask a member for the keys that it denied most; None when it does not answer."""
+        if name == self.name:
+            return self.throttled(1, count)
+        link = self._link_to(NodeId(name))
+        return None if link is None else await throttled_of(link, count)
+
+    def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
+        """The rule that a key belongs to, and whether it is in force."""
+        number = int.from_bytes(key[:8], "big")
+        rule = self._rules.by_id(number)
+        return (rule, True) if rule is not None else (self._removed_rules.get(number), False)
 
     def _counts_by_rule(self, rule_id: int) -> bool:
         rule = self._rules.by_id(rule_id)

@@ -24,6 +24,8 @@ class Rulebook:
     def __init__(self, path: Path, default_algorithm: Algorithm, *, merge: bool) -> None:
         self.refusals = 0
         """How often rules were read again and were not good."""
+        self.refusal = ""
+        """What is wrong with the rules on disk; empty when they are in force."""
         self._path = path
         self._defaults = Defaults(algorithm=default_algorithm)
         self._merge = merge
@@ -43,7 +45,9 @@ class Rulebook:
         version = max(loaded.rules.version, self._version + 1)
         rules = RuleSet(loaded.rules.contents, version=version)
         self._check_size(rules)
+        rules.content_hash()  # Here, for this may run in a thread.
         self._version = version
+        self.refusal = ""
         return rules
 
     def load_if_changed(self) -> RuleSet | None:
@@ -56,6 +60,7 @@ class Rulebook:
             return self.load()
         except ConfigError as error:
             self.refusals += 1
+            self.refusal = str(error)
             logger.error("rules not reloaded, the old ones stay in force: %s", error)
             return None
 

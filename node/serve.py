@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from node.access import Access, KeyDir, load_access
-from node.certificates import load_node_tls
+from node.certificates import expiry_of, load_node_tls
 from node.discovery import Discovery
 from node.expiry import Expiry, expiries, log_expiries, warn_daily
 from node.key_changes import changes_between
@@ -54,6 +54,8 @@ async def serve(
         client_tls, server_tls = files.client_tls, files.server_tls
         random = SystemRandom()  # Session ids and lease ids must not be guessed.
         node = Node(settings, access, rules, clock=SystemClock(), random=random)
+        if keys is not None:
+            node.certificates_expire = expiry_of(client_tls, server_tls)
         transport = TrioUdp(
             settings.listen_at,
             on_bug=partial(node.containment.failed, "transport"),
@@ -199,6 +201,7 @@ class _KeyReload:
         before, self._in_force = self._in_force, (access, client_tls, server_tls)
         self._expiries = known
         self._transport.change_tls(client_tls, server_tls)
+        self._node.certificates_expire = expiry_of(client_tls, server_tls)
         ended = self._node.change_access(access)
         changes = changes_between(before, self._in_force)
         if ended:
@@ -231,6 +234,7 @@ async def _follow(
         before = rulebook.refusals
         rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
         node.counters.add("reloads_refused", rulebook.refusals - before)
+        node.rules_refusal = rulebook.refusal
         if rules is not None:
             node.change_rules(rules)
             logger.info(

@@ -12,6 +12,7 @@ from node.access import Access, Scope, proof_in
 from node.containment import Containment
 from node.ledger import Ledger
 from node.parts import Part
+from node.reports import Pace
 from node.senders import Sender
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.errors import LocalProtocolError
@@ -27,6 +28,7 @@ from ringfence.wire import (
     AskRules,
     AskStats,
     AskTakenOver,
+    AskThrottled,
     BadMessage,
     Borrow,
     Cells,
@@ -50,9 +52,11 @@ from ringfence.wire import (
     Pull,
     Recall,
     Refused,
+    Report,
     Request,
     Role,
     Stats,
+    Throttled,
     Welcome,
     WrongVersion,
     decode,
@@ -147,6 +151,12 @@ class Desk(Protocol):
     def unsettle(self, session: "Session") -> None:
         """The client may hold denials that nobody watches: it must forget all from here."""
 
+    def reported(self, name: str, report: Report) -> None:
+        """Count decisions that a client made itself, once; `name` is its token."""
+
+    def throttled(self, seq: int, count: int) -> Throttled:
+        """The keys that this node denied most, at most `count`."""
+
     def ask_to_leave(self) -> None:
         """An operator wants the node to leave."""
 
@@ -181,6 +191,7 @@ class Session:
         """Stored part of its credential, checked again after a change of keys or tokens."""
         self._binding = b""
         self._hello_timer: Timer | None = None
+        self._report_pace = Pace(transport.now())
 
     def on_open(self, connection: Connection) -> None:
         """Wait for a hello, but not for ever."""
@@ -283,6 +294,13 @@ class Session:
             case Borrow(seq):
                 if self._may(seq, Scope.CHECK) and self._may_ask(seq, [message.key]):
                     self.send(self._desk.lend(self, message))
+            case Report(seq):
+                if self._may_report(seq):
+                    self._desk.reported(self._sender.who[0], message)
+                    self.send(Done(seq))
+            case AskThrottled(seq, count):
+                if self._may(seq, Scope.OBSERVE):
+                    self.send(self._desk.throttled(seq, count))
             case AskLeave(seq):
                 if self._may(seq, Scope.ADMIN):
                     self.send(Done(seq))
@@ -437,6 +455,20 @@ class Session:
         self.send(
             Refused(seq, ErrorCode.NOT_PERMITTED, f"the token lacks the scope {scope.value!r}")
         )
+        return False
+
+    def _may_report(self, seq: int) -> bool:
+        """Whether the sender may report decisions now; if not, refuse the report."""
+        if self._role is not Role.CLIENT:
+            self._desk.refused("not_permitted")
+            self.send(Refused(seq, ErrorCode.NOT_PERMITTED, "only clients report decisions"))
+            return False
+        if not self._may(seq, Scope.CHECK):
+            return False
+        if self._report_pace.take(self._transport.now()):
+            return True
+        self._desk.refused("report_pace")
+        self.send(Refused(seq, ErrorCode.OVERLOADED, "reports must come at most twice a second"))
         return False
 
     def _may_ask(self, seq: int, keys: Sequence[bytes]) -> bool:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-__all__ = ["Throttled", "ThrottledKey"]
+__all__ = ["PERIOD", "Throttled", "ThrottledKey"]
 
+PERIOD = 300.0
+"""Seconds of which the most throttled keys are kept: these, and as many before."""
 _KEPT = 256
 """Keys of one summary: whoever has more than 1/256 of all denials is among them."""
 _BATCH = 1024
@@ -71,6 +73,12 @@ class Throttled:
         self._waiting += keys
         if len(self._waiting) >= _BATCH:
             self._take()
+
+    def reported(self, denied: Counter[bytes], unnamed: int) -> None:
+        """Count denials that a client made itself; of `unnamed` ones it did not name the keys."""
+        if denied:
+            self._now.add(denied)
+        self._now.total += unnamed
 
     def turn(self) -> None:
         """Begin a period and forget the one before the last."""

@@ -66,6 +66,8 @@ class _Peer(msgspec.Struct, frozen=True):
     clock_offset_ms: float | None = None
     """How far it corrects its host's clock; None for all but the node that tells."""
     clock_suspect: bool | None = None
+    state_for_s: float | None = None
+    """Seconds for which it has been in its state, as the node that tells has seen."""
 
 
 @click.command()
@@ -100,6 +102,36 @@ def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
     if hidden:
         words = f"not shown for lack of width: {', '.join(hidden)}; --json has everything"
         screen.print(Text(words, "dim"))
+    for remark in _remarks(rows):
+        screen.print(Text(remark, "bold red"))
+
+
+def _remarks(rows: list[_Row]) -> list[str]:
+    """Say what an operator should look at: rules that were refused, and nodes that differ."""
+    hashes: defaultdict[object, list[str]] = defaultdict(list)
+    versions: defaultdict[object, list[str]] = defaultdict(list)
+    refused: list[str] = []
+    for row in rows:
+        counters, name = row["counters"], printable(str(row["name"]))
+        if row["state"] not in GONE:
+            versions[printable(str(row["version"]))].append(name)
+        if isinstance(counters, dict) and "rules_hash" in counters:
+            hashes[counters["rules_hash"]].append(name)
+            if counters.get("rules_refused"):
+                refused.append(name)
+    remarks = []
+    if refused:
+        remarks.append(
+            f"rules on disk refused by {', '.join(refused)}, the old rules stay in force; "
+            "see `ringfence rules check` and the log there"
+        )
+    if len(hashes) > 1:
+        groups = [", ".join(names) for names in hashes.values()]
+        remarks.append(f"rules differ between {' and '.join(groups)}; give all nodes equal files")
+    if len(versions) > 1:
+        groups = [f"{version} at {', '.join(names)}" for version, names in versions.items()]
+        remarks.append(f"software versions differ: {'; '.join(groups)}")
+    return remarks
 
 
 def _count(rows: list[_Row]) -> str:
@@ -150,8 +182,7 @@ def _cell(row: _Row, column: str) -> str:
         return str(counters.get(column, 0)) if isinstance(counters, dict) else "-"
     value = row[column]
     if column == "state":
-        is_silent = not row["reachable"] and value not in GONE
-        return f"{value}, silent" if is_silent else str(value)
+        return _state(row)
     if value is None or (column == "rtt_ms" and row["state"] in GONE):
         return "-"
     if column == "rtt_ms":
@@ -159,6 +190,21 @@ def _cell(row: _Row, column: str) -> str:
     if column == "clock_offset_ms":
         return f"{value:+.2f} ms{', far off' if row['clock_suspect'] else ''}"
     return str(value)
+
+
+def _state(row: _Row) -> str:
+    state, for_s = str(row["state"]), row.get("state_for_s")
+    if state == "dead" and isinstance(for_s, float):
+        return f"dead for {_duration(for_s)}"
+    is_silent = not row["reachable"] and state not in GONE
+    return f"{state}, silent" if is_silent else state
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
@@ -213,6 +259,7 @@ def _row_of(peer: _Peer, own: _Peer | None, counters: dict[str, int] | None) -> 
         "zone": peer.zone,
         "weight": peer.weight,
         "state": peer.state,
+        "state_for_s": peer.state_for_s,
         "reachable": own is not None,
         "generation": peer.generation,
         "incarnation": peer.incarnation,

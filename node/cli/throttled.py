@@ -1,6 +1,6 @@
-"""`ringfence throttled`: whose checks are denied most, asked of the nodes' operator's ports.
+"""`ringfence throttled`: whose checks are denied most, asked of the nodes or of operator's ports.
 
-Each key is decided by one node, so the lists of all nodes together are the cluster's.
+A key is denied by its owner, and by clients, which report to any node; so its counts are added.
 """
 
 import json
@@ -9,17 +9,25 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
-from typing import TypeAlias
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 import click
 import msgspec
+import trio
 from rich.table import Table
 
-from node.cli.common import as_json, console, json_option, printable
-from ringfence.client.url import masked
+from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
+from node.cli.members import GONE
+from node.denied_keys import DeniedKey, joined, values_of
+from node.throttled import PERIOD
+from ringfence.client.connect import open_cluster
+from ringfence.client.router import Routes
+from ringfence.client.url import ClusterUrl, masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
+from ringfence.rules import RuleSet
+from ringfence.rules.tree import place
+from ringfence.wire import MAX_THROTTLED, MemberRow, Throttled
 
 __all__ = ["throttled"]
 
@@ -28,78 +36,121 @@ _LONGEST_ANSWER = 4 << 20
 _AT_ONCE = 16
 
 
-class _Key(msgspec.Struct, frozen=True):
+class _Key(msgspec.Struct):
     identity: str
     key: str
     denied: int
     error: int
     rule: str | None = None
+    removed: bool = False
     shadow: bool = False
     quota: bool = False
-    counter: list[tuple[str, str] | str] | None = None
+    counter: list[list[str] | str] | None = None
+    owner: str | None = None
+    """The node that decides it."""
+    nodes: dict[str, int] = {}
+    """Denials that each node counted."""
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Told(msgspec.Struct):
     asked: str
     denied: int
     seconds: tuple[float, float]
     keys: list[_Key]
-
-
-_Found: TypeAlias = tuple[str, _Key]
-"""A key, and the node that decides it."""
+    nodes: dict[str, int] = {}
+    """All denials that each node counted; the node that was asked alone when empty."""
+    missing: list[str] = []
+    """Nodes that did not answer."""
 
 
 @click.command()
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.argument("urls", nargs=-1, metavar="[URL]...")
+@cluster_option
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A .token file with the scope observe; nodes without keys need none.",
+    help="For URL: a .token file with the scope observe; nodes without keys need none.",
 )
 @click.option(
     "--ca",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="ca.pem of the cluster, for https.",
+    help="For URL: ca.pem of the cluster, for https.",
 )
-@click.option("--count", default=20, show_default=True, type=click.IntRange(1, 256))
+@click.option("--count", default=20, show_default=True, type=click.IntRange(1, MAX_THROTTLED))
 @json_option
 def throttled(
-    urls: tuple[str, ...], token_file: Path | None, ca: Path | None, count: int, json_: bool
+    urls: tuple[str, ...],
+    cluster: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    count: int,
+    json_: bool,
 ) -> None:
-    """Show the keys that were denied most during the last five to ten minutes.
+    """Show the keys that were denied most during the last five to ten minutes, by all nodes.
 
-    URL is a node's operator's port, as in http://127.0.0.1:7190; name those of all nodes.
+    Asks the nodes of --cluster, with a token that has the scope observe. URL is a node's operator's
+    port instead, as in http://127.0.0.1:7190; one is enough, for it asks the other nodes.
     """
-    opener, headers = _opener(ca), _headers(token_file)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        told = list(pool.map(lambda url: _ask(opener, url, headers, count), urls))
-    found: list[_Found] = [(each.asked, key) for each in told for key in each.keys]
-    found.sort(key=lambda row: (-row[1].denied, row[1].error, row[1].key))
-    _show(told, found[:count], json_)
+    if urls:
+        opener, headers = _opener(ca), _headers(token_file)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            told = list(pool.map(lambda url: _ask(opener, url, headers, count), urls))
+    else:
+        if token_file is not None or ca is not None:
+            raise ConfigError(
+                "--token-file and --ca belong to the URL of an operator's port; write "
+                "--cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE' instead"
+            )
+        told = [trio.run(_ask_cluster, need_cluster(cluster))]
+    _show(told, count, json_)
 
 
-def _show(told: Sequence[_Told], found: Sequence[_Found], json_: bool) -> None:
-    total = sum(each.denied for each in told)
+def _show(told: Sequence[_Told], count: int, json_: bool) -> None:
+    """Print the lists as one: what two operator's ports say of one node is said once."""
+    totals: dict[str, int] = {}
+    keys: dict[str, _Key] = {}
+    for each in told:
+        totals |= each.nodes or {each.asked: each.denied}
+        for key in each.keys:
+            key.nodes = key.nodes or {each.asked: key.denied}
+            before = keys.setdefault(key.key, key)
+            before.nodes |= key.nodes
+            before.denied = sum(before.nodes.values())
+            before.error = max(before.error, key.error)
+    found = sorted(keys.values(), key=lambda key: (-key.denied, key.error, key.key))[:count]
+    missing = sorted({name for each in told for name in each.missing} - totals.keys())
+    total = sum(totals.values())
     if json_:
-        rows = [{"node": node, **msgspec.to_builtins(key)} for node, key in found]
-        as_json({"asked": [each.asked for each in told], "denied": total, "keys": rows})
+        rows = [{"node": _decider(key), **msgspec.to_builtins(key)} for key in found]
+        asked = [each.asked for each in told]
+        as_json({"asked": asked, "missing": missing, "denied": total, "keys": rows})
         return
-    if not found:
+    if found:
+        screen = console()
+        screen.print(_table(found))
+        screen.print(f"{total} denials in all during the last 5 to 10 minutes")
+    else:
         click.echo("nobody was denied lately")
-        return
+    if missing:
+        click.echo(f"not counted, since they do not answer: {', '.join(missing)}", err=True)
+
+
+def _table(found: Sequence[_Key]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("denied", "key", "rule", "node"):
         justify = "right" if heading == "denied" else "left"
         table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for node, key in found:
+    for key in found:
         least = f"{key.denied - key.error} to {key.denied}" if key.error else str(key.denied)
-        mark = ", shadow" if key.shadow else ", quota" if key.quota else ""
-        rule = (key.rule or "no rule here") + mark
-        table.add_row(least, printable(_name(key)), printable(rule), printable(node))
-    screen = console()
-    screen.print(table)
-    screen.print(f"{total} denials in all during the last 5 to 10 minutes")
+        marks = ["removed"] * key.removed + ["shadow"] * key.shadow + ["quota"] * key.quota
+        rule = ", ".join([key.rule or "no rule here", *marks])
+        table.add_row(least, printable(_name(key)), printable(rule), printable(_decider(key)))
+    return table
+
+
+def _decider(key: _Key) -> str:
+    """The node that decides a key, or the one that counted it first."""
+    return key.owner or next(iter(key.nodes), "")
 
 
 def _name(key: _Key) -> str:
@@ -110,6 +161,57 @@ def _name(key: _Key) -> str:
         part if isinstance(part, str) else "=".join(filter(None, part)) for part in key.counter
     ]
     return ", ".join(parts) or "all of the rule"
+
+
+async def _ask_cluster(url: ClusterUrl) -> _Told:
+    """Ask every member of a cluster."""
+    async with open_cluster(url, raise_on_outage=True) as cluster:
+        lists: dict[str, Throttled] = {}
+
+        async def ask(row: MemberRow) -> None:
+            listed = await cluster.throttled(row, MAX_THROTTLED)
+            if listed is not None:
+                lists[row.name] = listed
+
+        known = [row for row in cluster.members if row.state not in GONE]
+        async with trio.open_nursery() as nursery:
+            for row in known:
+                nursery.start_soon(ask, row)
+        refusal = cluster.outage()
+        if refusal is not None:
+            raise refusal  # They can be reached, but the token may not look.
+        if not lists:
+            raise PeerUnavailable("no member of the cluster says which keys it denied")
+        found, routes = joined(lists), cluster.routes
+        return _Told(
+            next(iter(lists)),
+            found.denied,
+            (PERIOD, 2 * PERIOD),
+            [_key_of(cluster.rules, routes, each) for each in found.keys],
+            {name: listed.denied for name, listed in sorted(lists.items())},
+            sorted(row.name for row in known if row.name not in lists),
+        )
+
+
+def _key_of(rules: RuleSet, routes: Routes | None, denied: DeniedKey) -> _Key:
+    identity = denied.key[:8]
+    rule = rules.by_id(int.from_bytes(identity, "big"))
+    counter: list[list[str] | str] | None = None
+    values = values_of(rule, denied.key)
+    if values is not None:
+        counter = [*values]
+    return _Key(
+        identity.hex(),
+        denied.key.hex(),
+        denied.denied,
+        denied.error,
+        None if rule is None else place(rule.domain, rule.path),
+        shadow=rule is not None and rule.shadow,
+        quota=rule is not None and rule.quota,
+        counter=counter,
+        owner=None if routes is None else routes.owner(denied.key),
+        nodes=denied.nodes,
+    )
 
 
 def _opener(ca: Path | None) -> OpenerDirector:

@@ -26,12 +26,10 @@ from ringfence.client.batch import Batch
 from ringfence.rules import Descriptor
 from ringfence.wire import Op, Source
 
-__all__ = ["OPEN_METRICS", "OperatorApp", "PERIOD", "read_body"]
+__all__ = ["OPEN_METRICS", "OperatorApp", "read_body"]
 
 logger = logging.getLogger("ringfence.node")
 
-PERIOD = 300.0
-"""Seconds of which the most throttled keys are kept: these, and as many before."""
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 """The other text that scrapers may ask for."""
 _FRESH = 1.0
@@ -82,7 +80,7 @@ class OperatorApp:
         node.measure()
         self._node = node
         self._pace = pace
-        self._overview = Overview(node, PERIOD)
+        self._overview = Overview(node)
         self._metrics = {"": _Kept(_FRESH, beside), OPEN_METRICS: _Kept(_FRESH, beside)}
         self._members = _Kept(_FRESH, beside)
         self._rules = _Kept(_RULES_FRESH, beside)
@@ -101,10 +99,7 @@ class OperatorApp:
         }
 
     async def run(self) -> None:
-        """Let the denials of long ago be forgotten, until cancelled."""
-        while True:
-            await trio.sleep(PERIOD)
-            self._node.measure().throttled.turn()
+        """There is nothing to do between requests."""
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer one request; whatever goes wrong, the node goes on."""
@@ -213,7 +208,8 @@ class OperatorApp:
 
     async def _throttled(self, asked: _Asked) -> Reply:
         count = _number(asked, "count", 1, _MOST_THROTTLED) or 20
-        return json_reply(views.throttled_view(self._node, count, PERIOD))
+        gathered = await self._overview.gathered()
+        return json_reply(views.throttled_view(self._node, gathered.lists, gathered.missing, count))
 
     async def _rules_told(self, asked: _Asked) -> Reply:
         rules, where = self._node.rule_set, views.datacenters_of(self._node)

@@ -120,8 +120,16 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
     settings = node.settings
     about = InfoMetricFamily("ringfence_node", "Who this is.")
     told = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
-    about.add_metric([], told)
+    about.add_metric([], told | {"version": node.version})
     yield about
+    expiry = GaugeMetricFamily(
+        "ringfence_certificate_expiry_timestamp_seconds",
+        "When a certificate of this node expires, in seconds since 1970.",
+        labels=["certificate"],
+    )
+    for certificate, instant in sorted(node.certificates_expire.items()):
+        expiry.add_metric([certificate], instant)
+    yield expiry
     states = Counter(row.state for row in node.members(1).members)
     members = GaugeMetricFamily(
         "ringfence_members", "Members of the cluster as this node sees them.", labels=["state"]
@@ -147,13 +155,22 @@ def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
 def _decisions(measures: Measures, counters: _Figures) -> Iterator[Metric]:
     decisions = CounterMetricFamily(
         "ringfence_decisions",
-        "Checks decided by this node, or by a failure policy where no node could; "
-        "a check that is forwarded counts where it is decided.",
+        "Checks decided by this node, by a failure policy where no node could, or by clients that "
+        "reported here; a check that is forwarded counts where it is decided.",
         labels=["rule", "result", "source"],
     )
     for labels, count in sorted(measures.decisions().items()):
         decisions.add_metric(labels, count)
     yield decisions
+    detailed = CounterMetricFamily(
+        "ringfence_detailed_decisions",
+        "Decisions by rules with detailed_metric or value_to_metric, by the name that Envoy's "
+        "service would give the metric.",
+        labels=["metric", "result"],
+    )
+    for names, count in sorted(measures.detailed_decisions().items()):
+        detailed.add_metric(names, count)
+    yield detailed
     seconds = HistogramMetricFamily(
         "ringfence_frame_seconds",
         "Time from a frame of checks to its answer: decided here at once, or forwarded, which "
@@ -205,6 +222,15 @@ def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
     )
     yield _gauge("ringfence_rules", "Rules in force.", len(node.rule_set.rules()))
     yield _gauge("ringfence_rules_version", "Higher is newer.", counters, "rules_version")
+    yield _gauge(
+        "ringfence_rules_hash", "Equal at nodes that have equal rules.", counters, "rules_hash"
+    )
+    yield _gauge(
+        "ringfence_rules_refused",
+        "Whether the rules on disk were refused, so that older ones are in force.",
+        counters,
+        "rules_refused",
+    )
     reloads = CounterMetricFamily(
         "ringfence_rule_reloads",
         "Rules put in force, or refused, since the start.",

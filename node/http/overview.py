@@ -1,17 +1,19 @@
-"""What the live page shows: every member's own figures, gathered by the node that is looked at.
+"""What the live page shows: the members' figures and lists, gathered by the node that is asked.
 
 Gathered at most once a second, however many look, and never waited for long: a member that does
 not answer is shown without figures.
 """
 
-from collections import Counter
+from dataclasses import dataclass, field
 
 import trio
 
+from node.denied_keys import joined
 from node.http.views import Json, members_view, throttled_view
 from node.node import Node
+from ringfence.wire import MAX_THROTTLED, Throttled
 
-__all__ = ["Overview"]
+__all__ = ["Gathered", "Overview"]
 
 _FRESH = 0.9
 """Seconds for which what was gathered is shown again."""
@@ -21,57 +23,80 @@ _MOST_ASKED = 64
 _GONE = ("dead", "left")
 _SHOWN = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "undecided", "forwarded"),
-    *("stood_in", "keys", "held_shards", "connections"),
+    *("stood_in", "keys", "held_shards", "connections", "rules_hash", "rules_refused"),
+    *("reported_allowed", "reported_denied", "reported_undecided"),
 )
 _MOST_ROWS = 12
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the members answered."""
+
+    at: float
+    """When, in seconds of the event loop."""
+    figures: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Counters by member."""
+    lists: dict[str, Throttled] = field(default_factory=dict)
+    """Keys denied most, by member."""
+    missing: list[str] = field(default_factory=list)
+    """Members that should answer and did not."""
 
 
 class Overview:
     """The state of the cluster, for people, as one node gathers it."""
 
-    def __init__(self, node: Node, period: float) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._period = period
         self._line = trio.Lock()
-        self._at = -1.0
-        self._found: Json = {}
+        self._gathered: Gathered | None = None
 
     async def get(self) -> Json:
-        """Gather, unless that was just done."""
-        async with self._line:
-            if trio.current_time() - self._at > _FRESH or not self._found:
-                self._found = await self._gather()
-                self._at = trio.current_time()
-            return self._found
-
-    async def _gather(self) -> Json:
-        node = self._node
-        figures: dict[str, dict[str, int]] = {}
-
-        async def ask(name: str) -> None:
-            counters = await node.counters_of(name)
-            if counters is not None:
-                figures[name] = {shown: counters.get(shown, 0) for shown in _SHOWN}
-
-        rows = node.members(1).members
-        asked = [row.name for row in rows if row.state not in _GONE and row.name != node.name]
-        with trio.move_on_after(_PATIENCE):
-            async with trio.open_nursery() as nursery:
-                for name in [node.name, *asked[: _MOST_ASKED - 1]]:
-                    nursery.start_soon(ask, name)
+        """Describe all that the page shows."""
+        node, found = self._node, await self.gathered()
+        rules = joined(found.lists).rules[:_MOST_ROWS]
         return members_view(node) | {
-            "at": trio.current_time(),
+            "at": found.at,
             "state": node.state,
-            "figures": figures,
-            "rules": _most_throttled(node),
-            "throttled": throttled_view(node, _MOST_ROWS, self._period),
+            "figures": found.figures,
+            "missing": found.missing,
+            "rules_refusal": node.rules_refusal,
+            "rules": [
+                {"rule": rule, "allowed": results[0], "denied": results[1], "watched": results[2]}
+                for rule, results in rules
+            ],
+            "throttled": throttled_view(node, found.lists, found.missing, _MOST_ROWS),
         }
 
+    async def gathered(self) -> Gathered:
+        """Gather, unless that was just done."""
+        async with self._line:
+            found = self._gathered
+            if found is None or trio.current_time() - found.at > _FRESH:
+                found = self._gathered = await self._gather()
+            return found
 
-def _most_throttled(node: Node) -> list[Json]:
-    """The rules that this node denied most since it began, with all that it decided by them."""
-    by_rule: dict[str, Counter[str]] = {}
-    for (rule, result, _), count in node.measure().decisions().items():
-        by_rule.setdefault(rule, Counter())[result] += count
-    ranked = sorted(by_rule.items(), key=lambda row: (-row[1]["denied"], -row[1].total(), row[0]))
-    return [{"rule": rule, **results} for rule, results in ranked[:_MOST_ROWS]]
+    async def _gather(self) -> Gathered:
+        node, found = self._node, Gathered(0.0)
+
+        async def ask_figures(name: str) -> None:
+            counters = await node.counters_of(name)
+            if counters is not None:
+                found.figures[name] = {shown: counters.get(shown, 0) for shown in _SHOWN}
+
+        async def ask_list(name: str) -> None:
+            listed = await node.throttled_of(name, MAX_THROTTLED)
+            if listed is not None:
+                found.lists[name] = listed
+
+        rows = node.members(1).members
+        others = [row.name for row in rows if row.state not in _GONE and row.name != node.name]
+        asked = [node.name, *others[: _MOST_ASKED - 1]]
+        with trio.move_on_after(_PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for name in asked:
+                    nursery.start_soon(ask_figures, name)
+                    nursery.start_soon(ask_list, name)
+        found.missing = [name for name in asked if name not in found.lists]
+        found.at = trio.current_time()
+        return found

@@ -5,22 +5,23 @@ the node knows at this moment.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import TypeAlias
 
 from hashring import SHARDS, Ring, shard_of
+from node.denied_keys import joined, values_of
 from node.http.replies import Problem
 from node.node import Node
+from node.throttled import PERIOD
 from ringfence.client.batch import Verdicts
 from ringfence.limiter import Code
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit
 from ringfence.rules.keys import decode_key
 from ringfence.rules.report import Datacenters, describe
-from ringfence.rules.ruleset import counted_places
 from ringfence.rules.tree import place
-from ringfence.wire import Source
+from ringfence.wire import Source, Throttled
 
 __all__ = [
     "datacenters_of",
@@ -171,7 +172,7 @@ def key_view(node: Node, match: Match, verdicts: Verdicts | None) -> Json:
         "rule": place(rule.domain, rule.path),
         "identity": f"{rule.id:016x}",
         "limit": "unlimited" if rule.limit is None else format_limit(rule.limit),
-        "counter": _values(rule, match.key),
+        "counter": values_of(rule, match.key),
         "key": match.key.hex(),
         "shard": shard,
         "datacenter": datacenter,
@@ -193,38 +194,41 @@ def key_view(node: Node, match: Match, verdicts: Verdicts | None) -> Json:
     return found
 
 
-def throttled_view(node: Node, count: int, period: float) -> Json:
-    """Who is denied most by this node, lately."""
-    throttled = node.measure().throttled
+def throttled_view(
+    node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
+) -> Json:
+    """The keys that were denied most lately, by the lists of the nodes that answered."""
+    found = joined(lists)
     return {
         "asked": node.name,
-        "denied": throttled.total,
-        "seconds": [period, 2 * period],
+        "nodes": {name: each.denied for name, each in sorted(lists.items())},
+        "missing": list(missing),
+        "denied": found.denied,
+        "seconds": [PERIOD, 2 * PERIOD],
         "keys": [
-            _named(node, each.key) | {"denied": each.denied, "error": each.error}
-            for each in throttled.most(count)
+            _named(node, each.key)
+            | {"denied": each.denied, "error": each.error, "nodes": each.nodes}
+            for each in found.keys[:count]
         ],
     }
 
 
 def _named(node: Node, key: bytes) -> Json:
-    identity, values = decode_key(key)
-    rule = node.rule_set.by_id(identity)
+    identity, _ = decode_key(key)
+    rule, is_in_force = node.rule_of_key(key)
     return {
         "rule": None if rule is None else place(rule.domain, rule.path),
+        "removed": rule is not None and not is_in_force,
+        "owner": _owner_of(node, rule, key),
         "identity": f"{identity:016x}",
         "shadow": rule is not None and rule.shadow,
         "quota": rule is not None and rule.quota,
-        "counter": list(values) if rule is None and values else _values(rule, key),
+        "counter": values_of(rule, key),
         "key": key.hex(),
     }
 
 
-def _values(rule: Rule | None, key: bytes) -> list[list[str]] | None:
-    """Name and value of each entry that is part of a key; None when it only has a digest."""
-    _, values = decode_key(key)
-    if values is None:
-        return None
-    names = [] if rule is None else [rule.path[at][0] for at in counted_places(rule)]
-    names += [""] * (len(values) - len(names))
-    return [[name, value] for name, value in zip(names, values, strict=False)]
+def _owner_of(node: Node, rule: Rule | None, key: bytes) -> str | None:
+    """Name the node that decides a key; None while there is none."""
+    ring = node.rings().get(node.settings.datacenter) if rule is None else ring_of(node, rule)[1]
+    return ring.owner(shard_of(key)) if ring is not None and ring.members else None

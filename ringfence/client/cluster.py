@@ -20,10 +20,12 @@ from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
-from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of
+from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of, throttled_of
 from ringfence.client.near import Near
+from ringfence.client.reporting import Reporting
 from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.router import Router, Routes
+from ringfence.client.tally import Tally
 from ringfence.errors import (
     AccessDenied,
     ConfigError,
@@ -48,6 +50,7 @@ from ringfence.wire import (
     Plain,
     Pong,
     Rules,
+    Throttled,
 )
 
 __all__ = ["Cluster", "ClusterSettings"]
@@ -63,6 +66,8 @@ _SEED_PAUSE = 2.0
 _IDLE_PAUSE = 10.0
 """Seconds until we ask what is new although no answer has told us that something is."""
 _LOCAL_KEYS = 100_000
+_REPORT_WITHIN = 1.0
+"""Seconds that closing waits for the last report of decisions, at most."""
 _ROUTED = ("alive", "suspect", "leaving")
 """States of members that are in the ring; the others take no part in it, or not yet, or no more."""
 
@@ -87,6 +92,8 @@ class ClusterSettings:
     """Most seconds before the standby of an owner that has not answered is asked as well, if the
     hedging budget allows. With short round trips it is less. None: the standby is asked only when
     the owner is lost."""
+    report_every: float = 1.0
+    """Seconds between two reports of the decisions that this process made without a node."""
 
 
 _Told = TypeVar("_Told", Members, Rules)
@@ -113,7 +120,8 @@ class Cluster:
         self._rules = RuleSet() if rules is None else rules
         self._fixed_rules = self._knows_rules = rules is not None
         policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
-        self._router = Router(policy.decide, patience=settings.patience)
+        tally = Tally(self._rule_of)
+        self._router = Router(policy.decide, patience=settings.patience, undecided=tally.add)
         self._links: dict[Address, Link] = {}
         self._rows: tuple[MemberRow, ...] = ()
         self._view = 0
@@ -137,7 +145,19 @@ class Cluster:
         """When leases are to be given back."""
         if settings.denials or settings.leases:
             denials, leases = Denials(self._rule_of, settings.denials), Leases(self._borrow)
-            self.near = Near(denials, leases if settings.leases else None, transport.now)
+            borrowed = leases if settings.leases else None
+            self.near = Near(denials, borrowed, transport.now, tally)
+        self._reporting = Reporting(
+            tally,
+            hello.session,
+            _nothing if self.near is None else self.near.collect,
+            transport.now,
+        )
+        self._report_timer: Timer | None = None
+        self._reported = anyio.Event()
+        """Set when a report was answered, or cannot be."""
+        self._is_counted = False
+        """Whether a member has counted the last report."""
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -221,6 +241,10 @@ class Cluster:
         """Ask one member what it knows of all members; None when it cannot be had."""
         return await peers_of(self._link_of(row))
 
+    async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
+        """Ask one member for the keys that it denied most; None when it cannot be had."""
+        return await throttled_of(self._link_of(row), count)
+
     async def ask_to_leave(self, row: MemberRow) -> bool:
         """Ask one member to hand over, leave and stop; whether it said that it will.
 
@@ -275,6 +299,7 @@ class Cluster:
         """Keep members, rules and links current until cancelled."""
         task_status.started()
         self._open_seeds()
+        self._report_again()
         while True:
             with anyio.move_on_after(_IDLE_PAUSE if self._is_current else _SEED_PAUSE):
                 await self._wake.wait()
@@ -315,10 +340,40 @@ class Cluster:
             + (f": {'; '.join(reasons)}" if reasons else "")
         )
 
+    async def report(self) -> None:
+        """Report the decisions that were made here and not reported yet; bounded in time.
+
+        A client that ends calls this before `close`.
+        """
+        with anyio.move_on_after(_REPORT_WITHIN, shield=True):
+            is_counted = True
+            while is_counted and self._reporting.has_any:
+                self._reported = anyio.Event()
+                self._send_report()
+                if self._reporting.is_under_way:
+                    await self._reported.wait()
+                is_counted = self._is_counted
+
+    def _send_report(self) -> None:
+        self._is_counted = False
+        links = [link for link in self._links.values() if link.is_ready and link.takes_reports]
+        known = [row.name for row in self._rows if row.state in _ROUTED]
+        self._reporting.send(links, known, self._on_reported)
+
+    def _on_reported(self, is_counted: bool) -> None:
+        self._is_counted = is_counted
+        self._reported.set()
+
+    def _report_again(self) -> None:
+        due = self._transport.now() + self._settings.report_every
+        self._report_timer = self._transport.call_at(due, self._report_again)
+        self._send_report()
+
     def close(self) -> None:
         """Close every link."""
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._report_timer):
+            if timer is not None:
+                timer.cancel()
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -517,3 +572,7 @@ class Cluster:
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
     """What must be the same for the links to stay right."""
     return [(row.name, row.host, row.port, row.state) for row in rows]
+
+
+def _nothing() -> None:
+    """This process decides nothing by itself, but for failure policies."""

@@ -139,6 +139,7 @@ async def open_cluster(
             try:
                 yield cluster
             finally:
+                await cluster.report()
                 cluster.close()
                 transport.flush()
         except anyio.get_cancelled_exc_class():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.decision import Decision
 from ringfence.limiter import Algorithm, Code
 from ringfence.rules import Rule
 from ringfence.wire import Op, Source
@@ -26,10 +27,11 @@ _CACHE = Source.CACHE.value
 _ID_BYTES = 8
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Denial:
-    """One key that was denied. Not frozen, for one is made per denial. Nobody changes one."""
+    """One key that was denied. Not frozen, for one is made per denial."""
 
+    key: bytes
     cost: int
     """The cost that was denied; a smaller one may pass."""
     asked_at: float
@@ -40,6 +42,10 @@ class Denial:
     reset_after_ns: int
     teller: Hashable
     """Who tells when it ends early."""
+    repeats: int = 0
+    """Decisions made by it that `Near.collect` has not counted yet."""
+    said: Decision | None = None
+    """The decision that was last made by it."""
 
     def row(self, now: float) -> Row:
         """Say it again, with what is left of its durations."""
@@ -108,6 +114,7 @@ class Denials:
         outcomes = verdicts.outcomes
         key, retry_ns = batch.keys[row], outcomes.retry_after_ns[row]
         self._denials[key] = Denial(
+            key,
             batch.costs[row],
             asked_at,
             asked_at + retry_ns / 1e9,

@@ -54,6 +54,19 @@ class Lease:
     """The decision that was last told of it."""
     said_until: int = MAX_COST + 1
     """With so much left at least it is told again: never, before it was told once."""
+    beyond: int = 0
+    """Units spent by checks beyond one for each check."""
+    reported: int = 0
+    """Checks that `count` has returned."""
+
+    def count(self) -> int:
+        """Count the checks it paid for since this was last called.
+
+        Nearly all checks cost one unit, so units are counted, and corrected where one cost more.
+        """
+        checks = self.units - self.left - self.beyond
+        new, self.reported = checks - self.reported, checks
+        return new
 
     def row(self) -> Row:
         """The decision on a check that it paid for."""
@@ -77,6 +90,8 @@ class Leases:
 
     def __init__(self, ask: Callable[[Ask], None]) -> None:
         self._ask = ask
+        self.paid: Callable[[bytes, int], None] = _ignore
+        """Receives how many checks of a key were paid for, when a lease ends or by `report`."""
         self._current: dict[bytes, Lease] = {}
         self._next: dict[bytes, Lease] = {}
         self._asking: set[bytes] = set()
@@ -105,6 +120,8 @@ class Leases:
         if lease is None or lease.left < cost or now >= lease.until:
             return None
         lease.left -= cost
+        if cost != 1:
+            lease.beyond += cost - 1
         if lease.left < lease.low:
             self.run_low(lease, now)
         return lease
@@ -159,7 +176,7 @@ class Leases:
         """Spend no more of what a teller lent, for it can no longer recall it."""
         for held in (self._current, self._next):
             for key in [key for key, lease in held.items() if lease.teller == teller]:
-                del held[key]
+                self._report(held.pop(key))
         for key in [key for key in self._next if key not in self._current]:
             self._current[key] = self._next.pop(key)
 
@@ -172,6 +189,17 @@ class Leases:
                 else:
                     self._drop(lease)
                     self._give_back([lease])
+
+    def report(self) -> None:
+        """Pass on to `paid` what was not passed on yet."""
+        for held in (self._current, self._next):
+            for lease in held.values():
+                self._report(lease)
+
+    def _report(self, lease: Lease) -> None:
+        checks = lease.count()
+        if checks:
+            self.paid(lease.key, checks)
 
     def next_deadline(self) -> float:
         """When `tick` has something to do; never when nothing is borrowed."""
@@ -247,6 +275,7 @@ class Leases:
 
     def _drop(self, lease: Lease) -> None:
         lease.low = 0
+        self._report(lease)
         for held in (self._current, self._next):
             if held.get(lease.key) is lease:
                 del held[lease.key]
@@ -255,3 +284,7 @@ class Leases:
         if len(self._quiet_until) >= _MOST_KEYS:
             self._quiet_until.clear()
         self._quiet_until[key] = until
+
+
+def _ignore(key: bytes, checks: int) -> None:
+    """Nothing is reported."""

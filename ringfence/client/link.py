@@ -129,6 +129,10 @@ class Link:
         """Number of the question whether the member tells us of denials that end early."""
         self._may_listen = near is not None
         """Unless the member has shown that it does not know the question."""
+        self.takes_reports = True
+        """Unless the member has shown that it does not know reports of decisions."""
+        self._is_reporting = False
+        """Whether it was sent a report and has not answered."""
         self._learn: Learn | None = None
         """What learns from answers, as long as the member tells of what ends early."""
 
@@ -222,6 +226,18 @@ class Link:
         patience = self._settings.answer_timeout if timeout is None else timeout
         self._flight.add_call(make, on_reply, self._transport.now(), patience)
         self._leave()
+
+    def report(
+        self, make: Callable[[int], Message], on_reply: Callable[[Reply | None], None]
+    ) -> None:
+        """Send a report of decisions, as `call` sends a question."""
+        self._is_reporting = True
+
+        def on_answer(reply: Reply | None) -> None:
+            self._is_reporting = False
+            on_reply(reply)
+
+        self.call(make, on_answer)
 
     def open(self) -> None:
         """Begin to connect, so that the first check need not wait for the handshake."""
@@ -318,6 +334,9 @@ class Link:
         self._connection = None
         if code == ErrorCode.BAD_MESSAGE and self._listen_seq:
             self._may_listen = False  # An older member: it is asked as it always was.
+        elif code == ErrorCode.BAD_MESSAGE and self._is_reporting:
+            self.takes_reports = False  # An older member, too.
+            self._flight.give_up_calls()
         self._fail(self._error_of(code, reason))
 
     def _take(self, message: Message) -> None:  # noqa: PLR0912 - one branch per message

@@ -11,6 +11,7 @@ from ringfence.wire import (
     AskLeave,
     AskPeers,
     AskStats,
+    AskThrottled,
     Done,
     Members,
     Message,
@@ -19,11 +20,12 @@ from ringfence.wire import (
     Pong,
     Rules,
     Stats,
+    Throttled,
 )
 
-__all__ = ["ask_to_leave", "call", "counters_of", "peers_of"]
+__all__ = ["ask_to_leave", "call", "counters_of", "peers_of", "throttled_of"]
 
-_Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong)
+_Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
 
 
 async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
@@ -45,6 +47,11 @@ async def counters_of(link: Link) -> dict[str, int] | None:
     """Fetch a member's counters; None when it cannot be had."""
     reply = await call(link, AskStats, Stats)
     return None if reply is None else reply.counters
+
+
+async def throttled_of(link: Link, count: int) -> Throttled | None:
+    """Ask a member for the keys that it denied most; None when it cannot be had."""
+    return await call(link, lambda seq: AskThrottled(seq, count), Throttled)
 
 
 async def peers_of(link: Link) -> list[dict[str, Plain]] | None:

@@ -39,6 +39,7 @@ from ringfence.wire import (
     Rules,
     Stats,
     TakenOver,
+    Throttled,
     encode,
 )
 
@@ -59,11 +60,12 @@ Reply: TypeAlias = (
     | Done
     | Lent
     | TakenOver
+    | Throttled
 )
 """What answers a call."""
 REPLIES = (
     *(Members, Rules, Stats, Pong, Exchanged, Pulled, Differs, Recalled, Peers, Done, Lent),
-    TakenOver,
+    *(TakenOver, Throttled),
 )
 
 Learn: TypeAlias = Callable[[Batch, Verdicts, float], None]
@@ -479,6 +481,11 @@ class Flight:
         self._given_up[seq] = frame
         if len(self._given_up) > self._settings.max_frames:
             del self._given_up[next(iter(self._given_up))]
+
+    def give_up_calls(self) -> None:
+        """Give up calls that were sent: the member does not know one of these messages."""
+        for seq in [seq for seq, frame in self.frames.items() if frame.on_reply is not None]:
+            self.give_up(self.frames.pop(seq))
 
     def give_up_unsent(self) -> None:
         """Give up what has not left."""

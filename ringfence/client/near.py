@@ -8,13 +8,16 @@ no more than finding it: its `retry_after` is then too long by that moment, and 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ringfence.client.batch import Batch, Row, Verdicts
 from ringfence.client.decision import Decision
 from ringfence.client.denials import Denial, Denials
 from ringfence.client.leases import Ask, Lease, Leases
-from ringfence.limiter import Outcomes
+from ringfence.client.tally import Tally
+from ringfence.limiter import Code, Outcomes
 from ringfence.rules import Rule
+from ringfence.wire import Source
 
 __all__ = ["Near"]
 
@@ -23,6 +26,10 @@ _LONGEST_MOMENT = 0.05
 _PART = 1 / 16
 """And at most this part of what is left of the denial."""
 _MOST_SAID = 16_384
+_MOST_REPEATED = 4096
+"""Denials whose repeats wait to be counted."""
+_ALLOWED, _DENIED = Code.ALLOWED.value, Code.DENIED.value
+_LEASE, _CACHE = Source.LEASE.value, Source.CACHE.value
 
 _Entries = tuple[tuple[str, str], ...]
 
@@ -30,14 +37,25 @@ _Entries = tuple[tuple[str, str], ...]
 class Near:
     """The decisions that need no member, by the clock of the event loop."""
 
-    def __init__(self, denials: Denials, leases: Leases | None, now: Callable[[], float]) -> None:
-        """`leases` is None where nothing is to be borrowed."""
+    def __init__(
+        self,
+        denials: Denials,
+        leases: Leases | None,
+        now: Callable[[], float],
+        tally: Tally | None = None,
+    ) -> None:
+        """`leases` is None where nothing is to be borrowed; `tally` receives what was decided."""
         self.denials = denials
         self.leases = Leases(_nobody) if leases is None else leases
         self._may_borrow = leases is not None
         self._now = now
-        self._said: dict[tuple[str, int], dict[_Entries, Decision]] = {}
+        self._said: dict[tuple[str, int], dict[_Entries, Denial]] = {}
         """What was said a moment ago, by domain and cost, and by entries."""
+        self._repeated: list[Denial] = []
+        """Denials that were repeated since `collect`."""
+        self._tally = tally
+        if tally is not None:
+            self.leases.paid = partial(_add_paid, tally)
         self._until = float("-inf")
         """When the moment is over, for all of it."""
         self._count = 0
@@ -49,9 +67,13 @@ class Near:
         if said is None or type(descriptors) is not dict or self._now() >= self._until:
             return None
         try:
-            return said.get(tuple(descriptors.items()))
+            denial = said.get(tuple(descriptors.items()))
         except TypeError:
             return None  # Something is no text; whoever matches says what.
+        if denial is None:
+            return None
+        denial.repeats += 1
+        return denial.said
 
     def again_all(
         self, domain: str, requests: Sequence[object], costs: object
@@ -61,9 +83,12 @@ class Near:
             return None
         try:
             said = self._said[domain, costs]
-            return [said[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+            denials = [said[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
         except (AttributeError, KeyError, TypeError):
             return None
+        for denial in denials:
+            denial.repeats += 1
+        return [denial.said for denial in denials]  # type: ignore[misc]  # All were said.
 
     def decide(
         self,
@@ -80,9 +105,10 @@ class Near:
         denial = self._standing(key, cost, now)
         if denial is None:
             return self._spend(rule, key, cost, now)
-        decision = Decision(rule, denial.row(now))
+        denial.said = decision = Decision(rule, denial.row(now))
+        self._repeat(denial)
         if type(descriptors) is dict:
-            self._say(domain, cost, tuple(descriptors.items()), decision, denial, now)
+            self._say(domain, cost, tuple(descriptors.items()), denial, now)
         return decision
 
     def decide_all(
@@ -106,6 +132,8 @@ class Near:
             lease = lease_of(key)
             if lease is not None and lease.left - cost >= lease.low and now < lease.until and cost:
                 left = lease.left = lease.left - cost
+                if cost != 1:
+                    lease.beyond += cost - 1
                 add(lease.said if left >= lease.said_until else _say_of(lease, rule))
             elif lease is None and denial_of(key) is None:
                 add(None)
@@ -122,13 +150,35 @@ class Near:
             return None
         now = self._now()
         rows: list[Row] = []
+        denials: list[Denial] = []
         for key, cost in zip(batch.keys, batch.costs, strict=True):
             denial = self._standing(key, cost, now)
             if denial is None:
                 return None
+            denials.append(denial)
             rows.append(denial.row(now))
+        for denial in denials:
+            self._repeat(denial)
         *columns, sources = map(list, zip(*rows, strict=True))
         return Verdicts(Outcomes(*columns), sources)
+
+    def collect(self) -> None:
+        """Count in the tally what was decided since this was last called."""
+        self.leases.report()
+        repeated, self._repeated = self._repeated, []
+        self._said.clear()  # So that each repeat from now on finds its denial in the list again.
+        for denial in repeated:
+            if self._tally is not None:
+                self._tally.add(denial.key, _DENIED, _CACHE, denial.repeats)
+            denial.repeats = 0
+
+    def _repeat(self, denial: Denial) -> None:
+        """Count one decision that a denial made."""
+        denial.repeats += 1
+        if denial.repeats == 1:
+            self._repeated.append(denial)
+            if len(self._repeated) > _MOST_REPEATED:
+                self.collect()
 
     def _note_asked(self, keys: Sequence[bytes], now: float) -> None:
         """Note keys that a member is asked to charge, for those that are hot are borrowed."""
@@ -154,7 +204,6 @@ class Near:
         domain: str,
         cost: int,
         entries: _Entries,
-        decision: Decision,
         denial: Denial,
         now: float,
     ) -> None:
@@ -163,7 +212,7 @@ class Near:
             self._said.clear()
             self._count, self._until = 0, now + _LONGEST_MOMENT
         self._until = min(self._until, now + (denial.until - now) * _PART)
-        self._said.setdefault((domain, cost), {})[entries] = decision
+        self._said.setdefault((domain, cost), {})[entries] = denial
         self._count += 1
 
 
@@ -176,3 +225,7 @@ def _say_of(lease: Lease, rule: Rule) -> Decision:
 
 def _nobody(ask: Ask) -> None:
     """Nothing is borrowed."""
+
+
+def _add_paid(tally: Tally, key: bytes, checks: int) -> None:
+    tally.add(key, _ALLOWED, _LEASE, checks)

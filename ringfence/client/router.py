@@ -91,7 +91,12 @@ class Router:
     """Sends each key of a batch to the member that decides it, and gathers the verdicts."""
 
     def __init__(
-        self, fallback: Fallback, *, retries: bool = False, patience: float | None = None
+        self,
+        fallback: Fallback,
+        *,
+        retries: bool = False,
+        patience: float | None = None,
+        undecided: Callable[[bytes, int, int], None] | None = None,
     ) -> None:
         """`retries` asks an owner once more when the members changed meanwhile: for nodes, which
         learn of it before their callers do.
@@ -100,10 +105,13 @@ class Router:
         `patience` (seconds), is not given up, but its standby is asked as well, as far as the
         budget of such second asks allows. Both requests carry one identity, so nodes count the
         check once. The standby of an owner that is known to be lost needs no budget.
+
+        `undecided` receives key, code and source of each check that the fallback decided.
         """
         self.hedging = HedgingBudget()
         """Hedging budget, which counts the checks and the second asks."""
         self._fallback = fallback
+        self._undecided = undecided
         self._patience = patience
         self._attempts = (False, False, True) if retries else (False, True)
         self.routes: Routes | None = None
@@ -316,7 +324,10 @@ class Router:
         for index in gathering.missing:
             outcome, source = self._fallback(batch, index)
             is_shed = source is Source.POLICY and index in gathering.shed
-            verdicts.put(index, outcome, Source.SHED if is_shed else source)
+            source = Source.SHED if is_shed else source
+            verdicts.put(index, outcome, source)
+            if self._undecided is not None and batch.op is Op.CHECK and verdicts.refusal is None:
+                self._undecided(batch.keys[index], outcome.code.value, source.value)
         if batch.op is not Op.CHECK:
             return
         if batch.groups and (gathering.is_split or gathering.missing):

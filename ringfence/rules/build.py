@@ -261,6 +261,11 @@ class _Walk:
         read = read_rate_limit(spot.below("rate_limit"), table, self._defaults)
         if detailed:
             details = tuple("share" if detail == "share" else "detailed" for detail in details)
+        if read.limit is None:
+            for name in ("detailed_metric", "value_to_metric"):
+                if name in fields:
+                    what = f"{name} does nothing for an unlimited rule, which is not counted"
+                    spot.warn(fields[name].line, what, "drop it")
         self._note_replaces(spot, read)
         identity = rule_id(self._space.name, path)
         self._space.places[identity] = (spot.file, read.scope_line)

@@ -48,6 +48,11 @@ class Rule:
     details: tuple[str, ...] = ()
     """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or ``."""
 
+    @property
+    def is_detailed(self) -> bool:
+        """Whether its metric shows values of requests."""
+        return "detailed" in self.details or "value" in self.details
+
     def as_carried(self) -> "Rule":
         """The same rule with its limit travelling along, for an owner that does not have it."""
         return replace(self, carried=True)

@@ -8,17 +8,18 @@ the last entry arrives. How rules become plain data and come back is `plain`'s, 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TypeAlias
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import InvalidLimit
 from ringfence.rules.glob import Glob, is_pattern
-from ringfence.rules.keys import MAX_KEY, bounded, override_id, trial_id, with_length
+from ringfence.rules.keys import MAX_KEY, bounded, decode_key, override_id, trial_id, with_length
 from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.plain import Plain, domains_from_plain, to_plain
 from ringfence.rules.tree import Domain, Row, place, with_steps
 
-__all__ = ["RuleSet", "counted_places"]
+__all__ = ["RuleSet", "counted_places", "metric_name", "metric_of_key"]
 
 Entries: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -29,10 +30,11 @@ class RuleSet:
     Raises `ConfigError` when a domain or a place stands twice, or two rules share an identity.
     """
 
-    __slots__ = ("_by_id", "_domains", "_replacing", "_roots", "_version")
+    __slots__ = ("_by_id", "_content_hash", "_domains", "_replacing", "_roots", "_version")
 
     def __init__(self, domains: Iterable[Domain] = (), *, version: int = 0) -> None:
         self._version = version
+        self._content_hash: int | None = None
         self._domains = tuple(
             Domain(domain.name, tuple(with_steps(domain)), domain.on_failure) for domain in domains
         )
@@ -136,6 +138,14 @@ class RuleSet:
         ]
         return RuleSet(domains, version=self._version)
 
+    def content_hash(self) -> int:
+        """Hash of 48 bits of what the rules say: equal for equal rules, whatever their version."""
+        if self._content_hash is None:
+            text = repr(to_plain(0, self._domains)).encode("utf-8", "surrogatepass")
+            digest = blake2b(text, digest_size=6).digest()
+            self._content_hash = int.from_bytes(digest, "big")
+        return self._content_hash
+
     def to_plain(self) -> Plain:
         """Write everything as data without behaviour, for a client that asks."""
         return to_plain(self._version, self._domains)
@@ -167,7 +177,6 @@ class _Spot:
         "exact",
         "head",
         "metric",
-        "parts",
         "patterns",
         "rule",
         "whole",
@@ -185,8 +194,6 @@ class _Spot:
         """The answer itself, when it is the same for every request."""
         self.metric: str | None = None
         """The whole metric name, when no runtime value is part of it."""
-        self.parts: tuple[str | int, ...] = ()
-        """Else its pieces: text, or the entry whose value stands there."""
 
     def next(self, entry: tuple[str, str]) -> "_Spot | None":
         """Find the child of an entry that no exact value took."""
@@ -222,9 +229,8 @@ class _Spot:
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
         self.counted = tuple(counted_places(rule))
-        self.parts = tuple(_metric_parts(rule))
-        if not any(isinstance(part, int) for part in self.parts):
-            self.metric = "".join(str(part) for part in self.parts)
+        if not rule.is_detailed:
+            self.metric = metric_name(rule, ())
             if not self.counted:
                 self.whole = Match(rule, self.head, self.metric)
 
@@ -251,9 +257,7 @@ def _meet(root: _Root, descriptor: Descriptor) -> Match | None:
     key = spot.key_of(entries)
     metric = spot.metric
     if metric is None:
-        metric = "".join(
-            [each if isinstance(each, str) else entries[each][1] for each in spot.parts]
-        )
+        metric = metric_name(spot.rule, [value for _, value in entries])
     return Match(spot.rule, key, metric, descriptor.cost)
 
 
@@ -305,15 +309,34 @@ def counted_places(rule: Rule) -> Iterator[int]:
             yield index
 
 
-def _metric_parts(rule: Rule) -> Iterator[str | int]:
-    yield rule.domain
+def metric_name(rule: Rule, values: Sequence[str]) -> str:
+    """Name of a rule's metric, as Envoy's service writes it, by the value of each level.
+
+    `value_to_metric` leaves the `_` before an empty value away, and so does `detailed_metric`, but
+    only where a level of the rule has `share_threshold`.
+    """
+    shares = "share" in rule.details
+    parts = [rule.domain]
     for index, (key, value) in enumerate(rule.path):
-        shows_value = _detail(rule, index) in ("detailed", "value")
-        if shows_value:
-            yield f".{key}_"
-            yield index
+        detail = _detail(rule, index)
+        if detail in ("detailed", "value"):
+            keeps_mark = detail == "detailed" and not shares
+            shown = values[index]
+            parts.append(f"{key}_{shown}" if shown or keeps_mark else key)
         else:
-            yield f".{key}" if value is None else f".{key}_{value}"
+            parts.append(key if value is None else f"{key}_{value}")
+    return ".".join(parts)
+
+
+def metric_of_key(rule: Rule, key: bytes) -> str | None:
+    """Name of the metric that decisions on a key belong to; None when the key has only a digest."""
+    _, counted = decode_key(key)
+    if counted is None:
+        return None
+    values = [value or "" for _, value in rule.path]
+    for index, value in zip(counted_places(rule), counted, strict=False):
+        values[index] = value
+    return metric_name(rule, values)
 
 
 def _detail(rule: Rule, index: int) -> str:

@@ -20,7 +20,11 @@ __all__ = [
     "MAX_PACKED",
     "MAX_PARTS",
     "MAX_REASON",
+    "MAX_REPORT_DECISIONS",
+    "MAX_REPORT_KEYS",
+    "MAX_REPORT_NAMED",
     "MAX_TEXT",
+    "MAX_THROTTLED",
     "MAX_U64",
     "MAX_WRITERS",
     "MIN_KEY",
@@ -58,6 +62,14 @@ MAX_WRITERS = 256
 """Most data centers whose cells one counter has."""
 MAX_PACKED = 1 << 19
 """Most bytes of packed members in one message."""
+MAX_REPORT_KEYS = 512
+"""Most rows in one `Report` of decisions."""
+MAX_REPORT_NAMED = 128
+"""Most rows of a `Report` that name a counter, instead of only its rule."""
+MAX_REPORT_DECISIONS = 1 << 24
+"""Most decisions in one `Report`: more than a process makes in a second."""
+MAX_THROTTLED = 256
+"""Most keys in one list of denied keys."""
 MAX_ITEMS = 1 << 15
 """Most items in any array: members, counters, one level of the rules."""
 MAX_ARRAYS = MAX_KEYS + 64

@@ -21,6 +21,7 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
+    AskThrottled,
     Borrow,
     CallIn,
     Goodbye,
@@ -35,12 +36,15 @@ from ringfence.wire.messages import (
     Plain,
     Pong,
     Refused,
+    Report,
     Request,
     Role,
     Rules,
     Stats,
+    Throttled,
     Welcome,
 )
+from ringfence.wire.metrics import METRIC_READERS, lay_out_metrics
 from ringfence.wire.moves import READERS, VALIDATED_AS_LAID_OUT, lay_out
 from ringfence.wire.near import NEAR_READERS, lay_out_near
 from ringfence.wire.requests import (
@@ -234,6 +238,8 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             return [_GOODBYE, message.reason[:MAX_REASON]]
         case Listen() | Lifted() | Borrow() | Lent() | CallIn():
             return lay_out_near(message)
+        case Report() | AskThrottled() | Throttled():
+            return lay_out_metrics(message)
         case _:
             return lay_out(message)
 
@@ -350,5 +356,6 @@ _READERS: dict[int, tuple[type[Message], int, Callable[[list[object]], Message]]
     _GOODBYE: (Goodbye, 2, _read_goodbye),
     **READERS,
     **NEAR_READERS,
+    **METRIC_READERS,
 }
 """By type number: what it is, how many fields its array has, and how they are read."""

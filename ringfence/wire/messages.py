@@ -11,6 +11,7 @@ from typing import TypeAlias
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.check_ids import CheckId
+from ringfence.wire.metric_messages import AskThrottled, Report, Throttled
 from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen
 from ringfence.wire.peer_messages import (
     AskLeave,
@@ -46,6 +47,7 @@ __all__ = [
     "AskRules",
     "AskStats",
     "AskTakenOver",
+    "AskThrottled",
     "Borrow",
     "CallIn",
     "Cells",
@@ -77,6 +79,7 @@ __all__ = [
     "Recall",
     "Recalled",
     "Refused",
+    "Report",
     "Request",
     "Role",
     "Rules",
@@ -84,6 +87,7 @@ __all__ = [
     "Source",
     "Stats",
     "TakenOver",
+    "Throttled",
     "Welcome",
 ]
 
@@ -349,4 +353,7 @@ Message: TypeAlias = (
     | Goodbye
     | AskTakenOver
     | TakenOver
+    | Report
+    | AskThrottled
+    | Throttled
 )

@@ -33,6 +33,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Refused,
+    Report,
     Request,
     Role,
     Rules,
@@ -76,7 +77,7 @@ class Node:
         self.rows = town.rows
         self.refusal = None
         self.is_old = False
-        """Whether it knows nothing of clients that remember denials."""
+        """Whether it knows nothing of clients that remember denials, or that report decisions."""
         self.mute = ()
         """Kinds of messages that it does not answer."""
         self.hellos = []
@@ -144,7 +145,7 @@ class Node:
                 return self.farewell(seq)
             case Ping(seq):
                 return Pong(seq)
-            case Listen(seq):
+            case Listen(seq) | Report(seq):
                 return Done(seq)
         raise AssertionError(message)
 
@@ -163,7 +164,7 @@ class Talk:
     def on_message(self, payload):
         message = decode(payload)
         (self.node.hellos if isinstance(message, Hello) else self.node.heard).append(message)
-        if self.node.is_old and isinstance(message, Listen):
+        if self.node.is_old and isinstance(message, Listen | Report):
             self.connection.close(ErrorCode.BAD_MESSAGE, "a message of no known type")
         elif not isinstance(message, self.node.mute):
             self.connection.send(encode(self.node.answer(message)))
@@ -243,6 +244,20 @@ async def town(*rows, serve=True, **amounts):
             await made.serve(*made.nodes)
         yield made
         nursery.cancel_scope.cancel()
+
+
+async def test_a_member_that_knows_no_reports_is_sent_one_and_no_more(autojump_clock):
+    async with town() as t:
+        for node in t.nodes.values():
+            node.is_old = True
+            node.mute = (Request,)
+        cluster = await t.joined()
+        limiter = Limiter(cluster, near=cluster.near)
+        for _ in range(3):
+            assert await sources(limiter) <= {Source.POLICY, Source.SHED}
+        await trio.sleep(100)
+
+        assert [node.count(Report) for node in t.nodes.values()] == [1, 1, 1]
 
 
 async def sources(limiter, key="user", many=12):

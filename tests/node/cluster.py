@@ -211,6 +211,7 @@ class World:
             await nursery.start(cluster.run)
             await cluster.wait_joined(5.0)
             yield Limiter(cluster, raise_on_outage=raise_on_outage, near=cluster.near)
+            await cluster.report()
             cluster.close()
             transport.flush()
             nursery.cancel_scope.cancel()

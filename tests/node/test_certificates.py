@@ -1,19 +1,20 @@
 """Which certificate a node shows, and whether it verifies the names of its peers."""
 
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
 
 import pytest
 
 from node.access import KeyDir
-from node.certificates import certificate_files, load_node_tls
+from node.certificates import certificate_files, expiry_of, load_node_tls
 from node.keys import write_keys
 from ringfence.errors import ConfigError
 from ringfence.transport.tls import NODE_NAME, node_server_name, node_server_names
 
-NOW = datetime.now(UTC)
+NOW = datetime.now(UTC) + timedelta(hours=1)
+"""Later than the certificates that are made here, however long the tests before took."""
 
 
 def made(directory: Path, *nodes: str) -> KeyDir:
@@ -29,6 +30,15 @@ def test_a_node_shows_its_own_certificate_and_verifies_names(tmp_path: Path) -> 
     assert node_server_names(server) == {"a.node.ringfence.internal"}
     assert client.name_of("b") == "b.node.ringfence.internal"
     assert client.name_of("") == NODE_NAME
+
+
+def test_when_the_certificates_expire_is_known(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", "a")
+
+    found = expiry_of(*load_node_tls(keys, "a", NOW))
+
+    assert found.keys() == {"node", "ca"}
+    assert abs(found["node"] - (NOW.timestamp() + 2 * 86_400)) < 86_400
 
 
 def test_with_the_shared_certificate_names_are_not_verified(tmp_path: Path) -> None:

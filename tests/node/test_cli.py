@@ -554,6 +554,27 @@ def test_members_that_are_gone_are_not_counted_and_those_in_doubt_are_named() ->
     assert "-1.25 ms, far off" in lines[7]
 
 
+def test_refused_rules_and_nodes_that_differ_are_said() -> None:
+    alike = {"counters": {"rules_hash": 7, "rules_refused": 0}}
+    older = {"counters": {"rules_hash": 8, "rules_refused": 1}, "version": "0.0.9"}
+    calm = shown(160, _member("a", **alike), _member("b", **alike))
+    lines = shown(
+        160,
+        _member("a", **alike),
+        _member("b", **alike),
+        _member("c", **older),
+        _member("d", state="dead", counters=None, reachable=False, state_for_s=250.0, version="1"),
+    )
+
+    remarks = "\n".join(lines[lines.index(next(line for line in lines if "refused" in line)) :])
+    assert "rules on disk refused by c, the old rules stay in force" in remarks
+    assert "rules differ between a, b and c; give all nodes equal files" in remarks
+    assert "software versions differ: 0.1.0 at a, b; 0.0.9 at c" in remarks
+    assert "dead for 4 min" in "\n".join(lines)
+    assert "refused" not in "".join(calm)
+    assert "differ" not in "".join(calm)
+
+
 def test_what_a_stranger_calls_itself_does_no_harm_on_a_screen() -> None:
     lines = shown(200, _member("a\x1b[2J", datacenter="\x1b]0;x"))
 

@@ -139,3 +139,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
     assert missing in refusal("http://127.0.0.1:9", "--token-file", missing)
     assert missing in refusal("http://127.0.0.1:9", "--ca", missing)
+
+
+def test_without_any_address_the_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RINGFENCE_URL", raising=False)
+
+    assert "pass --cluster" in refusal()
+
+
+def test_files_for_an_operators_port_are_refused_without_one(tmp_path: Path) -> None:
+    words = ("--cluster", "ringfence://127.0.0.1:9", "--ca", str(tmp_path / "ca.pem"))
+
+    assert "--token-file and --ca belong to the URL of an operator's port" in refusal(*words)
+
+
+def test_what_two_ports_say_of_one_key_is_counted_once(serve: Serve) -> None:
+    both = json.loads(told("a", ("x", 5, 0)))
+    both["nodes"] = {"a": 2, "b": 4}
+    both["keys"][0] |= {"nodes": {"a": 1, "b": 4}, "owner": "b"}
+    other = json.dumps(both | {"asked": "b", "missing": ["c"]}).encode()
+
+    result = run(serve(json.dumps(both).encode()), serve(other), "--json")
+
+    assert rows_of(result) == [("b", "x", 5)]
+    assert json.loads(result.output)["denied"] == 6
+    assert json.loads(result.output)["missing"] == ["c"]

@@ -4,10 +4,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.measures import MOST_LABELS, NO_RULE, OTHER_RULES, Measures, Span
+from node.measures import (
+    MOST_LABELS,
+    MOST_METRICS,
+    NO_RULE,
+    OTHER_RULES,
+    OTHER_VALUES,
+    Measures,
+    Span,
+)
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.limiter import Code, Limit, Outcomes
-from ringfence.rules import Rule
+from ringfence.rules import Rule, RuleSet
+from ringfence.rules.keys import encode_key
 from ringfence.wire import Op, Source
 
 
@@ -110,6 +119,60 @@ def test_a_name_is_no_longer_than_a_label_may_be(rules: dict[int, Rule]) -> None
 
     assert len(long) < 250
     assert long.endswith("0000000000000003")
+
+
+SHOWN = Rule(9, "api", (("client", None),), Limit(5, 10**9), details=("value",))
+
+
+@pytest.fixture
+def shown() -> Measures:
+    rules = RuleSet.of(SHOWN)
+    measures = Measures(rules.by_id)
+    measures.follow(rules)
+    return measures
+
+
+def asked(*values: str) -> Batch:
+    keys = [encode_key(SHOWN.id, [value]) for value in values]
+    return Batch(Op.CHECK, keys, [1] * len(keys))
+
+
+def test_rules_that_ask_for_it_are_counted_by_value(shown: Measures) -> None:
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.decided(asked("x", ""), verdicts_of([Code.DENIED] * 2), stand_in=True)
+    shown.undecided(asked("x"), verdicts_of([Code.ALLOWED], Source.POLICY))
+    row = encode_key(SHOWN.id, ["x"]), Code.DENIED.value, Source.CACHE.value, 5
+    rest = SHOWN.id.to_bytes(8, "big"), Code.DENIED.value, Source.CACHE.value, 7
+    shown.reported([row, rest], named=1)
+    shown.decided(batch_of(3), verdicts_of([Code.ALLOWED]), stand_in=False)
+
+    assert shown.detailed_decisions() == {
+        ("api.client_x", "allowed"): 2,
+        ("api.client_x", "denied"): 6,
+        ("api.client", "denied"): 1,
+        (OTHER_VALUES, "denied"): 7,
+    }
+
+
+def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Measures) -> None:
+    for number in range(20_000):
+        shown.decided(asked(f"v{number}"), verdicts_of([Code.ALLOWED]), stand_in=False)
+    assert len(shown._by_key) < 5000
+    shown.decided(asked("long" * 50), verdicts_of([Code.ALLOWED]), stand_in=False)
+
+    found = shown.detailed_decisions()
+
+    assert len(found) == MOST_METRICS + 1
+    assert found[OTHER_VALUES, "allowed"] == 20_001 - MOST_METRICS
+    assert sum(found.values()) == 20_001
+
+
+def test_a_rule_that_no_longer_asks_for_it_keeps_its_counts(shown: Measures) -> None:
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.follow(RuleSet())
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
+
+    assert shown.detailed_decisions() == {("api.client_x", "allowed"): 1}
 
 
 def test_who_is_denied_is_remembered(measures: Measures) -> None:

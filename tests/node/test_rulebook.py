@@ -215,5 +215,6 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
     written(path, "domain: [", at=2000)
     assert [rulebook.load_if_changed(), rulebook.load_if_changed()] == [None, None]
     assert rulebook.refusals == 1
+    assert "api.yaml" in rulebook.refusal
     assert rulebook.reload() is None
     assert rulebook.refusals == 2

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
@@ -318,6 +319,9 @@ def test_the_operators_port_of_a_process_speaks_tls_to_who_has_a_token(tmp_path:
         families = {family.name for family in text_string_to_metric_families(text.decode())}
         assert status == 200
         assert {"ringfence_decisions", "ringfence_members", "process_cpu_seconds"} <= families
+        expiry = r"ringfence_certificate_expiry_timestamp_seconds\{certificate=\"node\"\} (\S+)"
+        [instant] = re.findall(expiry, text.decode())
+        assert 800 < (float(instant) - time.time()) / 86_400 < 830
         status, out, err = asked(
             *("throttled", url, "--json"),
             *("--ca", str(keys / "ca.pem"), "--token-file", str(keys / "ops.token")),
@@ -338,3 +342,32 @@ def test_an_operators_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
     assert status == 2
     assert f"http: cannot listen on 127.0.0.1:{port}" in err
     assert "Traceback" not in err
+
+
+def test_the_worst_offender_of_a_cluster_is_named_first(tmp_path: Path) -> None:
+    """Three processes: their metrics count what two clients saw, and name who was denied most."""
+    with nodes(tmp_path, "a", "b", "c") as running:
+        url = running["a"].url
+        status, _, err = asked("throttled", "--cluster", url)  # From here on all nodes count.
+        assert (status, err) == (0, "")
+        denied: Counter[str] = Counter()
+        with blocking.connect(url) as one, blocking.connect(running["b"].url) as two:
+            for limiter in (one, two):
+                for client, times in (("greedy", 300), ("modest", 40), ("good", 2)):
+                    for _ in range(times):
+                        decision = limiter.check("api", {"client": client})
+                        denied[client] += not decision.allowed
+
+            def told() -> Any:
+                return json.loads(asked("throttled", "--cluster", url, "--json")[1])
+
+            until(lambda: told()["denied"] >= denied.total())  # Each client reports once a second.
+            found = told()
+
+    assert found["missing"] == []
+    assert [(row["counter"][0][1], row["denied"]) for row in found["keys"]] == [
+        ("greedy", denied["greedy"]),
+        ("modest", denied["modest"]),
+    ]
+    assert denied == {"greedy": 595, "modest": 75, "good": 0}
+    assert found["denied"] == denied.total()

@@ -216,6 +216,14 @@ def test_a_rule_that_a_pattern_for_everything_hides_is_told():
         ("- {key: k, value: ''}", "an empty value means any value"),
         ("- {key: 'k*'}", "a `*` in a key is a plain character"),
         ("- {key: k, shadow_mode: true}", "shadow_mode does nothing without a rate_limit"),
+        (
+            "- {key: k, rate_limit: {unlimited: true}, value_to_metric: true}",
+            "value_to_metric does nothing for an unlimited rule",
+        ),
+        (
+            "- {key: k, rate_limit: {unlimited: true}, detailed_metric: true}",
+            "detailed_metric does nothing for an unlimited rule",
+        ),
         ("- {key: k, metadata: {a: b}}", "metadata does nothing without a rate_limit"),
     ],
 )

@@ -11,6 +11,7 @@ from ringfence.rules import Descriptor, Domain, OnFailure, Open, Rule, RuleSet, 
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import MAX_KEY
 from ringfence.rules.load import load_path, load_text
+from ringfence.rules.ruleset import metric_of_key
 
 FILES = Path(__file__).parent / "files"
 UNIT_NS = {"s": 1, "min": 60, "h": 3600, "day": 86_400}
@@ -226,6 +227,39 @@ def test_changing_a_limit_keeps_the_keys():
 )
 def test_metric_names_follow_their_precedence(text, metric):
     assert match(load("metrics"), text, "metrics").metric == f"metrics.{metric}"
+
+
+@pytest.mark.parametrize(
+    ("details", "values", "metric"),
+    [
+        (("", "value"), ("", "x"), "d.route.user_x"),
+        (("", "value"), ("/a", ""), "d.route.user"),
+        (("detailed", "detailed"), ("", ""), "d.route_.user_"),
+        (("detailed", "detailed"), ("/a", "x"), "d.route_/a.user_x"),
+    ],
+)
+def test_metric_names_of_empty_values_are_those_of_envoys_service(details, values, metric):
+    rule = replace(a_rule("d", ("route", None), ("user", None)), details=details)
+    text = ", ".join(f"{key}={value}" for key, value in zip(("route", "user"), values, strict=True))
+    found = match(RuleSet.of(rule), text, "d")
+
+    assert found.metric == metric
+    assert metric_of_key(rule, found.key) == metric
+
+
+def test_an_empty_value_beside_a_shared_threshold_leaves_no_mark():
+    rule = a_rule("d", ("team", "red-*"), ("user", None))
+    rule = replace(rule, details=("share", "detailed"))
+    found = match(RuleSet.of(rule), "team=red-1, user=", "d")
+
+    assert found.metric == "d.team_red-*.user"
+    assert metric_of_key(rule, found.key) == found.metric
+
+
+def test_the_metric_of_a_key_that_is_a_digest_is_not_known():
+    rule = replace(a_rule("d", ("k", None)), details=("value",))
+
+    assert metric_of_key(rule, match(RuleSet.of(rule), "k=" + "x" * 200, "d").key) is None
 
 
 def test_a_shared_threshold_above_leaves_values_below_their_own_counters():

@@ -11,6 +11,7 @@ from node.access import Access, Scope
 from node.http.app import OperatorApp
 from node.http.pace import Pace
 from node.node import Node
+from ringfence.rules.load import load_text
 from ringfence.wire import token_digest
 from tests.node.cluster import counter, owned, world
 from tests.node.http.asking import LOCAL, Answer, app_of, ask
@@ -192,6 +193,7 @@ async def test_who_is_throttled_is_told_by_name(autojump_clock: MockClock) -> No
         for client, times in (("greedy", 9), ("modest", 6), ("good", 2)):
             for _ in range(times):
                 await limiter.check("api", {"client": client})
+        await trio.sleep(1.0)
         told = (await ask(app, "/v1/throttled")).json
         first = (await ask(app, "/v1/throttled?count=1")).json["keys"]
 
@@ -207,16 +209,14 @@ async def test_who_is_throttled_is_told_by_name(autojump_clock: MockClock) -> No
 async def test_denials_are_forgotten_in_the_end(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.http.app.PERIOD", 1.0)
-    async with world("a") as made, made.client("a") as limiter, trio.open_nursery() as nursery:
+    monkeypatch.setattr("node.node.PERIOD", 1.0)
+    async with world("a") as made, made.client("a") as limiter:
         app = app_of(made.nodes["a"])
-        nursery.start_soon(app.run)
         for _ in range(6):
             await limiter.check("api", {"client": "x"})
         soon = (await ask(app, "/v1/throttled")).json["denied"]
         await trio.sleep(2.5)
         later = (await ask(app, "/v1/throttled")).json["denied"]
-        nursery.cancel_scope.cancel()
 
     assert (soon, later) == (1, 0)
 
@@ -228,11 +228,67 @@ async def test_the_overview_gathers_every_members_figures(autojump_clock: MockCl
             for _ in range(6):
                 await limiter.check("api", owned(made.rules, "client", name))
         told = (await ask(apps[0], "/v1/cluster")).json
+        throttled = (await ask(apps[0], "/v1/throttled")).json
 
     assert told["state"] == "alive"
     assert {name: row["denied"] for name, row in told["figures"].items()} == dict.fromkeys("abc", 1)
-    assert told["rules"] == [{"rule": "api > client", "allowed": 5, "denied": 1}]
-    assert len(told["throttled"]["keys"]) == 1
+    assert told["rules"] == [{"rule": "api > client", "allowed": 15, "denied": 3, "watched": 0}]
+    assert told["throttled"]["nodes"] == dict.fromkeys("abc", 1)
+    owners = [(row["owner"], row["denied"]) for row in told["throttled"]["keys"]]
+    assert sorted(owners) == [("a", 1), ("b", 1), ("c", 1)]
+    assert throttled == told["throttled"]
+
+
+async def test_the_worst_offender_of_all_nodes_comes_first_wherever_one_looks(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as made:
+        app = app_of(made.nodes["b"])
+        await ask(app, "/v1/throttled")  # From here on all nodes count.
+        async with made.client("a") as limiter:
+            for name, times in (("a", 40), ("b", 20), ("c", 200)):
+                for _ in range(times):
+                    await limiter.check("api", owned(made.rules, "client", name))
+            await trio.sleep(2.0)
+            told = (await ask(app, "/v1/throttled")).json
+
+    rows = [(row["owner"], row["denied"], row["error"]) for row in told["keys"]]
+    assert rows == [("c", 195, 0), ("a", 35, 0), ("b", 15, 0)]
+    assert told["denied"] == 245
+    assert told["missing"] == []
+    assert sum(told["keys"][0]["nodes"].values()) == 195
+
+
+async def test_a_key_of_a_removed_rule_keeps_its_name(autojump_clock: MockClock) -> None:
+    async with world("a") as made, made.client("a") as limiter:
+        app = app_of(made.nodes["a"])
+        for _ in range(6):
+            await limiter.check("api", {"client": "x"})
+        made.nodes["a"].change_rules(load_text("domain: other").rules)
+        [row] = (await ask(app, "/v1/throttled")).json["keys"]
+
+    assert (row["rule"], row["removed"]) == ("api > client", True)
+    assert row["counter"] == [["client", "x"]]
+
+
+async def test_the_overview_tells_what_an_operator_should_look_at(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b") as made:
+        app = app_of(made.nodes["a"])
+        made.nodes["a"].rules_refusal = "api.yaml:3: unknown key"
+        made.nodes["b"].change_rules(load_text("domain: other").rules)
+        told = (await ask(app, "/v1/cluster")).json
+        await made.crash("b")
+        await trio.sleep(30.0)
+        later = {row["name"]: row for row in (await ask(app, "/v1/cluster")).json["members"]}
+
+    assert told["rules_refusal"] == "api.yaml:3: unknown key"
+    assert {name: row["rules_refused"] for name, row in told["figures"].items()} == {"a": 1, "b": 0}
+    assert told["figures"]["a"]["rules_hash"] != told["figures"]["b"]["rules_hash"]
+    assert later["b"]["state"] == "dead"
+    assert 20 < later["b"]["state_for_s"] < 30
+    assert later["a"]["state_for_s"] > 30
 
 
 async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
@@ -246,6 +302,7 @@ async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
 
         assert trio.current_time() - began < 1
     assert sorted(told["figures"]) == ["a"]
+    assert told["missing"] == ["b"]
 
 
 async def test_the_page_may_run_and_load_nothing_but_itself(autojump_clock: MockClock) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 import pytest
+import trio
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
@@ -141,6 +142,29 @@ async def test_the_number_of_rules_that_are_told_apart_has_an_end(
     assert total == MOST_LABELS + 50
     assert value(found, "ringfence_decisions_total", rule=OTHER_RULES, **named) >= 50
     assert value(found, "ringfence_rule_reloads_total", result="in_force") == 1
+
+
+async def test_rules_that_differ_or_were_refused_show(autojump_clock: MockClock) -> None:
+    async with world("a", "b") as made:
+        same = [await scrape(node) for node in made.nodes.values()]
+        made.nodes["a"].change_rules(load_text("domain: other").rules)
+        made.nodes["b"].rules_refusal = "api.yaml:3: unknown key"
+        await trio.sleep(1.0)
+        changed = [await scrape(node) for node in made.nodes.values()]
+
+    hashes = [value(each, "ringfence_rules_hash") for each in (*same, *changed)]
+    assert hashes[0] == hashes[1] == hashes[3] != hashes[2]
+    assert [value(each, "ringfence_rules_refused") for each in changed] == [0, 1]
+
+
+async def test_when_certificates_expire_is_a_metric(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        made.nodes["a"].certificates_expire = {"node": 1.8e9, "ca": 1.9e9}
+        found = await scrape(made.nodes["a"])
+
+    name = "ringfence_certificate_expiry_timestamp_seconds"
+    assert value(found, name, certificate="node") == 1.8e9
+    assert value(found, name, certificate="ca") == 1.9e9
 
 
 async def test_refusals_are_told_by_cause(autojump_clock: MockClock) -> None:

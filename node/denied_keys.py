@@ -1,0 +1,77 @@
+"""The keys that a cluster denied most: the lists of its nodes as one.
+
+A key is denied by its owner, and by clients, each of which reports to some node. So one key stands
+in the lists of several nodes, and its counts are added.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ringfence.rules import Rule
+from ringfence.rules.keys import decode_key
+from ringfence.rules.ruleset import counted_places
+from ringfence.wire import Throttled
+
+__all__ = ["DeniedKey", "DeniedKeys", "joined", "values_of"]
+
+_RESULTS = 3
+
+
+@dataclass(slots=True)
+class DeniedKey:
+    """One key with its denials at all nodes."""
+
+    key: bytes
+    denied: int = 0
+    """How often, at most."""
+    error: int = 0
+    """By how much `denied` may be too high."""
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Denials that each node counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedKeys:
+    """What all nodes that answered denied."""
+
+    denied: int
+    keys: list[DeniedKey]
+    """The key that was denied most first."""
+    rules: list[tuple[str, tuple[int, int, int]]]
+    """Rules, most denied first: allowed, denied, denied in shadow or quota mode."""
+
+
+def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
+    """Join lists, given by node."""
+    keys: dict[bytes, DeniedKey] = {}
+    rules: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _RESULTS)
+    for node, listed in sorted(lists.items()):
+        rows = zip(listed.keys, listed.counts, listed.errors, strict=True)
+        for key, denied, error in rows:
+            row = keys.setdefault(key, DeniedKey(key))
+            row.denied += denied
+            row.error += error
+            row.nodes[node] = denied
+        for at, rule in enumerate(listed.rules):
+            for place in range(_RESULTS):
+                rules[rule][place] += listed.results[_RESULTS * at + place]
+    ranked = sorted(rules.items(), key=lambda row: (-row[1][1], -sum(row[1]), row[0]))
+    return DeniedKeys(
+        sum(listed.denied for listed in lists.values()),
+        sorted(keys.values(), key=lambda row: (-row.denied, row.error, row.key)),
+        [(rule, (results[0], results[1], results[2])) for rule, results in ranked],
+    )
+
+
+def values_of(rule: Rule | None, key: bytes) -> list[list[str]] | None:
+    """Name and value of each entry that is part of a key; None when the key only has a digest.
+
+    Without a rule the names are empty.
+    """
+    _, values = decode_key(key)
+    if values is None:
+        return None
+    names = [] if rule is None else [rule.path[at][0] for at in counted_places(rule)]
+    names += [""] * (len(values) - len(names))
+    return [[name, value] for name, value in zip(names, values, strict=False)]

@@ -1,0 +1,65 @@
+"""Which reports of clients are counted: each once, and each client at a bounded pace.
+
+A client sends a report again when its answer was lost, under the number that it had. Bounded in
+clients: when many others have reported since, a client is forgotten, and a report that it sends
+again after that is counted twice.
+"""
+
+from collections import OrderedDict
+
+from ringfence.limiter import Code
+from ringfence.wire import BY_POLICY, Report, Source
+
+__all__ = ["MOST_CLIENTS", "Pace", "Reports", "reported_counter"]
+
+MOST_CLIENTS = 8192
+"""Clients whose last number is remembered."""
+_PER_S = 2.0
+_BURST = 8.0
+"""Reports that one connection may send at once, and how many more each second."""
+_UNDECIDED = (Source.LOCAL, *BY_POLICY)
+_DENIALS = (Code.DENIED, Code.NEVER)
+
+
+class Reports:
+    """The last number of each client's reports."""
+
+    def __init__(self, most: int = MOST_CLIENTS) -> None:
+        self._most = most
+        self._last: OrderedDict[tuple[str, int], int] = OrderedDict()
+
+    def is_new(self, token: str, report: Report) -> bool:
+        """Return whether a report was not counted before, and remember its number."""
+        who = token, report.client
+        is_new = report.number > self._last.get(who, 0)
+        if is_new:
+            self._last[who] = report.number
+        if who in self._last:
+            self._last.move_to_end(who)
+        if len(self._last) > self._most:
+            self._last.popitem(last=False)
+        return is_new
+
+
+class Pace:
+    """Reports that one connection may still send."""
+
+    def __init__(self, now: float) -> None:
+        self._left = _BURST
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Return whether a report may come at `now`, in seconds."""
+        self._left = min(_BURST, self._left + (now - self._at) * _PER_S)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def reported_counter(code: int, source: int) -> str:
+    """Name the node's counter of decisions that clients made."""
+    if source in _UNDECIDED:
+        return "reported_undecided"
+    return "reported_denied" if code in _DENIALS else "reported_allowed"

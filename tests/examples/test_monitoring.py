@@ -1,0 +1,95 @@
+"""The alert rules and the dashboard name only metrics, labels and values that nodes have."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import MockClock
+
+from tests.node.cluster import owned, world
+from tests.node.http.asking import app_of, ask
+
+FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
+ALERTS = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))
+BOARD = json.loads((FOLDER / "grafana.json").read_text("utf-8"))
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+EXPRESSIONS = [rule["expr"] for rule in RULES]
+EXPRESSIONS += [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+VALUES = {
+    "result": {"allowed", "denied"},
+    "source": {"policy", "shed", "local", "standby"},
+    "state": {"suspect", "dead"},
+    "job": {"ringfence"},
+}
+"""Values of labels that expressions may select; all are in the docs."""
+
+Labels = Mapping[str, set[str]]
+
+
+def selectors(expression: str) -> Iterator[tuple[str, str]]:
+    """Metrics of an expression, each with what stands in its braces."""
+    yield from re.findall(r"\b(ringfence_\w+|up)\b(?:\{(.*?)\})?", expression)
+
+
+@pytest.fixture
+async def samples(autojump_clock: MockClock) -> Labels:
+    """Names of samples that a node has, with the names of their labels."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    found["up"] = {"job", "instance"}
+    async with world("a") as made:
+        app = app_of(made.nodes["a"])
+        made.nodes["a"].certificates_expire = {"node": 2e9}
+        async with made.client("a") as limiter:
+            for _ in range(9):
+                await limiter.check("api", owned(made.rules, "client", "a"))
+        await ask(app, "/nothing")
+        made.nodes["a"].containment.by_place["session"] += 1
+        text = (await ask(app, "/metrics")).body.decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name] |= sample.labels.keys()
+    return found
+
+
+async def test_every_metric_and_label_exists(samples: Labels) -> None:
+    for expression in EXPRESSIONS:
+        for name, braces in selectors(expression):
+            assert name in samples, expression
+            for label, values in re.findall(r'(\w+)=~?"(.*?)"', braces):
+                assert label in samples[name], expression
+                assert set(values.split("|")) <= VALUES[label], expression
+        grouped = re.findall(r"\bby \((.*?)\)", expression)
+        known = set().union(*[samples[name] for name, _ in selectors(expression)])
+        assert {label for by in grouped for label in by.split(", ")} <= known, expression
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(RULES) >= 10
+    assert len(EXPRESSIONS) >= 20
+    assert all(any(True for _ in selectors(expression)) for expression in EXPRESSIONS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_bad_it_is_and_what_it_is(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["annotations"]["summary"]
+
+
+def test_panels_have_places_and_numbers_of_their_own() -> None:
+    panels = BOARD["panels"]
+
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in panels}) == len(panels)
+
+
+def test_the_scrape_job_names_the_alert_rules() -> None:
+    config = yaml.safe_load((FOLDER / "prometheus.yml").read_text("utf-8"))
+
+    assert [(FOLDER / name).is_file() for name in config["rule_files"]] == [True]
+    assert [job["job_name"] for job in config["scrape_configs"]] == ["ringfence"]

@@ -1,0 +1,64 @@
+"""The live page in a real browser, at a node that does not decide the key that is denied most."""
+
+import re
+import subprocess
+from pathlib import Path
+
+from ringfence import blocking
+from tests.node.test_serve import rules_of, started, until
+from tests.programs import require
+
+
+def test_the_page_of_any_node_names_the_worst_offender(tmp_path: Path) -> None:
+    chromium = require("chromium")
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "api.yaml").write_text(rules_of(5), "utf-8")
+    config = tmp_path / "node.toml"
+    config.write_text('rules = "rules"\nreload_interval = 0.1\n', "utf-8")
+    flags = {
+        name: ["--config", str(config), "--name", name, "--http", "127.0.0.1:0"] for name in "ab"
+    }
+    expected = [[("client=greedy", "45"), ("client=modest", "4")], ["a, b"], ["2 / 2"]]
+    with started(tmp_path, flags) as running:
+        pages = [
+            re.findall(r"operators look at (http://127\.0\.0\.1:\d+)", node.log)[0]
+            for node in running.values()
+        ]
+        with blocking.connect(running["a"].url) as limiter:
+            for client, times in (("greedy", 50), ("modest", 9)):
+                for _ in range(times):
+                    limiter.check("api", {"client": client})
+        (rules / "api.yaml").write_text("domain: api\nrules: 3\n", "utf-8")
+        until(lambda: all("not reloaded" in node.log for node in running.values()))
+        for at, page in enumerate(pages):
+            said: list[object] = []
+            for _ in range(5):  # A busy machine may keep the other node from answering in time.
+                said = what_it_says(dom_of(chromium, page, tmp_path / str(at)))
+                if said == expected:
+                    break
+            assert said == expected
+
+
+def what_it_says(dom: str) -> list[object]:
+    """The throttled keys with their denials, which nodes refused their rules, and who is alive."""
+    [keys] = re.findall(r'<tbody id="throttled">(.*?)</tbody>', dom)
+    rows = [re.sub(r"<.*?>", " ", row).split() for row in keys.split("</tr>")]
+    refused = re.findall(r"Rules on disk refused by (.*?);", dom.partition("<script>")[0])
+    alive = re.findall(r'id="alive">(.*?)<', dom)
+    return [[(row[0], row[-1]) for row in rows if row], refused, alive]
+
+
+def dom_of(chromium: str, page: str, profile: Path) -> str:
+    """The page as the browser has it a few seconds after it was opened."""
+    return subprocess.run(
+        [
+            chromium,
+            *("--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4000"),
+            *(f"--user-data-dir={profile}", "--dump-dom", f"{page}/"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    ).stdout

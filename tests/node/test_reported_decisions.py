@@ -1,0 +1,286 @@
+"""Decisions that clients made themselves are in the nodes' metrics, each once."""
+
+from collections import Counter
+
+import trio
+from msgpack import packb
+from trio.testing import MockClock
+
+from node.access import Access, Scope
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.limiter import Code
+from ringfence.rules.load import load_text
+from ringfence.wire import (
+    MAX_REPORT_DECISIONS,
+    Done,
+    ErrorCode,
+    Hello,
+    Refused,
+    Report,
+    Role,
+    Source,
+)
+from tests.node.cluster import World, counter, owned, world
+from tests.node.test_session import ACCESS, APP, SECRET, running_node
+
+HOT = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window}
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100000, algorithm: token_bucket}
+  - key: strict
+    rate_limit: {unit: minute, requests_per_unit: 5, on_failure: deny}
+  - key: alone
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: fixed_window, on_failure: local}
+"""
+Seen = Counter[tuple[str, str, str]]
+
+
+def measured(made: World) -> Seen:
+    """`ringfence_decisions_total` of all nodes together."""
+    found: Seen = Counter()
+    for node in made.nodes.values():
+        found.update(node.measure().decisions())
+    return found
+
+
+def note(seen: Seen, *decisions: Decision) -> None:
+    for each in decisions:
+        assert each.rule is not None
+        result = "allowed" if each.allowed else "denied"
+        seen[f"api > {each.rule.path[0][0]}", result, str(each.source)] += 1
+
+
+def most_denied(made: World) -> list[tuple[bytes, int]]:
+    found: Counter[bytes] = Counter()
+    for node in made.nodes.values():
+        found.update({each.key: each.denied for each in node.measure().throttled.most(100)})
+    return found.most_common()
+
+
+async def load(limiter: Limiter, made: World, seen: Seen) -> None:
+    """Check hot keys by each call, keys over their limit, and cold ones."""
+    worst = owned(made.rules, "client", "c")
+    bad = owned(made.rules, "client", "a")
+    tenant = owned(made.rules, "tenant", "b")
+    for step in range(60):
+        note(seen, *(await limiter.check_many("api", [worst] * 30 + [tenant] * 50)))
+        note(seen, *(await limiter.check_many("api", [worst] * 20)))
+        for _ in range(20):
+            note(seen, await limiter.check("api", tenant, cost=3))
+            note(seen, await limiter.check("api", bad))
+            now = limiter.check_now("api", bad)
+            if now is not None:
+                note(seen, now)
+        note(seen, *(await limiter.check_many("api", [tenant] * 30, costs=[2] * 30)))
+        note(seen, await limiter.check("api", {"tenant": f"cold{step}"}))
+        await trio.sleep(0.03)
+
+
+async def test_metrics_of_all_nodes_are_what_clients_saw(autojump_clock: MockClock) -> None:
+    seen: Seen = Counter()
+    async with world(rules=HOT) as made:
+        measured(made)  # From here on they count.
+        async with made.client() as one, made.client("b") as two, trio.open_nursery() as tasks:
+            tasks.start_soon(load, one, made, seen)
+            tasks.start_soon(load, two, made, seen)
+            await trio.sleep(4.0)
+            found = measured(made)
+            worst = most_denied(made)
+
+    assert found == seen
+    assert seen["api > tenant", "allowed", "lease"] > 5000
+    assert seen["api > client", "denied", "cache"] > 5000
+    assert seen["api > tenant", "allowed", "owner"] > 60
+    [(first, most), (second, less)] = worst
+    assert first == counter(made.rules, "client", owned(made.rules, "client", "c")["client"])
+    assert second == counter(made.rules, "client", owned(made.rules, "client", "a")["client"])
+    assert most > less
+    assert most + less == sum(count for (_, result, _), count in seen.items() if result == "denied")
+
+
+async def test_rules_with_detailed_metrics_count_what_clients_decided_by_value(
+    autojump_clock: MockClock,
+) -> None:
+    rules = HOT.replace("- key: client\n", "- key: client\n    detailed_metric: true\n")
+    rules = rules.replace("- key: tenant\n", "- key: tenant\n    value_to_metric: true\n")
+    async with world(rules=rules) as made:
+        measured(made)
+        async with made.client() as limiter:
+            for _ in range(20):
+                await limiter.check("api", {"client": "x"})
+            for _ in range(60):
+                await limiter.check("api", {"tenant": "t"})
+                await trio.sleep(0.01)
+        found: Counter[tuple[str, str]] = Counter()
+        for node in made.nodes.values():
+            found.update(node.measure().detailed_decisions())
+
+    assert found == {
+        ("api.client_x", "allowed"): 5,
+        ("api.client_x", "denied"): 15,
+        ("api.tenant_t", "allowed"): 60,
+    }
+
+
+async def test_a_client_that_ends_reports_first(autojump_clock: MockClock) -> None:
+    seen: Seen = Counter()
+    async with world(rules=HOT) as made:
+        measured(made)
+        async with made.client() as limiter:
+            for _ in range(20):
+                note(seen, await limiter.check("api", {"client": "x"}))
+        found = measured(made)
+
+    assert found == seen
+    assert seen["api > client", "denied", "cache"] == 14
+
+
+async def test_what_a_failure_policy_decided_is_reported_when_a_node_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    seen: Seen = Counter()
+    async with world("a", rules=HOT) as made, made.client("a") as limiter:
+        await limiter.check("api", {"tenant": "x"})
+        made.lives["a"].cancel()
+        made.network.crash(("a", 7101))
+        await trio.sleep(1.0)
+        for _ in range(7):
+            for key in ("tenant", "strict", "alone"):
+                note(seen, await limiter.check("api", {key: "x"}))
+        before = made.count("a", "reported_undecided")
+        await made.start("a")
+        await trio.sleep(8.0)
+        undecided = made.count("a", "reported_undecided")
+
+    assert seen == {
+        ("api > tenant", "allowed", "policy"): 7,
+        ("api > strict", "denied", "policy"): 7,
+        ("api > alone", "allowed", "local"): 2,
+        ("api > alone", "denied", "local"): 5,
+    }
+    assert (before, undecided) == (0, 21)
+
+
+async def test_a_report_whose_answer_is_lost_is_counted_once(autojump_clock: MockClock) -> None:
+    async with world("a", rules=HOT) as made, made.client("a") as limiter:
+        measured(made)
+        for _ in range(20):
+            await limiter.check("api", {"client": "x"})
+        node = made.nodes["a"]
+        counted = node.reported
+
+        def cut_off(name: str, report: Report) -> None:
+            counted(name, report)
+            made.network.cut(("a", 7101), ("client1", 1))
+            node.reported = counted  # type: ignore[method-assign]
+
+        node.reported = cut_off  # type: ignore[method-assign]
+        await trio.sleep(3.0)
+        made.network.heal(("a", 7101), ("client1", 1))
+        await trio.sleep(8.0)
+        found = measured(made)
+
+    assert found["api > client", "denied", "cache"] == 14
+    assert made.count("a", "reports") == 1
+    assert made.count("a", "repeated_reports") >= 1
+
+
+def report_of(*rows: tuple[bytes, int, int, int], number: int = 1, named: int = 0) -> Report:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return Report(7, 99, number, named, *columns)
+
+
+RULE_ID = b"ruleidnt"
+DENIED = Code.DENIED.value, Source.CACHE.value
+
+
+async def test_a_report_is_answered_and_a_repeat_is_not_counted(autojump_clock: MockClock) -> None:
+    async with running_node() as w:
+        caller = await w.call(APP)
+        first = await caller.say(report_of((RULE_ID, *DENIED, 5)))
+        again = await caller.say(report_of((RULE_ID, *DENIED, 5)))
+        counters = w.node.stats(1).counters
+
+    assert first == again == [Done(7)]
+    assert counters["reported_denied"] == 5
+    assert (counters["reports"], counters["repeated_reports"]) == (1, 1)
+
+
+async def test_too_many_reports_are_refused(autojump_clock: MockClock) -> None:
+    async with running_node() as w:
+        caller = await w.call(APP)
+        reports = [report_of((RULE_ID, *DENIED, 1), number=number) for number in range(1, 21)]
+        heard = await caller.say(*reports)
+        counters = w.node.stats(1).counters
+
+    codes = [each.code for each in heard if isinstance(each, Refused)]
+    assert codes == [ErrorCode.OVERLOADED] * 12
+    assert counters["reported_denied"] == 8
+    assert counters["refused_report_pace"] == 12
+
+
+async def test_a_report_of_too_many_decisions_costs_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as w:
+        caller = await w.call(APP)
+        await caller.say(lying(MAX_REPORT_DECISIONS + 1))
+
+        assert caller.closed[0][0] == ErrorCode.BAD_MESSAGE
+
+
+def lying(count: int) -> bytes:
+    payload: bytes = packb([41, 1, 1, 1, 0, [RULE_ID], [2], [5], [count]])
+    return payload
+
+
+async def test_only_clients_that_may_check_may_report(autojump_clock: MockClock) -> None:
+    digest, _ = ACCESS.tokens["app"]
+    tokens = {"app": (digest, frozenset({Scope.OBSERVE}))}
+    async with running_node() as w:
+        w.node.change_access(Access(ACCESS.cluster_keys, ACCESS.cluster, tokens))
+        heard = []
+        for hello in (Hello(Role.CLIENT, "app", SECRET, 1), Hello(Role.NODE, "b", b"", 2)):
+            caller = await w.call(hello)
+            heard += await caller.say(report_of((RULE_ID, *DENIED, 1)))
+        counters = w.node.stats(1).counters
+
+    assert [each.code for each in heard if isinstance(each, Refused)] == [
+        ErrorCode.NOT_PERMITTED,
+        ErrorCode.NOT_PERMITTED,
+    ]
+    assert counters["reported_denied"] == 0
+
+
+async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
+    autojump_clock: MockClock,
+) -> None:
+    rules = load_text(HOT).rules
+    access = Access(ACCESS.cluster_keys, ACCESS.cluster, ACCESS.tokens, {"app": frozenset({"api"})})
+    ours = counter(rules, "client", "x")
+    async with running_node(rules) as w:
+        measures = w.node.measure()
+        w.node.change_access(access)
+        caller = await w.call(APP)
+        await caller.say(report_of((ours, *DENIED, 3), (RULE_ID, *DENIED, 4), named=1))
+        counters = w.node.stats(1).counters
+
+    assert measures.decisions() == {("api > client", "denied", "cache"): 3}
+    assert measures.throttled.total == 3
+    assert counters["reported_denied"] == 3
+    assert counters["refused_report_domain"] == 1
+
+
+async def test_rules_that_reports_make_up_are_one_label(autojump_clock: MockClock) -> None:
+    async with running_node() as w:
+        measures = w.node.measure()
+        caller = await w.call(APP)
+        for number in range(1, 9):
+            rows = [((number * 1000 + at).to_bytes(8, "big"), *DENIED, 1) for at in range(500)]
+            await caller.say(report_of(*rows, number=number))
+
+    assert measures.decisions() == {("(no rule here)", "denied", "cache"): 4000}

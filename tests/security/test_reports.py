@@ -1,0 +1,28 @@
+"""The threat model states what a report of decisions may cost, with the numbers that hold."""
+
+from pathlib import Path
+
+from node.reports import MOST_CLIENTS, Pace
+from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAMED
+
+PAGE = (Path(__file__).parents[2] / "docs" / "threat-model.md").read_text("utf-8")
+
+
+def row(bound: str) -> str:
+    [found] = [line for line in PAGE.splitlines() if line.startswith(f"| {bound} |")]
+    return found.split("|")[2].strip()
+
+
+def test_the_bounds_of_reports_are_those_of_the_page() -> None:
+    pace = Pace(0.0)
+    at_once = sum(pace.take(0.0) for _ in range(100))
+    each_second = sum(pace.take(1.0) for _ in range(100))
+
+    assert row("reports of decisions, per connection") == (
+        f"{at_once} at once, {each_second} a second"
+    )
+    assert row("clients whose last report is remembered") == str(MOST_CLIENTS)
+    assert row("a report of decisions").startswith(
+        f"{MAX_REPORT_KEYS} rows, {MAX_REPORT_NAMED} of them with a key, 2^24 decisions;"
+    )
+    assert MAX_REPORT_DECISIONS == 2**24
