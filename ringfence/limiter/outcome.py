@@ -24,6 +24,16 @@ class Code(IntEnum):
     """Would have passed, but another check of its all-or-nothing group was denied."""
     UNKNOWN_RULE = 5
     """The owner has no such rule; the asker's rules are old, or newer than the owner's."""
+    OVERDRAWN = 6
+    """Charged, and more than the limit is in use; cost 1 passes after `retry_after_ns`."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the cost was counted."""
+        return self in _CHARGED
+
+
+_CHARGED = frozenset([Code.ALLOWED, Code.OVER_SOFT, Code.OVERDRAWN])
 
 
 @dataclass(frozen=True, slots=True)

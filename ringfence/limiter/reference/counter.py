@@ -18,6 +18,7 @@ __all__ = [
     "DENIED",
     "LeaseIds",
     "NEVER",
+    "OVERDRAWN",
     "OVER_SOFT",
     "Scheme",
     "Verdict",
@@ -28,6 +29,7 @@ ALLOWED: Final = Code.ALLOWED.value
 OVER_SOFT: Final = Code.OVER_SOFT.value
 DENIED: Final = Code.DENIED.value
 NEVER: Final = Code.NEVER.value
+OVERDRAWN: Final = Code.OVERDRAWN.value
 
 Verdict: TypeAlias = tuple[int, int, int, int, int, int]
 """(code, remaining, retry_after_ns, reset_after_ns, delay_ns, lease), as in `Outcome`.
@@ -73,11 +75,24 @@ class Counter(ABC):
 
     @abstractmethod
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that were admitted elsewhere `age_ns` ago, whatever the ceiling.
+        """Count units that were spent `age_ns` ago, whatever the ceiling.
 
         Units that would not weigh any more by now are ignored, and so are those beyond
         `MOST_UNITS` in all.
         """
+
+    def standing(self, now: int) -> Verdict:
+        """Tell whether the units in use are within the limit; the answer to a charge.
+
+        `OVERDRAWN` while more than the ceiling is in use, then with the wait for cost 1; 0 stands
+        for a cost that never passes.
+        """
+        _, remaining, retry_after, reset_after, _, _ = self.check(0, now)
+        used = self.used(now)
+        if used > self.scheme.ceiling:
+            return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
+        code = ALLOWED if used <= self.scheme.hard else OVER_SOFT
+        return code, remaining, 0, reset_after, 0, 0
 
     def is_rested(self, now: int) -> bool:
         """Whether forgetting the counter would change nothing."""
