@@ -11,10 +11,12 @@ __all__ = ["Counters"]
 _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
-    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
+    *("charges", "overdrawn", "refunds", "resets", "forwarded", "stood_in", "undecided"),
+    *("repeated", "shed"),
     *("reloads", "reloads_refused"),
 )
 """Counters that are there from the start, so that nobody must ask whether they are."""
+_NAMES = {Op.REFUND: "refunds", Op.RESET: "resets", Op.CHARGE: "charges"}
 
 
 class Counters:
@@ -31,10 +33,11 @@ class Counters:
         """Count a batch this node decided by its own counters."""
         counts = self._counts
         rows = len(verdicts.outcomes)
-        if op is not Op.CHECK:
-            counts["refunds" if op is Op.REFUND else "resets"] += rows
-            return
         codes = verdicts.outcomes.codes
+        if op is not Op.CHECK:
+            counts[_NAMES[op]] += rows
+            counts["overdrawn"] += codes.count(Code.OVERDRAWN)
+            return
         counts["checks"] += rows
         allowed = codes.count(_ALLOWED)
         counts["allowed"] += allowed

@@ -167,13 +167,19 @@ class Holdings:
             match batch.op:
                 case Op.CHECK:
                     if cost and outcomes.codes[at] in _ADMITTED:
-                        which = batch.which[at] if batch.which else 0
-                        carried = batch.limits[which - 1].period_ns if which else 0
-                        tally.add(key, cost, carried or self._period_of(key), now)
+                        tally.add(key, cost, self._period_at(batch, at), now)
+                case Op.CHARGE:
+                    if cost and outcomes.codes[at] != Code.UNKNOWN_RULE:
+                        tally.add(key, cost, self._period_at(batch, at), now)
                 case Op.REFUND:
                     tally.take_back(key, cost)
                 case Op.RESET:
                     tally.forget(key)
+
+    def _period_at(self, batch: Batch, at: int) -> int:
+        """Find the period in ns of the limit that a row is counted by."""
+        which = batch.which[at] if batch.which else 0
+        return batch.limits[which - 1].period_ns if which else self._period_of(batch.keys[at])
 
     # -- what is held --------------------------------------------------------------------------
 

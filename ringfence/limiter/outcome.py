@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["Code", "LONGEST_NS", "Outcome", "Outcomes"]
+__all__ = ["CHARGED_CODES", "Code", "LONGEST_NS", "Outcome", "Outcomes"]
 
 LONGEST_NS: Final = 2**63 - 1
 """Longest duration that an outcome states, 292 years: a longer one is cut to it."""
@@ -27,13 +27,9 @@ class Code(IntEnum):
     OVERDRAWN = 6
     """Charged, and more than the limit is in use; cost 1 passes after `retry_after_ns`."""
 
-    @property
-    def is_charged(self) -> bool:
-        """Whether the cost was counted."""
-        return self in _CHARGED
 
-
-_CHARGED = frozenset([Code.ALLOWED, Code.OVER_SOFT, Code.OVERDRAWN])
+CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code.OVERDRAWN.value])
+"""Codes of rows whose cost was counted."""
 
 
 @dataclass(frozen=True, slots=True)
