@@ -123,9 +123,16 @@ class BlockingLimiter:
         """See `Limiter.peek`."""
         return self._ask(lambda limiter: limiter.peek(domain, descriptors))
 
-    def charge(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
+    def charge(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,
+    ) -> Decision:
         """See `Limiter.charge`."""
-        return self._ask(lambda limiter: limiter.charge(domain, descriptors, cost))
+        return self._ask(lambda limiter: limiter.charge(domain, descriptors, cost, timeout=timeout))
 
     def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """See `Limiter.refund`."""
@@ -175,9 +182,13 @@ class BlockingLimiter:
             lambda limiter: limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
         )
 
-    def charge_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
+    def charge_limit(
+        self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
+    ) -> Decision:
         """See `Limiter.charge_limit`."""
-        return self._ask(lambda limiter: limiter.charge_limit(limit, *key, cost=cost))
+        return self._ask(
+            lambda limiter: limiter.charge_limit(limit, *key, cost=cost, timeout=timeout)
+        )
 
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """See `Limiter.refund_limit`."""

@@ -217,17 +217,24 @@ class Limiter:
         """Tell what a check of cost 1 would meet, without spending anything."""
         return await self.check(domain, descriptors, cost=0)
 
-    async def charge(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
+    async def charge(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
+    ) -> Decision:
         """Spend `cost` on every counter that `descriptors` meet, whatever is left.
 
         For costs that are known afterwards. The decision is denied when a limit is overdrawn now:
         checks are denied, too, until `retry_after` says that a cost of 1 would pass. Its `source`
-        is `policy` or `shed` when no node counted it. Cost 0 only asks.
+        is `policy` or `shed` when no node counted it, in `timeout` seconds where that is given.
+        A cancelled charge may count. Cost 0 only asks.
         Raises `ConfigError`, and counts nothing, where a concurrency limit applies.
         """
-        return (
-            await self._ask(Op.CHARGE, domain, [described(descriptors)], [checked_cost(cost)], None)
-        )[0]
+        asked, costs = [described(descriptors)], [checked_cost(cost)]
+        return (await self._ask(Op.CHARGE, domain, asked, costs, timeout))[0]
 
     async def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """Give `cost` back to every counter that `descriptors` meet, never past empty.
@@ -317,9 +324,15 @@ class Limiter:
             checked_seconds("max_wait", max_wait),
         )
 
-    async def charge_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
+    async def charge_limit(
+        self,
+        limit: str | Limit,
+        *key: str,
+        cost: int = 1,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Decision:
         """Spend `cost` of an ad-hoc limit, whatever is left, as `charge` does under the rules."""
-        return await self._ask_limit(Op.CHARGE, limit, key, cost, None)
+        return await self._ask_limit(Op.CHARGE, limit, key, cost, timeout)
 
     async def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """Give `cost` back to the counter of an ad-hoc limit."""
