@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcome, Outcomes
+from ringfence.limiter import (
+    Algorithm,
+    Code,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcome,
+    Outcomes,
+    compiled_tables,
+)
 from ringfence.limiter.states import MOST_UNITS
+from tests.programs import require_compiled
 
 KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
@@ -326,6 +336,26 @@ def test_charges_to_a_log_in_debt_take_a_bounded_number_of_entries() -> None:
     state = engine.snapshot([KEY], 900_000).states[0]
     assert engine.used(KEY, 900_000) == 9_000
     assert len(state) // 2 <= 10 + 2 * 1024 + 1
+
+
+@pytest.mark.parametrize("step", [7, 100, 1500])
+def test_the_compiled_engine_shares_entries_of_a_log_in_debt_as_the_reference_does(
+    step: int,
+) -> None:
+    require_compiled()
+    limit = Limit(10, 10**6, Algorithm.SLIDING_WINDOW_LOG)
+    reference = engine_of(limit)
+    compiled = Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=True))
+    compiled.set_rules({0: EngineRule(limit)})
+    engines = reference, compiled
+
+    for number in range(2500):
+        now, cost = number * step, 1 + number % 3
+        told = [engine.charge_now([KEY], [cost], [], [], now) for engine in engines]
+        assert told[0] == told[1]
+
+    assert reference.snapshot([KEY], now) == compiled.snapshot([KEY], now)
+    assert compiled.bytes_in_use < 64 * 1024
 
 
 def lived(

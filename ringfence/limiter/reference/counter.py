@@ -87,12 +87,7 @@ class Counter(ABC):
         `OVERDRAWN` while more than the ceiling is in use, then with the wait for cost 1; 0 stands
         for a cost that never passes.
         """
-        _, remaining, retry_after, reset_after, _, _ = self.check(0, now)
-        used = self.used(now)
-        if used > self.scheme.ceiling:
-            return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
-        code = ALLOWED if used <= self.scheme.hard else OVER_SOFT
-        return code, remaining, 0, reset_after, 0, 0
+        return self.scheme.standing(self.check(0, now), self.used(now))
 
     def is_rested(self, now: int) -> bool:
         """Whether forgetting the counter would change nothing."""
@@ -132,6 +127,14 @@ class Scheme(ABC):
 
         Raises `BadState` for numbers that no counter of this scheme writes.
         """
+
+    def standing(self, peek: Verdict, used: int) -> Verdict:
+        """Answer a charge, after which `used` units are in use, by a peek."""
+        _, remaining, retry_after, reset_after, _, _ = peek
+        if used > self.ceiling:
+            return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
+        code = ALLOWED if used <= self.hard else OVER_SOFT
+        return code, remaining, 0, reset_after, 0, 0
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Continue under this scheme what another scheme has counted, so that no budget is gained.
