@@ -130,6 +130,8 @@ class RateLimitService:
         ways = self._ways(request.domain, asked, cost, gives_back)
         if _CHECKED.issuperset(ways):
             decision = await self._check(request.domain, asked, cost, self._settings.deadline)
+        elif ways == [_Way.HIT]:
+            decision = await self._hit(request.domain, asked, cost)
         else:
             decision = await self._mixed(request.domain, asked, cost, ways)
         self.counters[decided(decision)] += 1
@@ -165,6 +167,15 @@ class RateLimitService:
         if is_fixed:
             return _Way.CHARGE if own == 0 else _Way.HIT
         return _Way.CHECK
+
+    async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
+        """Count a lone hit: as a check, and when that is denied as a charge."""
+        until = loop_time() + (self._settings.deadline or inf)
+        decision = await self._check(domain, asked, cost, self._settings.deadline)
+        if not _is_uncounted(decision.statuses[0]):
+            return decision
+        costly = [_with_cost(each, cost) for each in asked]
+        return await self._limiter.charge(domain, costly, timeout=_left(until))
 
     async def _mixed(
         self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
