@@ -409,7 +409,7 @@ class Session:
         sender.remember(request.seq, payload)
         self.send_payload(payload)
         sender.note(batch, verdicts)
-        if batch.op is Op.CHECK and not batch.ids:
+        if batch.op in COUNTED_ONCE and not batch.ids:
             self._desk.asked(sender, request, batch, rows)
         self._desk.denied(self, batch, verdicts)
 
