@@ -8,7 +8,13 @@ from ringfence.wire import Op
 
 __all__ = ["Counters"]
 
-_ALWAYS_TOO = (
+_ALLOWED = Code.ALLOWED.value
+_ALWAYS = (
+    *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
+    *("charges", "overdrawn", "refunds", "resets", "forwarded", "stood_in", "undecided"),
+    *("repeated", "shed"),
+    *("reloads", "reloads_refused", "reports", "repeated_reports"),
+    *("reported_allowed", "reported_denied", "reported_undecided"),
     *("borrowed", "overruled_limits"),
     *("leases", "lease_spent", "leases_recalled", "denials_lifted"),
     *("copies_sent", "keys_copied", "copies_lost", "copies_received"),
@@ -22,24 +28,15 @@ _ALWAYS_TOO = (
     *("gossip_refutations", "gossip_own_pauses", "gossip_damped", "gossip_exchanges"),
     *("gossip_updates_sent", "gossip_updates_stale"),
 )
-"""Those of leases, transfers and gossip. A missing counter must not look like a misspelt one."""
-
-_ALLOWED = Code.ALLOWED.value
-_ALWAYS = (
-    *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
-    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
-    *("reloads", "reloads_refused", "leases", "lease_spent", "leases_recalled"),
-    *("denials_lifted", "reports", "repeated_reports"),
-    *("reported_allowed", "reported_denied", "reported_undecided"),
-)
-"""Counters that are there from the start, so that nobody must ask whether they are."""
+"""Counters that exist from the start: a missing counter must not look like a misspelt one."""
+_NAMES = {Op.REFUND: "refunds", Op.RESET: "resets", Op.CHARGE: "charges"}
 
 
 class Counters:
     """Monotone counters since the node began."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter(dict.fromkeys((*_ALWAYS, *_ALWAYS_TOO), 0))
+        self._counts: Counter[str] = Counter(dict.fromkeys(_ALWAYS, 0))
 
     def add(self, name: str, count: int = 1) -> None:
         """Raise one counter."""
@@ -49,10 +46,11 @@ class Counters:
         """Count a batch this node decided by its own counters."""
         counts = self._counts
         rows = len(verdicts.outcomes)
-        if op is not Op.CHECK:
-            counts["refunds" if op is Op.REFUND else "resets"] += rows
-            return
         codes = verdicts.outcomes.codes
+        if op is not Op.CHECK:
+            counts[_NAMES[op]] += rows
+            counts["overdrawn"] += codes.count(Code.OVERDRAWN)
+            return
         counts["checks"] += rows
         allowed = codes.count(_ALLOWED)
         counts["allowed"] += allowed

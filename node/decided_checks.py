@@ -1,4 +1,4 @@
-"""Outcomes of checks by identity, so that a check that is asked on several paths counts once.
+"""Outcomes of checks and charges by identity, so that one asked on several paths counts once.
 
 A check can reach a node directly, as a second ask, and forwarded, in any order. The node decides
 the first of these and repeats the outcome for the others. Outcomes of direct checks stand in the
@@ -13,13 +13,14 @@ from dataclasses import replace
 from hashring import shard_of
 from node.direct_checks import DirectChecks
 from ringfence.client.batch import CODE, Row, Verdicts
-from ringfence.limiter import Code
-from ringfence.wire import Answer, CheckId, DecidedCheck, Source, decode
+from ringfence.limiter import CHARGED_CODES
+from ringfence.wire import Answer, CheckId, DecidedCheck, Op, Source, decode
 
-__all__ = ["DecidedChecks"]
+__all__ = ["COUNTED_ONCE", "DecidedChecks"]
 
 _DECIDED = (Source.OWNER, Source.STANDBY)
-_LAST_CHARGED = Code.OVER_SOFT
+COUNTED_ONCE = (Op.CHECK, Op.CHARGE)
+"""Operations whose rows have an identity, so that a repeat finds the first outcome."""
 _MOST_ROWS = 65_536
 _REPEATED_WITHIN_NS = 120_000_000_000
 """Longest time for which a check is repeated: twice the largest deadline of the wire."""
@@ -148,7 +149,7 @@ class DecidedChecks:
             known = self.find([check.id]).get(0)
             if known is None:
                 self.remember(check.id, check.key, check.cost, check.row, now - check.age_ns)
-            elif max(known[0][CODE], check.row[CODE]) <= _LAST_CHARGED:
+            elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
                 age_ns = max(0, now - known[1])
                 if age_ns >= check.age_ns:
                     ours_first.append(check)

@@ -15,7 +15,7 @@ from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.borrowing import Borrowing
 from node.containment import Containment
 from node.counters import Counters
-from node.decided_checks import DecidedChecks
+from node.decided_checks import COUNTED_ONCE, DecidedChecks
 from node.handoff import Handoff
 from node.holdings import Holdings
 from node.lending import Lender
@@ -51,6 +51,8 @@ _CURRENT_NS = 20_000_000
 _OWNER_TIMEOUT_S = 0.4
 """Time-out of asking several owners of one frame, for a caller that could not reach them."""
 _UNDECIDED = (*BY_POLICY, Source.LOCAL)
+_LIFTING = (Op.REFUND, Op.RESET)
+"""Operations that may end a denial early."""
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
 _MOST_HOPS = 2
@@ -317,8 +319,8 @@ class Deciding:
     # -- here ----------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
-        """Decide a batch; a check that was decided on another path gets the same outcome."""
-        if not batch.ids or batch.op is not Op.CHECK:
+        """Decide a batch; a row that was decided on another path gets the same outcome."""
+        if not batch.ids or batch.op not in COUNTED_ONCE:
             return self._count(batch, is_stand_in=is_stand_in)
         known = self._decided_checks.find(batch.ids)
         if known:
@@ -353,7 +355,7 @@ class Deciding:
         if self.measures is not None:
             self.measures.decided(batch, verdicts, stand_in=stands_in)
         self._admitted(batch, verdicts)
-        if self.lifted is not None and batch.op is not Op.CHECK:
+        if self.lifted is not None and batch.op in _LIFTING:
             self.lifted(batch.keys)
         return verdicts
 

@@ -32,7 +32,7 @@ from node.lending import Lender
 from node.session import Session
 from node.tally import Tally
 from ringfence.client.batch import LEASE, Batch
-from ringfence.limiter import Code, Engine, Limit, Outcomes, Snapshot
+from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
 from ringfence.wire import DecidedCheck, Op, Pull, Pulled, Shards
 
 __all__ = ["Holdings"]
@@ -48,7 +48,6 @@ _MOST_FRAMES = 256
 """Frames whose keys may wait to be marked as dirty."""
 _NO_LIMIT = Limit(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
-_ADMITTED = (Code.ALLOWED, Code.OVER_SOFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +164,18 @@ class Holdings:
                 continue
             tally, cost = taken.tally, batch.costs[at]
             match batch.op:
-                case Op.CHECK:
-                    if cost and outcomes.codes[at] in _ADMITTED:
-                        which = batch.which[at] if batch.which else 0
-                        carried = batch.limits[which - 1].period_ns if which else 0
-                        tally.add(key, cost, carried or self._period_of(key), now)
+                case Op.CHECK | Op.CHARGE:
+                    if cost and outcomes.codes[at] in CHARGED_CODES:
+                        tally.add(key, cost, self._period_at(batch, at), now)
                 case Op.REFUND:
                     tally.take_back(key, cost)
                 case Op.RESET:
                     tally.forget(key)
+
+    def _period_at(self, batch: Batch, at: int) -> int:
+        """Find the period in ns of the limit that a row is counted by."""
+        which = batch.which[at] if batch.which else 0
+        return batch.limits[which - 1].period_ns if which else self._period_of(batch.keys[at])
 
     # -- what is held --------------------------------------------------------------------------
 

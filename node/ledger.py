@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ringfence.client.batch import Batch, Verdicts
-from ringfence.limiter import Code, Limit
+from ringfence.limiter import CHARGED_CODES, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
 from ringfence.wire import Source
 
@@ -17,7 +17,6 @@ __all__ = ["Ledger", "rests_within"]
 
 _MOST_KEYS = 16_384
 """Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
-_LAST_CHARGED = Code.OVER_SOFT.value
 _LAST_COUNTED = Source.STANDBY.value
 """Sources that charge: owners and standbys."""
 _UNKNOWN = -1
@@ -74,7 +73,7 @@ class Ledger:
         return len(self._charges)
 
     def charged(self, batch: Batch, verdicts: Verdicts) -> None:
-        """Add the charges of a batch of checks that members decided."""
+        """Add the charges of a batch of checks or charges that members decided."""
         now = self._clock()
         outcomes, which = verdicts.outcomes, batch.which or [0] * len(batch)
         rows = zip(
@@ -85,7 +84,7 @@ class Ledger:
         spans: dict[tuple[bytes, int], int | None] = {}
         find = self._charges.get
         for key, cost, limit, code, lease, source in rows:
-            if not cost or code > _LAST_CHARGED or source > _LAST_COUNTED:
+            if not cost or code not in CHARGED_CODES or source > _LAST_COUNTED:
                 continue
             rule = key[:ID_BYTES], limit
             span = spans.get(rule, _UNKNOWN)

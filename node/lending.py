@@ -24,7 +24,10 @@ from ringfence.wire import Borrow, Lent, Op
 
 __all__ = ["Lender"]
 
-_DENIED = Code.DENIED.value
+_COUNTING = (Op.CHECK, Op.CHARGE)
+"""Operations that are decided with what is lent counted as spent."""
+_SPENT_UP = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
+"""Codes after which borrowers must give back: what they spend later is over the limit."""
 _ID_BYTES = 8
 _LEAST = 64
 """Fewer units are not lent: of a small limit, others would be denied what nobody spends."""
@@ -92,7 +95,7 @@ class Lender(Generic[WhoT]):
         held = [key for key in dict.fromkeys(batch.keys) if key in self._held]
         if not held:
             return decide_by(self._engine, batch, now)
-        if batch.op is not Op.CHECK:
+        if batch.op not in _COUNTING:
             outcomes = decide_by(self._engine, batch, now)
             for row, key in enumerate(batch.keys):
                 left = outcomes.remaining[row] - self._held.get(key, 0)
@@ -102,9 +105,9 @@ class Lender(Generic[WhoT]):
             return outcomes
         with self.counted(held, now):
             outcomes = decide_by(self._engine, batch, now)
-        if _DENIED in outcomes.codes:
+        if not _SPENT_UP.isdisjoint(outcomes.codes):
             codes = zip(batch.keys, outcomes.codes, strict=True)
-            self.recall([key for key, code in codes if code == _DENIED and key in self._held])
+            self.recall([key for key, code in codes if code in _SPENT_UP and key in self._held])
         return outcomes
 
     @contextmanager

@@ -22,7 +22,7 @@ from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
-from hashring import SHARDS, NodeId, Ring, View
+from hashring import SHARDS, NodeId, Ring, View, shard_of
 from node.access import Access, Scope
 from node.carried import overrule, oversized
 from node.containment import Containment
@@ -936,6 +936,11 @@ class Node:
     def held_shards(self) -> list[int]:
         """The shards that this node decides for now."""
         return [*compress(range(SHARDS), self._holdings.held)]
+
+    def used(self, key: bytes) -> int | None:
+        """Units of a key in use, past its limit too; None when this node does not count it."""
+        is_here = self._holdings.held[shard_of(key)]
+        return self._engine.used(key, self._clock.now()) if is_here else None
 
     def rules(self, seq: int) -> bytes:
         """The encoded rules; laid out once, since every client asks after a change."""

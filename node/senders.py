@@ -65,7 +65,7 @@ class Sender(Generic[SessionT]):
 
     def note(self, batch: Batch, verdicts: Verdicts) -> None:
         """Add what the sender was charged to the bound of its refunds."""
-        if self.ledger is not None and batch.op is Op.CHECK:
+        if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
             self.ledger.charged(batch, verdicts)
 
     def forget(self) -> None:

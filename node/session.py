@@ -10,6 +10,7 @@ from typing import Protocol
 
 from node.access import Access, Scope, proof_in
 from node.containment import Containment
+from node.decided_checks import COUNTED_ONCE
 from node.ledger import Ledger
 from node.parts import Part
 from node.reports import Pace
@@ -71,7 +72,12 @@ _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
 _MOST_UNSENT = 4 << 20
 """Bytes of answers a peer may leave unread; a connection above it is closed."""
-_SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
+_SCOPES = {
+    Op.CHECK: Scope.CHECK,
+    Op.REFUND: Scope.CHECK,
+    Op.RESET: Scope.RESET,
+    Op.CHARGE: Scope.CHECK,
+}
 
 
 _INTERNAL = "the node met an internal error; its log has the traceback"
@@ -389,7 +395,7 @@ class Session:
             request.leases,
             request.ids,
         )
-        is_first_ask = request.op is Op.CHECK and not request.ids
+        is_first_ask = request.op in COUNTED_ONCE and not request.ids
         if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
             batch.ids = _ids(sender.who[1], seq, range(len(batch)))
         if request.op is Op.REFUND and sender.ledger is not None:
@@ -422,7 +428,7 @@ class Session:
         sender.remember(request.seq, payload)
         self.send_payload(payload)
         sender.note(batch, verdicts)
-        if batch.op is Op.CHECK and not batch.ids:
+        if batch.op in COUNTED_ONCE and not batch.ids:
             self._desk.asked(sender, request, batch, rows)
         self._desk.denied(self, batch, verdicts)
 

@@ -5,6 +5,8 @@ Decides how finely time is kept. Whether anybody ever asks for a tally is for `h
 
 from collections.abc import Sequence
 
+from ringfence.limiter.states import fitting
+
 __all__ = ["Tally"]
 
 _PARTS = 128
@@ -19,10 +21,11 @@ class Tally:
         """Per key its period in ns, and units by number of the part."""
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
-        """Note that `units` were admitted at `now`."""
+        """Note that `units` were admitted or charged at `now`."""
         _, parts = self._units.setdefault(key, (period_ns, {}))
         number = now * _PARTS // period_ns
-        parts[number] = parts.get(number, 0) + units
+        before = parts.get(number, 0)
+        parts[number] = before + fitting(units, before)
         if len(parts) > _PARTS + 1:
             for old in [part for part in parts if part < number - _PARTS]:
                 del parts[old]

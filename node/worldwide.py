@@ -22,7 +22,7 @@ from node.recalling import Recalling
 from node.shares import share_of
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.link import Link
-from ringfence.limiter import Code, Engine, EngineRule, Limit
+from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import Cells, Differs, Digest, Done, ErrorCode, Op, Recall, Recalled, Refused
 
@@ -153,14 +153,14 @@ class Worldwide:
 
     def admitted(self, batch: Batch, verdicts: Verdicts) -> None:
         """Note what a batch decided here has changed."""
-        if not self._shared or not self._spreads or batch.op is not Op.CHECK:
+        if not self._shared or not self._spreads or batch.op not in (Op.CHECK, Op.CHARGE):
             return
         now = self._uptime()
         for at, key in enumerate(batch.keys):
             if (
                 key[:8] in self._shared
                 and batch.costs[at]
-                and verdicts.outcomes.codes[at] <= Code.OVER_SOFT
+                and verdicts.outcomes.codes[at] in CHARGED_CODES
             ):
                 for spread in self._spreads.values():
                     spread.changed(key, now)

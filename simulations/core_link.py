@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 from gossip import Record
 from hashring import View
+from node.decided_checks import COUNTED_ONCE
 from ringfence.client.asks import Ask, request_of
 from ringfence.client.batch import SHED, Batch, Done, Verdicts
 from ringfence.client.link_settings import LinkSettings
@@ -133,7 +134,7 @@ class CoreLink:
         ask.id = self._session, seq, 0
         deadline_ms = round(self._settings.slow_timeout * 1000)
         request = request_of([ask], seq, self._view(), deadline_ms)
-        if batch.op is Op.CHECK and not batch.ids:
+        if batch.op in COUNTED_ONCE and not batch.ids:
             request.ids = [ask.id]
         self._send(seq, request)
         return ask

@@ -38,6 +38,8 @@ _STALLS = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
 """Seconds for which a process is stopped: garbage collection, throttling, a debugger."""
 _ONLY_STALLS = 0.1
 """How many runs have stalls and nothing else, so that each check must be counted exactly once."""
+_NO_CHARGES = 0.5
+"""How many runs have no charges at all."""
 _PARTS = (1, 1, 2, 3)
 """Parts that a transfer has at least: in half of all runs every shard moves in several."""
 
@@ -57,7 +59,7 @@ def drawn(seed: int, level: Level) -> Scenario:
         seconds=_SECONDS[level],
         calm=_CALM[level],
         rules=RULES,
-        loads=_loads(random, datacenters),
+        loads=_charging(_loads(random, datacenters), stream(seed, "charges", level)),
         network=Network(
             latency=random.choice(("lan", "near", "regions")),
             loss=random.choice((0.0, 0.0, 0.01)),
@@ -138,6 +140,14 @@ def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
     if random.random() < 0.3:
         loads.append(Load("zipf", 15, 5, random.choice(("window", "bucket"))))
     return tuple(loads)
+
+
+def _charging(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
+    """Have charges among what half of the loads ask, in half of all runs."""
+    if random.random() < _NO_CHARGES:
+        return tuple(loads)
+    parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
+    return tuple(replace(load, charges=part) for load, part in zip(loads, parts, strict=True))
 
 
 def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:

@@ -6,6 +6,7 @@ interval of the standby's copies held, and where two decide at once each may adm
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Rule
@@ -47,7 +48,7 @@ class Final:
     """What was found when all was calm again."""
 
     used: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """Units that the owners count, by data center, rule and key."""
+    """Units that the owners count, past the limit too, by data center, rule and key."""
     problems: list[str] = field(default_factory=list)
     """What had not settled."""
     bugs: list[str] = field(default_factory=list)
@@ -147,29 +148,35 @@ class Judge:
                 break
         if is_shared and limit.algorithm is Algorithm.SLIDING_WINDOW and not self._is_unclean:
             told = [
-                n for (_, rule_, k), n in sorted(final.used.items()) if (rule_, k) == (name, key)
+                min(n, limit.ceiling)
+                for (_, rule_, k), n in sorted(final.used.items())
+                if (rule_, k) == (name, key)
             ]
             if max(told, default=0) - min(told, default=0) > limit.ceiling // 100 + 2:
                 text = f"{name}={key}: data centers do not agree: {told}"
                 yield Violation("agreement", end, text)
         if period > end and limit.algorithm in _KEPT and rule.scope != "split":
-            units = min(column.units, limit.ceiling)  # More is never said to be used.
-            yield from self._conservation(name, key, column, units, final, is_shared, uncopied, end)
+            yield from self._conservation(name, key, column, limit, final, is_shared, uncopied, end)
 
     def _conservation(
         self,
         name: str,
         key: str,
         column: Column,
-        units: int,
+        limit: Limit,
         final: Final,
         is_shared: bool,
         uncopied: int,
         end: float,
     ) -> Iterator[Violation]:
-        """What was admitted is counted, and nothing else."""
+        """What was admitted is counted, and nothing else; of charges all, past the limit too.
+
+        Without charges no more than the limit is compared: when splits heal, hits add up to more.
+        """
+        most = inf if column.has_charges else limit.ceiling
+        units = int(min(column.units, most))
         by_datacenter = {
-            dc: n
+            dc: int(min(n, most))
             for (dc, rule, k), n in final.used.items()
             if (rule, k) == (name, key) and (is_shared or dc in column.datacenters)
         }
@@ -223,6 +230,8 @@ class Judge:
     def _advice(self, name: str, key: str, column: Column, limit: Limit) -> Iterator[Violation]:
         """Who is denied is told when to come back."""
         longest = 2 * limit.period_ns / 1e9
+        if limit.is_bucket and column.has_charges:
+            longest += column.units / max(1, limit.amount) * limit.period_ns / 1e9
         for a in column.answers:
             if a.allowed or not a.is_counted or (a.retry_after is None and a.cost > limit.ceiling):
                 continue

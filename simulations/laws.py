@@ -40,7 +40,9 @@ def breaches(column: Column, limit: Limit, began: float) -> Iterator[Breach]:
             yield from _Windows(column, limit, began).breaches()
         case Algorithm.TOKEN_BUCKET | Algorithm.LEAKY_BUCKET:
             yield from _bucket(column, limit)
-        case Algorithm.SLIDING_WINDOW_LOG | Algorithm.CONCURRENCY:
+        case Algorithm.SLIDING_WINDOW_LOG:
+            yield from _log(column, limit)
+        case Algorithm.CONCURRENCY:
             pass
 
 
@@ -59,6 +61,8 @@ class _Windows:
             number = self._number(answer.asked - _EDGE)
             if not answer.is_counted or number != self._number(answer.told + _EDGE):
                 continue  # Nobody can say in which window it was decided.
+            if answer.is_charge:
+                continue  # No limit holds it back.
             if answer.allowed:
                 used = self._surely_used(answer, number)
                 if used + answer.cost > self._limit.ceiling:
@@ -100,16 +104,33 @@ class _Windows:
         return number * self._period - self._shift
 
 
+def _log(column: Column, limit: Limit) -> Iterator[Breach]:
+    """Count what was surely admitted within the period before each admitted check."""
+    period = limit.period_ns / 1e9
+    for answer in column.admitted:
+        if answer.is_charge:
+            continue
+        used = column.told_before(answer.asked) - column.asked_by(answer.told - period + _EDGE)
+        if used + answer.cost > limit.ceiling:
+            text = f"{answer.key}: admitted although {used} of {limit.ceiling} were used"
+            yield Breach("over_admission", answer.told, text)
+            return
+
+
 def _bucket(column: Column, limit: Limit) -> Iterator[Breach]:
     """Pour what was admitted into a bucket of our own: as early as can be, and as late."""
     rate = limit.amount / (limit.period_ns / 1e9)
     longest = max((a.told - a.asked for a in column.answers), default=0.0)
     spare = rate * (longest + _EDGE)
-    level, last = 0.0, float("-inf")
+    level, last, charged = 0.0, float("-inf"), float("-inf")
     for answer in sorted(column.admitted, key=lambda a: a.asked):
         level = max(0.0, level - rate * (answer.asked - last)) + answer.cost
         last = answer.asked
-        if level > limit.ceiling + spare + 1e-6:
+        if answer.is_charge:
+            charged = answer.asked
+        elif answer.asked - charged <= longest + _EDGE:
+            continue  # Perhaps it was decided before the charge.
+        elif level > limit.ceiling + spare + 1e-6:
             text = f"{answer.key}: {level:.1f} in a bucket of {limit.ceiling}"
             yield Breach("over_admission", answer.told, text)
             return

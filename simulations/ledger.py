@@ -41,6 +41,8 @@ class Answered:
     """When denied: seconds after which it would pass; None for never, or when not told."""
     gone: float = inf
     """When what was charged had surely been given back."""
+    is_charge: bool = False
+    """Whether it counts whatever is left."""
 
     @property
     def is_counted(self) -> bool:
@@ -57,6 +59,7 @@ class Column:
         self.passing = passing
         self.admitted = [a for a in answers if a.allowed and a.is_counted]
         """Those that some member counts."""
+        self.has_charges = any(a.is_charge for a in answers)
         self._asked = sorted((a.asked, a.cost) for a in self.admitted)
         self._told = sorted((a.told, a.cost) for a in self.admitted)
         self._asked_sums = [0, *accumulate(cost for _, cost in self._asked)]
@@ -98,10 +101,15 @@ class Column:
         ]
 
     def most_in(self, seconds: float) -> tuple[int, float]:
-        """The most units that were certainly admitted within so many seconds, and from when on."""
+        """The most units that were certainly admitted within so many seconds, and from when on.
+
+        Without charges, which no limit holds back.
+        """
+        checks = [a for a in self.admitted if not a.is_charge]
         if not self.answers or self.answers[-1].told - self.answers[0].asked < seconds:
-            return self.units, self.answers[0].asked if self.answers else 0.0
-        quick = sorted((a.asked, a.cost) for a in self.admitted if a.told - a.asked <= _SLOW)
+            units = sum(a.cost for a in checks)
+            return units, self.answers[0].asked if self.answers else 0.0
+        quick = sorted((a.asked, a.cost) for a in checks if a.told - a.asked <= _SLOW)
         sums = [0, *accumulate(cost for _, cost in quick)]
         most, when = 0, 0.0
         for start, (begin, _) in enumerate(quick):

@@ -7,11 +7,14 @@ Times are seconds of virtual time since the cluster was ready, which is when the
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["Args", "Fault", "Level", "Load", "Network", "Scenario"]
+__all__ = ["CHARGED", "Args", "Fault", "Level", "Load", "Network", "Scenario"]
 
 Level: TypeAlias = Literal["core", "node"]
 """`core`: membership, counts and limiter cores on one event heap. `node`: real nodes and clients
 as trio tasks."""
+
+CHARGED = (1, 2, 5, 20)
+"""Costs of charges, drawn evenly."""
 
 Args: TypeAlias = dict[str, str | float | int]
 
@@ -49,6 +52,8 @@ class Load:
     """Key of a second descriptor that each check meets, too: both are charged, or neither."""
     refunds: float = 0.0
     """Part of what is admitted that is given back at once."""
+    charges: float = 0.0
+    """Part of what is asked that is charged whatever is left, at `CHARGED` costs."""
     args: Args = field(default_factory=dict)
 
 

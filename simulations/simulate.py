@@ -12,7 +12,7 @@ from time import perf_counter
 
 import trio
 
-from ringfence.rules import Rule
+from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Source
 from simulations.checking import check
 from simulations.events import Events
@@ -25,7 +25,7 @@ from simulations.marks import marks_of
 from simulations.node_world import NodeWorld
 from simulations.observer import Observer
 from simulations.outcome import Outcome
-from simulations.scenario import Fault, Load, Scenario
+from simulations.scenario import CHARGED, Fault, Load, Scenario
 from simulations.seeds import stream
 from simulations.virtual_time import run
 
@@ -102,12 +102,17 @@ class _Run:
         load, world = self._scenario.loads[number], self._world
         random = stream(self._seed, "load", number)
         chance = stream(self._seed, "refunds", number)
+        charged = stream(self._seed, "charged", number)
         async with trio.open_nursery() as nursery:
             for arrival in arrivals_of(load, self._scenario.seconds, len(world.clients), random):
                 await trio.sleep_until(world.began + arrival.at)
-                nursery.start_soon(
-                    self._check, load, arrival.client, arrival.key, arrival.cost, chance
-                )
+                if charged.random() < load.charges:
+                    cost = charged.choice(CHARGED)
+                    nursery.start_soon(self._charge, load, arrival.client, arrival.key, cost)
+                else:
+                    nursery.start_soon(
+                        self._check, load, arrival.client, arrival.key, arrival.cost, chance
+                    )
 
     async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
         world = self._world
@@ -133,6 +138,19 @@ class _Run:
         verdict = "allowed" if decision.allowed else "denied"
         what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
         world.note(f"client-{client}", what)
+
+    async def _charge(self, load: Load, client: int, key: str, cost: int) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        number = self._ledger.ask(load.rule, key, asked)
+        decision = await who.limiter.charge(DOMAIN, {load.rule: key}, cost)
+        self._ledger.answered(number)
+        where, source = who.datacenter, decision.source
+        answer = Answered(asked, world.now, where, key, cost, True, source, is_charge=True)
+        self._ledger.add(load.rule, answer)
+        verdict = "within" if decision.allowed else "overdrawn"
+        world.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
 
     async def _fault(self, fault: Fault) -> None:
         world = self._world
@@ -170,13 +188,22 @@ class _Run:
                     for _ in range(_TRIES):
                         decision = await client.limiter.peek(DOMAIN, {rule: key})
                         if decision.source in (Source.OWNER, Source.STANDBY):
-                            used = (decision.limit or 0) - (decision.remaining or 0)
-                            final.used[datacenter, rule, key] = used
+                            final.used[datacenter, rule, key] = self._used(datacenter, rule, key)
                             break
                     else:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
         final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
         return final
+
+    def _used(self, datacenter: str, rule: str, key: str) -> int:
+        """Units that the owner of a key counts, past the limit too."""
+        [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
+        if match is None:
+            return 0
+        where = match.rule.home if match.rule.scope == "home" else datacenter
+        nodes = [host.node for host in self._world.running() if host.datacenter == where]
+        counts = [node.used(match.key) for node in nodes if node is not None]
+        return max([units for units in counts if units is not None], default=0)
 
     def _holders(self, datacenter: str) -> list[str]:
         """No shard is decided by two, or by nobody."""

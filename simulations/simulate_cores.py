@@ -6,6 +6,7 @@ faults come and go, everything is well for a while, then counters are read and j
 
 import gc
 from collections.abc import Iterator
+from random import Random
 from time import perf_counter
 
 from ringfence.client.batch import Batch, Verdicts
@@ -24,7 +25,7 @@ from simulations.logs import arrivals_of
 from simulations.marks import marks_of
 from simulations.observer import Observer
 from simulations.outcome import Outcome, Violation
-from simulations.scenario import Fault, Load, Scenario
+from simulations.scenario import CHARGED, Fault, Load, Scenario
 from simulations.seeds import stream
 from simulations.simulate import DOMAIN, Progress, rules_of
 
@@ -79,7 +80,8 @@ class _Run:
         self._look()
         for number, load in enumerate(scenario.loads):
             random = stream(self._seed, "load", number)
-            self._plan(load, arrivals_of(load, scenario.seconds, len(world.clients), random))
+            coming = arrivals_of(load, scenario.seconds, len(world.clients), random)
+            self._plan(load, coming, stream(self._seed, "charged", number))
         for fault in scenario.faults:
             self._agenda.at(round(fault.at * _NS), self._fault, fault, False)
         end = scenario.seconds + scenario.calm
@@ -95,14 +97,19 @@ class _Run:
         self._world.watch.look()
         self._agenda.at(self._agenda.now + _NS, self._look)
 
-    def _plan(self, load: Load, coming: Iterator[Arrival]) -> None:
+    def _plan(self, load: Load, coming: Iterator[Arrival], charged: Random) -> None:
         """Put the next arrival on the heap, and with it the one after."""
         arrival = next(coming, None)
         if arrival is not None:
-            self._agenda.at(round(arrival.at * _NS), self._arrive, load, coming, arrival)
+            at = round(arrival.at * _NS)
+            self._agenda.at(at, self._arrive, load, coming, arrival, charged)
 
-    def _arrive(self, load: Load, coming: Iterator[Arrival], arrival: Arrival) -> None:
-        self._plan(load, coming)
+    def _arrive(
+        self, load: Load, coming: Iterator[Arrival], arrival: Arrival, charged: Random
+    ) -> None:
+        is_charge = charged.random() < load.charges
+        cost = charged.choice(CHARGED) if is_charge else arrival.cost
+        self._plan(load, coming, charged)
         world = self._world
         found = world.rules.match(DOMAIN, [Descriptor(((load.rule, arrival.key),))])[0]
         if found is None:
@@ -118,17 +125,19 @@ class _Run:
                 world.now,
                 client.datacenter,
                 arrival.key,
-                arrival.cost,
-                outcome.is_admitted,
+                cost,
+                is_charge or outcome.is_admitted,
                 source,
-                outcome.retry_after_ns / _NS or None,
+                None if is_charge else outcome.retry_after_ns / _NS or None,
+                is_charge=is_charge,
             )
             self._ledger.add(load.rule, answer)
             verdict = "allowed" if outcome.is_admitted else "denied"
-            what = f"{load.rule}={arrival.key} {arrival.cost} {verdict}"
+            what = f"{load.rule}={arrival.key} {cost} {verdict}{' charge' * is_charge}"
             world.note(client.name, f"{what} {outcome.remaining} {source.name}")
 
-        client.check(Batch(Op.CHECK, [found.key], [arrival.cost]), done)
+        op = Op.CHARGE if is_charge else Op.CHECK
+        client.check(Batch(op, [found.key], [cost]), done)
 
     def _fault(self, fault: Fault, is_end: bool) -> None:
         self._world.note("fault", f"{'ends' if is_end else 'begins'}: {fault}")
@@ -153,8 +162,7 @@ class _Run:
         for datacenter in self._world.datacenters:
             for node in self._world.nodes():
                 if node.counts(key) and node.membership.me.datacenter == datacenter:
-                    row = node.engine.decide([key], [0], [], [], [], node.clock.now()).row(0)
-                    yield datacenter, row.limit - row.remaining
+                    yield datacenter, node.engine.used(key, node.clock.now())
                     break
 
     def _close(self, final: Final) -> None:

@@ -43,6 +43,7 @@ _MOST_PLACES = 8
 )
 @click.option("--cost", type=click.IntRange(0), help="Units to spend or give back; 1 when absent.")
 @click.option("--peek", is_flag=True, help="Ask only, spend nothing.")
+@click.option("--charge", is_flag=True, help="Spend the cost, whatever is left.")
 @click.option("--refund", is_flag=True, help="Give the cost back.")
 @click.option("--reset", is_flag=True, help="Forget the counters.")
 @click.option(
@@ -58,6 +59,7 @@ def check(
     others: tuple[str, ...],
     cost: int | None,
     peek: bool,
+    charge: bool,
     refund: bool,
     reset: bool,
     limit: str | None,
@@ -70,7 +72,7 @@ def check(
     --limit no rule is asked: `check api client=x --limit 5/s` counts by the key `api`, `client`,
     `x`, as `limiter.check_limit("5/s", "api", "client", "x")` does.
     """
-    verb = _verb_of(peek=peek, refund=refund, reset=reset)
+    verb = _verb_of(peek=peek, charge=charge, refund=refund, reset=reset)
     if cost is not None and verb in ("peek", "reset"):
         raise ConfigError(f"--{verb} spends nothing: it has no use for --cost")
     if limit is not None and others:
@@ -131,29 +133,6 @@ async def _check(
         return _Answer(decision, node_of(cluster, decision, key), hint)
 
 
-async def _do(
-    limiter: Limiter, verb: str, domain: str, descriptors: list[Descriptor], cost: int
-) -> Decision:
-    match verb:
-        case "refund":
-            return await limiter.refund(domain, descriptors, cost)
-        case "reset":
-            return await limiter.reset(domain, descriptors)
-        case _:
-            return await limiter.check(domain, descriptors, 0 if verb == "peek" else cost)
-
-
-async def _do_limit(limiter: Limiter, verb: str, limit: str, key: list[str], cost: int) -> Decision:
-    match verb:
-        case "refund":
-            return await limiter.refund_limit(limit, *key, cost=cost)
-        case "reset":
-            return await limiter.reset_limit(limit, *key)
-        case _:
-            cost = 0 if verb == "peek" else cost
-            return await limiter.check_limit(limit, *key, cost=cost)
-
-
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
     """Name the member that decided, by the ring that the client was told."""
     routes = cluster.routes
@@ -186,7 +165,34 @@ def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str
     return "; ".join(words)
 
 
-_DONE = {"refund": "refunded", "reset": "reset"}
+async def _do(
+    limiter: Limiter, verb: str, domain: str, descriptors: list[Descriptor], cost: int
+) -> Decision:
+    match verb:
+        case "charge":
+            return await limiter.charge(domain, descriptors, cost)
+        case "refund":
+            return await limiter.refund(domain, descriptors, cost)
+        case "reset":
+            return await limiter.reset(domain, descriptors)
+        case _:
+            return await limiter.check(domain, descriptors, 0 if verb == "peek" else cost)
+
+
+async def _do_limit(limiter: Limiter, verb: str, limit: str, key: list[str], cost: int) -> Decision:
+    match verb:
+        case "charge":
+            return await limiter.charge_limit(limit, *key, cost=cost)
+        case "refund":
+            return await limiter.refund_limit(limit, *key, cost=cost)
+        case "reset":
+            return await limiter.reset_limit(limit, *key)
+        case _:
+            cost = 0 if verb == "peek" else cost
+            return await limiter.check_limit(limit, *key, cost=cost)
+
+
+_DONE = {"charge": "charged", "refund": "refunded", "reset": "reset"}
 """Verbs that are always done: what is left afterwards denies nobody."""
 
 

@@ -62,6 +62,8 @@ _CHECKS = {
     "stood_in": "Checks decided in place of an owner that could not be reached.",
     "borrowed": "Checks allowed by another data center's part of a limit.",
     "repeated": "Requests that came again, answered again and counted once.",
+    "charges": "Costs charged afterwards, whatever was left.",
+    "overdrawn": "Of these, those after which more than the limit was in use.",
     "refunds": "Costs given back.",
     "resets": "Counters forgotten as asked for.",
     "hits_merged": "Hits of other nodes that were added when splits healed.",

@@ -44,7 +44,7 @@ CODE, LEASE, SOURCE = 0, 6, 7
 
 @dataclass(slots=True)
 class Batch:
-    """Checks, refunds or resets, column by column; the columns are those of `wire.Request`.
+    """Checks, charges, refunds or resets, column by column, as in `wire.Request`.
 
     Not frozen, for the reason that `wire.Request` is not. Only whoever makes one changes it.
     """

@@ -123,6 +123,17 @@ class BlockingLimiter:
         """See `Limiter.peek`."""
         return self._ask(lambda limiter: limiter.peek(domain, descriptors))
 
+    def charge(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,
+    ) -> Decision:
+        """See `Limiter.charge`."""
+        return self._ask(lambda limiter: limiter.charge(domain, descriptors, cost, timeout=timeout))
+
     def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """See `Limiter.refund`."""
         return self._ask(lambda limiter: limiter.refund(domain, descriptors, cost))
@@ -169,6 +180,14 @@ class BlockingLimiter:
         """See `Limiter.acquire_limit`."""
         return self.run(
             lambda limiter: limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
+        )
+
+    def charge_limit(
+        self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
+    ) -> Decision:
+        """See `Limiter.charge_limit`."""
+        return self._ask(
+            lambda limiter: limiter.charge_limit(limit, *key, cost=cost, timeout=timeout)
         )
 
     def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:

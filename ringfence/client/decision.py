@@ -26,6 +26,7 @@ _OVER_SOFT = Code.OVER_SOFT.value
 _DENIED = Code.DENIED.value
 _NEVER = Code.NEVER.value
 _UNKNOWN = Code.UNKNOWN_RULE.value
+_OVERDRAWN = Code.OVERDRAWN.value
 _SOURCES = tuple(Source)
 _NO_ROW: Row = (0, 0, 0, 0, 0, 0, 0, 0)
 """In a decision that does not come of a single row."""
@@ -212,12 +213,14 @@ def status_of(rule: Rule, verdicts: Verdicts, index: int) -> Status:
 def status_of_row(rule: Rule, row: Row) -> Status:
     """Read one row as the application sees it."""
     code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
-    is_denied = code == _DENIED or code == _NEVER  # noqa: PLR1714 - half the time of a tuple
+    is_denied = code == _DENIED or code == _NEVER or code == _OVERDRAWN  # noqa: PLR1714 - faster
     is_shadowed = is_denied and rule.shadow
     is_known = code != _UNKNOWN
     retry_after: float | None = 0.0
     if is_denied and not is_shadowed:
-        retry_after = None if code == _NEVER else retry_after_ns / 1e9
+        # Nothing ever passes an overdrawn limit of 0.
+        is_never = code == _NEVER or (code == _OVERDRAWN and not retry_after_ns)
+        retry_after = None if is_never else retry_after_ns / 1e9
     return Status(
         not is_denied or is_shadowed,
         rule,

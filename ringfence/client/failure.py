@@ -42,7 +42,7 @@ class FailurePolicy:
         match OnFailure.ALLOW if rule is None else rule.on_failure:
             case OnFailure.LOCAL:
                 return self._count_here(batch, index, limit), Source.LOCAL
-            case OnFailure.DENY if batch.op is Op.CHECK:
+            case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):
                 return Outcome(Code.DENIED, limit.amount, 0, _RETRY_NS, _RETRY_NS), Source.POLICY
             case _:
                 return Outcome(Code.ALLOWED, limit.amount, limit.amount), Source.POLICY

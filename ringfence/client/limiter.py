@@ -30,11 +30,14 @@ from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
+from ringfence.rules.tree import place as place_of
 from ringfence.wire import BY_POLICY, Op
 
 __all__ = ["Decider", "Limiter"]
 
 _ADHOC_RULES = 1024
+_COUNTED_ALONE = (Op.REFUND, Op.CHARGE)
+"""Operations whose rows do not stand or fall together."""
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _BY_POLICY = frozenset([source.value for source in BY_POLICY])
 
@@ -214,6 +217,25 @@ class Limiter:
         """Tell what a check of cost 1 would meet, without spending anything."""
         return await self.check(domain, descriptors, cost=0)
 
+    async def charge(
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
+    ) -> Decision:
+        """Spend `cost` on every counter that `descriptors` meet, whatever is left.
+
+        For costs that are known afterwards. The decision is denied when a limit is overdrawn now:
+        checks are denied, too, until `retry_after` says that a cost of 1 would pass. Its `source`
+        is `policy` or `shed` when no node counted it, in `timeout` seconds where that is given.
+        A cancelled charge may count. Cost 0 only asks.
+        Raises `ConfigError`, and counts nothing, where a concurrency limit applies.
+        """
+        asked, costs = [described(descriptors)], [checked_cost(cost)]
+        return (await self._ask(Op.CHARGE, domain, asked, costs, timeout))[0]
+
     async def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
         """Give `cost` back to every counter that `descriptors` meet, never past empty.
 
@@ -301,6 +323,16 @@ class Limiter:
             partial(self._undo_limit, limit, key, cost),
             checked_seconds("max_wait", max_wait),
         )
+
+    async def charge_limit(
+        self,
+        limit: str | Limit,
+        *key: str,
+        cost: int = 1,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Decision:
+        """Spend `cost` of an ad-hoc limit, whatever is left, as `charge` does under the rules."""
+        return await self._ask_limit(Op.CHARGE, limit, key, cost, timeout)
 
     async def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
         """Give `cost` back to the counter of an ad-hoc limit."""
@@ -432,7 +464,7 @@ class Limiter:
         ]
         fresh, _ = await self._decide(op, again, [costs[place] for place in unknown], within)
         for place, decision in zip(unknown, fresh, strict=True):
-            if op is Op.REFUND:
+            if op in _COUNTED_ALONE:
                 decisions[place] = _joined(decisions[place], decision)
             else:
                 decisions[place] = decision
@@ -461,6 +493,8 @@ class Limiter:
         Tells too whether an owner did not know some rule.
         """
         self._require_open()
+        if op is Op.CHARGE:
+            _require_chargeable(requests)
         unmet = NO_RULE
         if not self._decider.knows_rules and any([None in request for request in requests]):
             if self._raise_on_outage:
@@ -550,12 +584,12 @@ def _is_unknown(decision: Decision) -> bool:
 def _again(found: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:
     """What to ask once more, with limits that travel along for owners that do not have the rules.
 
-    A check with an unknown rule charged nothing, so all of it is asked again; of a refund only what
-    was unknown, since the rest was given back.
+    A check with an unknown rule charged nothing, so all of it is asked again; of a charge or refund
+    only what was unknown, since the rest was counted.
     """
     return [
         Match(_portable(match.rule), match.key, match.metric, match.cost)
-        if match is not None and (op is not Op.REFUND or status.is_unknown)
+        if match is not None and (op not in _COUNTED_ALONE or status.is_unknown)
         else None
         for match, status in zip(found, before.statuses, strict=True)
     ]
@@ -576,6 +610,19 @@ def _joined(before: Decision, after: Decision) -> Decision:
             for old, new in zip(before.statuses, after.statuses, strict=True)
         ]
     )
+
+
+def _require_chargeable(requests: Sequence[Sequence[Match | None]]) -> None:
+    """Raise `ConfigError` where slots in flight would be charged."""
+    for request in requests:
+        for match in request:
+            if match is not None and _holds(match):
+                rule = match.rule
+                got = f"rule {place_of(rule.domain, rule.path)!r}" if rule.domain else "a Limit"
+                raise ConfigError(
+                    f"charge needs limits other than concurrency, got {got} with slots; leave "
+                    "its descriptor out, and use hold or release for slots"
+                )
 
 
 def _holds(match: Match | None) -> bool:

@@ -120,6 +120,8 @@ def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
             return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
         case Op.RESET:
             return engine.reset(keys, limits, which, now)
+        case Op.CHARGE:
+            return engine.charge_now(keys, batch.costs, limits, which, now)
 
 
 def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:

@@ -54,7 +54,7 @@ class Question:
             self._rows.append(len(self.rules) - before)
         if is_carried:
             self._carry_limits()
-        if len(self.rules) > 1 and max(self._rows) > 1:
+        if op is not Op.CHARGE and len(self.rules) > 1 and max(self._rows) > 1:
             self._group()
 
     def vetoes(self, row: int) -> bool:

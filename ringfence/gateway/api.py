@@ -83,6 +83,7 @@ class Api:
         self._routes = {
             "/v1/check": _Route(_POST, (Scope.CHECK,), self._check),
             "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.READ), self._peek),
+            "/v1/charge": _Route(_POST, (Scope.CHECK,), self._charge),
             "/v1/refund": _Route(_POST, (Scope.REFUND,), self._refund),
             "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
             "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
@@ -181,6 +182,19 @@ class Api:
                 decision = await self._limiter.check_limit(asked.limit, *key, cost=0)
             case _:
                 decision = await self._limiter.peek(asked.domain, asked.descriptors)
+        return self._one(exchange, decision)
+
+    async def _charge(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Ask, AskLimit)
+        within = self._settings.deadline
+        if isinstance(asked, AskLimit):
+            decision = await self._limiter.charge_limit(
+                asked.limit, *asked.key, cost=asked.cost, timeout=within
+            )
+        else:
+            decision = await self._limiter.charge(
+                asked.domain, asked.descriptors, asked.cost, timeout=within
+            )
         return self._one(exchange, decision)
 
     async def _refund(self, exchange: Exchange) -> Response:

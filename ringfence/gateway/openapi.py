@@ -84,6 +84,7 @@ def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
         "/v1/peek": _post(
             "Look without spending.", ["Look", "LookMany", "LookLimit"], {"anyOf": [one, many]}
         ),
+        "/v1/charge": _post("Spend, whatever is left.", ["Ask", "AskLimit"], one),
         "/v1/refund": _post("Give back.", ["Ask", "AskLimit"], one),
         "/v1/reset": _post("Forget counters.", ["Look", "LookLimit"], one),
         "/v1/acquire": _acquire(one),

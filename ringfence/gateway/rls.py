@@ -1,13 +1,18 @@
 """Envoy's rate limit service over a limiter: one message in, one message out, no gRPC.
 
 Decides what each descriptor costs, what overrides mean and what is told of every counter. The
-messages are those of the package `xds-protos`. Where it differs from `envoyproxy/ratelimit`: a
-request is all or nothing, and what is denied is not charged.
+messages are those of the package `xds-protos`.
+
+Rules with `fixed_window` count as `envoyproxy/ratelimit` does: each descriptor alone, each hit
+past the limit too, and a peek is denied only when more than the limit is counted. Under the other
+algorithms the checks of a request are all or nothing and what is denied is not counted, but a
+descriptor's own `hits_addend` above 1 is a measured cost, and counts past the limit.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import lru_cache
 from math import ceil, inf
 from typing import Any
@@ -26,8 +31,9 @@ from ringfence.gateway.metrics import LATE, decided
 from ringfence.gateway.rls_metadata import describe
 from ringfence.http.headers import LimitHeaders
 from ringfence.limiter import Algorithm, Limit
-from ringfence.rules import Descriptor
+from ringfence.rules import Descriptor, Match, Rule
 from ringfence.rules.periods import UNIT_NS, unit_of
+from ringfence.wire import BY_POLICY
 
 __all__ = ["BadRequest", "RateLimitService", "RlsSettings"]
 
@@ -61,6 +67,25 @@ class RlsSettings:
     """Every rule is taken for one in quota mode."""
     dynamic_metadata: bool = False
     override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
+    charge_hits_addend: bool = True
+    """Whether a descriptor's own `hits_addend` above 1 counts past limits of any algorithm."""
+
+
+class _Way(Enum):
+    """How a descriptor is counted."""
+
+    CHECK = auto()
+    """Together with all others of this way, or not at all."""
+    HIT = auto()
+    """Alone, and also when it is denied."""
+    CHARGE = auto()
+    """Whatever is left; cost 0 asks whether more than the limit is counted."""
+    GIVE_BACK = auto()
+    NONE = auto()
+    """No rule counts it."""
+
+
+_CHECKED = frozenset([_Way.CHECK, _Way.NONE])
 
 
 class RateLimitService:
@@ -101,10 +126,14 @@ class RateLimitService:
         began = loop_time()
         asked = self._read(request)
         gives_back = negative or [_is_negative(each) for each in request.descriptors]
-        if True in gives_back:
-            decision = await self._mixed(request, asked, gives_back)
+        cost = request.hits_addend or 1
+        ways = self._ways(request.domain, asked, cost, gives_back)
+        if _CHECKED.issuperset(ways):
+            decision = await self._check(request.domain, asked, cost, self._settings.deadline)
+        elif ways == [_Way.HIT]:
+            decision = await self._hit(request.domain, asked, cost)
         else:
-            decision = await self._check(request.domain, asked, request.hits_addend or 1)
+            decision = await self._mixed(request.domain, asked, cost, ways)
         self.counters[decided(decision)] += 1
         if loop_time() - began > self._late:
             self.counters[LATE] += 1
@@ -116,36 +145,90 @@ class RateLimitService:
 
     # -- deciding ------------------------------------------------------------------------------
 
-    async def _mixed(
-        self, request: RateLimitRequest, asked: list[Descriptor], gives_back: Sequence[bool]
-    ) -> Decision:
-        """Check some descriptors and give back to the others."""
-        cost = request.hits_addend or 1
-        statuses: list[Status | None] = [None] * len(asked)
-        plain = [place for place, gives in enumerate(gives_back) if not gives]
-        if plain:
-            found = await self._check(request.domain, [asked[place] for place in plain], cost)
-            for place, status in zip(plain, found.statuses, strict=True):
-                statuses[place] = status
-        for place, gives in enumerate(gives_back):
-            if gives:
-                each = asked[place]
-                given = cost if each.cost is None else each.cost
-                alone = Descriptor(each.entries, each.limit)
-                statuses[place] = await self._refund(request.domain, alone, given)
-        return decide([status for status in statuses if status is not None])
+    def _ways(
+        self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
+    ) -> list[_Way]:
+        """Say how each descriptor is counted."""
+        matches = self._limiter.rules.match(domain, asked)
+        return [
+            _Way.GIVE_BACK if gives else self._way(match, each.cost, cost)
+            for each, match, gives in zip(asked, matches, gives_back, strict=True)
+        ]
 
-    async def _refund(self, domain: str, descriptor: Descriptor, cost: int) -> Status:
-        """Give back, never past empty; what is left denies nobody."""
+    def _way(self, match: Match | None, own: int | None, cost: int) -> _Way:
+        if match is None:
+            return _Way.NONE
+        limit = match.rule.limit
+        if limit is None or limit.algorithm is Algorithm.CONCURRENCY:
+            return _Way.CHECK
+        is_fixed = _is_fixed(match.rule)
+        if own is not None and own > 1 and (is_fixed or self._settings.charge_hits_addend):
+            return _Way.CHARGE
+        if is_fixed:
+            return _Way.CHARGE if own == 0 else _Way.HIT
+        return _Way.CHECK
+
+    async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
+        """Count a lone hit: as a check, and when that is denied as a charge."""
+        until = loop_time() + (self._settings.deadline or inf)
+        decision = await self._check(domain, asked, cost, self._settings.deadline)
+        if not _is_uncounted(decision.statuses[0]):
+            return decision
+        costly = [_with_cost(each, cost) for each in asked]
+        return await self._limiter.charge(domain, costly, timeout=_left(until))
+
+    async def _mixed(
+        self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
+    ) -> Decision:
+        """Count descriptors of several ways; checks are last, for they alone are all or nothing."""
+        statuses = [NO_RULE] * len(asked)
+        until = loop_time() + (self._settings.deadline or inf)
+
+        def put(places: Sequence[int], found: Sequence[Status]) -> None:
+            for place, status in zip(places, found, strict=True):
+                statuses[place] = status
+
+        def chosen(way: _Way) -> list[int]:
+            return [place for place, each in enumerate(ways) if each is way]
+
+        for place in chosen(_Way.GIVE_BACK):
+            statuses[place] = await self._refund(domain, _with_cost(asked[place], cost))
+        hits = chosen(_Way.HIT)
+        if hits:
+            alone = [_with_cost(asked[place], cost) for place in hits]
+            within = self._settings.deadline
+            decisions = await self._limiter.check_many(domain, alone, timeout=within)
+            put(hits, [each.statuses[0] for each in decisions])
+        charges = [place for place in hits if _is_uncounted(statuses[place])]
+        charges += chosen(_Way.CHARGE)
+        if charges:
+            costly = [_with_cost(asked[place], cost) for place in charges]
+            charged = await self._limiter.charge(domain, costly, timeout=_left(until))
+            put(charges, charged.statuses)
+        checks = chosen(_Way.CHECK)
+        if checks:
+            together = [asked[place] for place in checks]
+            put(checks, (await self._check(domain, together, cost, _left(until))).statuses)
+        return decide(statuses)
+
+    async def _refund(self, domain: str, descriptor: Descriptor) -> Status:
+        """Give back, never past empty; only a fixed window that stays over its limit denies."""
         if not descriptor.entries:
             return NO_RULE
-        decision = await self._limiter.refund(domain, descriptor, cost)
-        return decision.statuses[0]
+        cost = descriptor.cost or 0
+        alone = Descriptor(descriptor.entries, descriptor.limit)
+        status = (await self._limiter.refund(domain, alone, cost)).statuses[0]
+        if status.allowed:
+            return status
+        if _is_fixed(status.rule):
+            return (await self._limiter.charge(domain, alone, 0)).statuses[0]
+        return replace(status, allowed=True, retry_after=0.0)
 
-    async def _check(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
+    async def _check(
+        self, domain: str, asked: list[Descriptor], cost: int, within: float | None
+    ) -> Decision:
         if not any([each.entries for each in asked]):
             return decide([NO_RULE] * len(asked))  # Nothing to count by.
-        within = self._settings.deadline
         if not self._settings.quota:
             return await self._limiter.check(domain, asked, cost, timeout=within)
         # Each alone, so that none takes the others down; what another replaces is left out.
@@ -236,6 +319,21 @@ def _is_negative(asked: RateLimitDescriptor) -> bool:
     return any(
         [field.field_number == _NEGATIVE_HITS_FIELD and bool(field.data) for field in unknown]
     )
+
+
+def _is_fixed(rule: Rule | None) -> bool:
+    limit = None if rule is None else rule.limit
+    return limit is not None and limit.algorithm is Algorithm.FIXED_WINDOW
+
+
+def _is_uncounted(status: Status) -> bool:
+    """Whether a node has denied a hit, so that it did not count."""
+    return (not status.allowed or status.over_shadow) and status.source not in BY_POLICY
+
+
+def _left(until: float) -> float | None:
+    """Seconds until a deadline; None when there is none."""
+    return None if until == inf else max(0.0, until - loop_time())
 
 
 def _with_cost(asked: Descriptor, cost: int) -> Descriptor:

@@ -88,6 +88,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Tell Envoy what was asked, and the metadata of the rules met."""
     override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
     """How limits that come with Envoy's requests are counted."""
+    charge_hits_addend: bool = True
+    """A descriptor's own `hits_addend` above 1 counts past the limit, by whatever algorithm; false
+    for a check as any other."""
     deadline: float = 0.25
     """Most time until a check is answered; then the rules' `on_failure` decides."""
     patience: float = 0.1

@@ -26,7 +26,7 @@ class Scope(StrEnum):
     """What a token lets its bearer do."""
 
     CHECK = "check"
-    """Spend, wait, look, ask; what proxies need."""
+    """Spend, charge, wait, look, ask; what proxies need."""
     REFUND = "refund"
     """Give back units of any key, whichever token was charged."""
     READ = "observe"

@@ -51,6 +51,7 @@ def make_rls(limiter: Limiter, settings: GatewaySettings) -> RateLimitService:
             quota=settings.quota,
             dynamic_metadata=settings.dynamic_metadata,
             override_algorithm=settings.override_algorithm,
+            charge_hits_addend=settings.charge_hits_addend,
         ),
     )
 

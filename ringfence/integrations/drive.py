@@ -17,6 +17,7 @@ from ringfence.client import Limiter
 from ringfence.client.decision import Decision
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.integrations.effects import (
+    Charge,
     Check,
     Effect,
     LimiterFailed,
@@ -160,6 +161,10 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
 
 async def _perform_rarely(limiter: Limiter, effect: Effect) -> Decision | None:
     match effect:
+        case Charge(ask, cost):
+            if isinstance(ask, RuleAsk):
+                return await limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            return await limiter.charge_limit(ask.limit, *ask.key, cost=cost)
         case Refund(ask, cost):
             if isinstance(ask, RuleAsk):
                 return await limiter.refund(ask.domain, ask.descriptors, cost)
@@ -177,14 +182,8 @@ async def _perform_rarely(limiter: Limiter, effect: Effect) -> Decision | None:
 
 def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | None:
     match effect:
-        case Check(ask, cost):
-            if isinstance(ask, RuleAsk):
-                return limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
-            return limiter.check_limit(ask.limit, *ask.key, cost=cost)
-        case Refund(ask, cost):
-            if isinstance(ask, RuleAsk):
-                return limiter.refund(ask.domain, ask.descriptors, cost)
-            return limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+        case Check() | Charge() | Refund():
+            return _ask_blocking(limiter, effect)
         case Release(decision):
             limiter.release(decision)
         case Pause(seconds):
@@ -192,3 +191,22 @@ def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | No
         case _:
             assert_never(effect)
     return None
+
+
+def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> Decision:
+    ask, cost = effect.ask, effect.cost
+    match effect:
+        case Check():
+            if isinstance(ask, RuleAsk):
+                return limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            return limiter.check_limit(ask.limit, *ask.key, cost=cost)
+        case Charge():
+            if isinstance(ask, RuleAsk):
+                return limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            return limiter.charge_limit(ask.limit, *ask.key, cost=cost)
+        case Refund():
+            if isinstance(ask, RuleAsk):
+                return limiter.refund(ask.domain, ask.descriptors, cost)
+            return limiter.refund_limit(ask.limit, *ask.key, cost=cost)
+        case _:
+            assert_never(effect)

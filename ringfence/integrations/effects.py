@@ -13,6 +13,7 @@ from ringfence.limiter import Limit
 
 __all__ = [
     "Ask",
+    "Charge",
     "Check",
     "Effect",
     "LimitAsk",
@@ -54,6 +55,14 @@ class Check:
 
 
 @dataclass(slots=True)
+class Charge:
+    """Spend, whatever is left."""
+
+    ask: Ask
+    cost: int
+
+
+@dataclass(slots=True)
 class Refund:
     """Give back what was spent."""
 
@@ -75,9 +84,9 @@ class Pause:
     seconds: float
 
 
-Effect: TypeAlias = Check | Refund | Release | Pause
+Effect: TypeAlias = Check | Charge | Refund | Release | Pause
 Steps: TypeAlias = "Generator[Effect, Decision | None, Refusal | None]"
-"""Effects out; in comes the decision of a check or a refund, None for the others."""
+"""Effects out; in comes the decision of a check, a charge or a refund, None for the others."""
 
 
 class LimiterFailed(Exception):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, Unpack
 import click
 import werkzeug.exceptions
 from flask import Blueprint, Flask, current_app, request
+from flask import Request as FlaskRequest
 from flask.cli import AppGroup
 from werkzeug.wrappers import Response as WerkzeugResponse
 
@@ -117,10 +118,17 @@ class RateLimits:
 class _Request(WsgiRequest):
     """Flask's request as key functions read it."""
 
+    __slots__ = ("_native",)
+
+    def __init__(self, native: FlaskRequest) -> None:
+        super().__init__(native.environ)
+        self._native = native
+
     @property
     def route(self) -> str | None:
         """The pattern of the URL rule."""
-        return "(no route)" if request.url_rule is None else request.url_rule.rule
+        rule = self.native.url_rule
+        return "(no route)" if rule is None else rule.rule
 
     @property
     def user(self) -> str | None:
@@ -132,9 +140,9 @@ class _Request(WsgiRequest):
         return super().user
 
     @property
-    def native(self) -> object:
-        """Flask's request."""
-        return request
+    def native(self) -> FlaskRequest:
+        """Flask's request; also after its context has ended, as at the end of a stream."""
+        return self._native
 
 
 def _face() -> Face:
@@ -151,7 +159,7 @@ def _visit() -> Visit | None:
 def _before() -> None:
     face = _face()
     face.look_for_lost_limits()
-    visit = Visit(_Request(request.environ))
+    visit = Visit(_Request(request._get_current_object()))  # type: ignore[attr-defined]
     request.environ[_VISIT] = visit
     for policy in face.policies(request.endpoint, request.method):
         refusal = face.limits.admit(policy, visit)

@@ -12,7 +12,7 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import cast
 
-from ringfence.client.decision import Decision
+from ringfence.client.decision import Decision, Status
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
@@ -20,6 +20,7 @@ from ringfence.http.functions import require_answer
 from ringfence.http.paths import has_one_reading
 from ringfence.integrations.effects import (
     Ask,
+    Charge,
     Check,
     LimitAsk,
     LimiterFailed,
@@ -31,8 +32,9 @@ from ringfence.integrations.effects import (
 )
 from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Visit
-from ringfence.limiter import Limit
+from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import adhoc_rule, format_limit, parse_limit
+from ringfence.wire import BY_POLICY
 
 __all__ = ["Policy", "Spent", "owners_of", "settle"]
 
@@ -156,20 +158,21 @@ class Policy:
         """Make a charge what the answer says it should have been."""
         if spent.decision.leases is not None:
             yield Release(spent.decision)
-            return None  # A refund would free a place that somebody else holds.
-        actual = spent.cost
+        ask = _without_slots(spent.ask, spent.decision)
+        if ask is None:
+            return None  # A refund would free a slot that somebody else holds.
+        # What no node decided was not counted, so that nothing is held.
+        held = actual = 0 if spent.decision.source in BY_POLICY else spent.cost
         deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
         if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
             actual = 0
         elif cost_after is not None:
-            actual = checked_cost(cost_after(request, response))
-        if actual < spent.cost:
-            yield Refund(spent.ask, spent.cost - actual)
-        elif actual > spent.cost:
-            more = actual - spent.cost
-            decision = yield Check(spent.ask, more)
-            if decision is not None and not decision.allowed and decision.remaining:
-                yield Check(spent.ask, min(more, decision.remaining))
+            told = cost_after(request, response)
+            actual = held if told is None else checked_cost(told)
+        if actual < held:
+            yield Refund(ask, held - actual)
+        elif actual > held:
+            yield Charge(ask, actual - held)
         return None
 
     # -- reading a request ---------------------------------------------------------------------
@@ -241,6 +244,21 @@ def settle(visit: Visit, response: Response, owner: object) -> Steps:
 def owners_of(visit: Visit) -> list[object]:
     """Whose limiters have charged a request; nearly always one."""
     return list(dict.fromkeys([spent.owner for spent in visit.spent]))
+
+
+def _without_slots(ask: Ask, decision: Decision) -> Ask | None:
+    """Leave out what a concurrency limit counts; None when that is all."""
+    kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
+    if len(kept) == len(decision.statuses):
+        return ask
+    if not kept or isinstance(ask, LimitAsk) or isinstance(ask.descriptors, dict):
+        return None
+    return replace(ask, descriptors=[ask.descriptors[place] for place in kept])
+
+
+def _has_slots(status: Status) -> bool:
+    limit = None if status.rule is None else status.rule.limit
+    return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
 
 
 def _give_back(made: list[Spent]) -> Steps:

@@ -70,7 +70,10 @@ _MEANT: Mapping[str, tuple[_Test, str]] = {
         _is_function,
         "a function of the response, such as lambda response: response.status == 401",
     ),
-    "cost_after": (_is_function, "a function of request and response that returns a whole number"),
+    "cost_after": (
+        _is_function,
+        "a function of request and response that returns a whole number or None",
+    ),
     "user": (_is_function, "a function of the request that returns the user's name"),
     "trusted_proxies": (_is_proxies, "how many there are, or a list such as ['10.0.0.0/8']"),
     "exempt_paths": (_is_text_list, "a list, such as ['/ping']"),

@@ -70,9 +70,9 @@ class Settings:
     deduct_when: Callable[[Response], bool] | None = None
     """Charge only the requests whose answer this finds chargeable, as failed logins. The others'
     cost is held while they run and given back then."""
-    cost_after: Callable[[Request, Response], int] | None = None
-    """What a request has cost, told by its answer; `cost` is held meanwhile. Of a cost over what
-    is left, as much is spent as there is."""
+    cost_after: Callable[[Request, Response], int | None] | None = None
+    """What a request has cost, told when its answer ends; `cost` is held meanwhile, and stays when
+    it returns None. It counts in full, past the limit if need be. `told_cost` is one."""
     user: KeyFunction | None = None
     """Names the user, where the framework's own word is not the one to take."""
     trusted_proxies: int | str | Iterable[str] = 0
@@ -108,7 +108,7 @@ class ViewOptions(TypedDict, total=False):
     namespace: str
     cost: Cost
     deduct_when: Callable[[Response], bool] | None
-    cost_after: Callable[[Request, Response], int] | None
+    cost_after: Callable[[Request, Response], int | None] | None
     user: KeyFunction | None
     trusted_proxies: int | str | Iterable[str]
     proxy_header: str

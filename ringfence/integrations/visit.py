@@ -47,6 +47,8 @@ class Visit:
     """What may have to be given back or added when the answer is known."""
     has_failed: bool = False
     """A limiter failed, and the request was let through."""
+    told_cost: int | None = None
+    """What the application has told by `set_cost`."""
 
     @property
     def decision(self) -> Decision | None:

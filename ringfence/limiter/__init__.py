@@ -16,7 +16,7 @@ from ringfence.limiter.limit import (
     InvalidLimit,
     Limit,
 )
-from ringfence.limiter.outcome import Code, Outcome, Outcomes
+from ringfence.limiter.outcome import CHARGED_CODES, Code, Outcome, Outcomes
 from ringfence.limiter.states import BadState, Snapshot
 from ringfence.limiter.table import Table
 
@@ -28,6 +28,7 @@ __all__ = [
     "MAX_CARRIED_SLOTS",
     "NS_PER_SECOND",
     "Code",
+    "CHARGED_CODES",
     "Outcome",
     "Outcomes",
     "Table",

@@ -19,7 +19,7 @@ from ringfence.limiter.groups import (
     spans,
 )
 from ringfence.limiter.kinds import ReferenceTables, Tables
-from ringfence.limiter.limit import MAX_CARRIED_SLOTS, Limit
+from ringfence.limiter.limit import MAX_CARRIED_SLOTS, Algorithm, Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict, columns
 from ringfence.limiter.states import BadState, Snapshot
@@ -252,6 +252,32 @@ class Engine:
                 member.table.give_back(member.key, member.cost, now, age_ns, lease)
         return peek(members, now)
 
+    def charge_now(
+        self,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        limits: Sequence[Limit],
+        which: Sequence[int],
+        now: int,
+    ) -> Outcomes:
+        """Count costs whatever the ceilings; answer whether each key is within its limit then.
+
+        A charge of 0 counts nothing. Slots in flight cannot be charged: under a concurrency limit,
+        as under an unknown rule, nothing is counted and the row reads `UNKNOWN_RULE`.
+        Raises `ValueError` when a cost is negative.
+        """
+        if costs and min(costs) < 0:
+            raise ValueError(f"cost: {min(costs)} is negative; use refund to give back")
+        members = self._members(keys, costs, limits, which)
+        rows = [
+            UNKNOWN
+            if member.table is None or _is_concurrency(member.limit or member.table.limit)
+            else member.table.charge_now(member.key, member.cost, now, member.limit)
+            for member in members
+        ]
+        self._keep_bounded(len(keys), now)
+        return columns(rows, [member.amount for member in members])
+
     def reset(
         self, keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], now: int
     ) -> Outcomes:
@@ -336,7 +362,7 @@ class Engine:
         limits: Sequence[Limit] = (),
         which: Sequence[int] = (),
     ) -> None:
-        """Count units admitted elsewhere `ages_ns` ago, whatever the ceilings.
+        """Count units spent `ages_ns` ago, whatever the ceilings.
 
         Keys whose rule is unknown, that have no counter and carry no limit are passed over. Give
         the units of one key oldest first: what a bucket has lost since depends on their order.
@@ -465,6 +491,10 @@ class Engine:
             if len(fullest) == before:
                 break
         return in_use
+
+
+def _is_concurrency(limit: Limit) -> bool:
+    return limit.algorithm is Algorithm.CONCURRENCY
 
 
 def _bytes_in_use(table: Table) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["Code", "LONGEST_NS", "Outcome", "Outcomes"]
+__all__ = ["CHARGED_CODES", "Code", "LONGEST_NS", "Outcome", "Outcomes"]
 
 LONGEST_NS: Final = 2**63 - 1
 """Longest duration that an outcome states, 292 years: a longer one is cut to it."""
@@ -24,6 +24,12 @@ class Code(IntEnum):
     """Would have passed, but another check of its all-or-nothing group was denied."""
     UNKNOWN_RULE = 5
     """The owner has no such rule; the asker's rules are old, or newer than the owner's."""
+    OVERDRAWN = 6
+    """Charged, and more than the limit is in use; cost 1 passes after `retry_after_ns`."""
+
+
+CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code.OVERDRAWN.value])
+"""Codes of rows whose cost was counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,10 +227,25 @@ class Table:
         if not counter.is_rested(now):
             self._insert(key, counter, now)
 
+    def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
+        """Count `cost` whatever the ceiling, then tell whether the key is within its limit.
+
+        Cost 0 changes nothing. `limit`, when given, is applied in place of the table's own.
+        """
+        scheme = self._scheme if limit is None else self._scheme_of(limit)
+        if cost:
+            self.charge(key, cost, now, 0, scheme.limit)
+        counter = self._find(key)
+        if counter is None:
+            counter = scheme.open(now)
+        elif counter.scheme is not scheme:
+            counter = scheme.adopt(counter, now)
+        return counter.standing(now)
+
     def charge(
         self, key: bytes, units: int, now: int, age_ns: int, limit: Limit | None = None
     ) -> None:
-        """Count units that were admitted elsewhere `age_ns` ago, whatever the ceiling.
+        """Count units that were spent `age_ns` ago, whatever the ceiling.
 
         Without `limit`, by the one that the key was last counted by.
         """

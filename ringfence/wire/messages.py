@@ -108,6 +108,8 @@ class Op(IntEnum):
     """Give `costs` back; answered like a peek."""
     RESET = 2
     """Forget the key; answered like a peek."""
+    CHARGE = 3
+    """Spend, whatever is left; the answer tells whether the limit still holds. Cost 0 only asks."""
 
 
 class Source(IntEnum):
@@ -177,7 +179,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Request:
-    """Checks, refunds or resets, column by column: one frame carries one or thousands.
+    """Checks, charges, refunds or resets, column by column: one frame carries one or thousands.
 
     Not frozen, unlike the rest: one is made per check, and freezing 13 fields costs more than
     unpacking the frame they come in. Nobody changes one.

@@ -58,6 +58,17 @@ _ALL: tuple[Ground, ...] = (
         ),
     ),
     ground(
+        "charges",
+        "two nodes, every fifth question a charge, past the limit too",
+        nodes=2,
+        seconds=6,
+        calm=2,
+        loads=(
+            Load(rule="scarce", per_second=20, keys=3, charges=0.2),
+            Load(rule="log", per_second=20, keys=2, charges=0.2),
+        ),
+    ),
+    ground(
         "resets",
         "connections break all the time: what was under way comes again, and counts once",
         nodes=2,

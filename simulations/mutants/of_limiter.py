@@ -165,4 +165,29 @@ LIMITER = (
         ),
         ("refunds",),
     ),
+    Mutant(
+        "charge-forgiven",
+        "what a charge costs over the limit is not counted",
+        (
+            Edit(
+                "ringfence.limiter.engine:Engine.charge_now",
+                "member.table.charge_now(member.key, member.cost, now, member.limit)",
+                "member.table.charge_now(member.key, min(member.cost, max(0, member.table.limit"
+                ".ceiling - member.table.used(member.key, now))), now, member.limit)",
+            ),
+        ),
+        ("charges",),
+    ),
+    Mutant(
+        "charge-too-large",
+        "a charge counts one unit more than it costs",
+        (
+            Edit(
+                "ringfence.limiter.engine:Engine.charge_now",
+                "member.table.charge_now(member.key, member.cost, now, member.limit)",
+                "member.table.charge_now(member.key, member.cost + 1, now, member.limit)",
+            ),
+        ),
+        ("charges",),
+    ),
 )

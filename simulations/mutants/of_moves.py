@@ -149,7 +149,7 @@ MOVES = (
         (
             Edit(
                 "node.holdings:Holdings._tally",
-                "tally.add(key, cost, carried or self._period_of(key), now)",
+                "tally.add(key, cost, self._period_at(batch, at), now)",
                 "pass",
             ),
         ),

@@ -15,7 +15,7 @@ from ringfence.limiter import Algorithm, Code, Engine, Limit, Outcome
 from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.rules.mapping import load_mapping
 from ringfence.wire import Op, Source
-from tests.vectors.algorithms import VECTORS, Vector
+from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -499,13 +499,14 @@ async def test_many_different_ad_hoc_limits_are_remembered_within_bounds():
 # -- the worked examples ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+@pytest.mark.parametrize("vector", [*VECTORS, *CHARGE_VECTORS], ids=lambda vector: vector.name)
 async def test_the_local_limiter_answers_every_worked_example(vector: Vector):
     clock = HandClock()
     async with limiter_of(clock=clock) as limiter:
         for number, step in enumerate(vector.steps):
             clock.at = step.at_ns
-            decision = await limiter.check_limit(vector.limit, "key", cost=step.cost)
+            ask = limiter.charge_limit if step.is_charge else limiter.check_limit
+            decision = await ask(vector.limit, "key", cost=step.cost)
 
             told = {
                 "allowed": decision.allowed,

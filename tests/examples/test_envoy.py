@@ -1,18 +1,20 @@
 """examples/envoy: real Envoy before a three-node cluster."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.examples.cluster import EXAMPLES, Cluster, cluster
 from tests.examples.proxies import running_envoy
-from tests.gateway.processes import Reply, fetch
+from tests.gateway.processes import Reply, fetch, until
 
 FOLDER = EXAMPLES / "envoy"
 MOST_AT_ONCE = 8
@@ -27,6 +29,13 @@ class Edge:
 
     def get(self, path: str, client: str) -> Reply:
         return fetch(self.url + path, headers={"x-client": client})
+
+    def has_left(self, units: int, **descriptor: str) -> bool:
+        body = json.dumps({"domain": "edge", "descriptors": [descriptor]}).encode()
+        [gateway, *_] = self.behind.gateways.values()
+        headers = {"Content-Type": "application/json"}
+        answer = fetch(f"{gateway.url}/v1/peek", body=body, headers=headers)
+        return bool(json.loads(answer.body)["remaining"] == units)
 
     def statuses(self, path: str, client: str, count: int) -> list[int]:
         return [self.get(path, client).status for _ in range(count)]
@@ -75,9 +84,23 @@ def test_a_rule_that_replaces_another_counts_in_its_place(edge: Edge) -> None:
 
 
 def test_a_descriptor_has_a_cost_of_its_own_and_gives_back(edge: Edge) -> None:
-    assert edge.statuses("/upload", "x", 3) == [200, 200, 429]
+    assert edge.statuses("/upload", "x", 2) == [200, 200]
     assert edge.get("/upload/undo", "x").status == 200
     assert edge.statuses("/upload", "x", 2) == [200, 429]
+    assert edge.get("/upload/undo", "x").status == 200
+    assert edge.get("/upload", "x").status == 429, "what was denied counts, too"
+
+
+def test_answers_of_300_bytes_close_a_budget_of_1000_with_the_fourth(edge: Edge) -> None:
+    """Envoy charges them by `apply_on_stream_done`, when they have been sent."""
+    statuses = []
+    for left in (700, 400, 100, 0):
+        statuses.append(edge.get("/complete", "x").status)
+        until(partial(edge.has_left, left, complete="a", client="x"))
+    statuses += edge.statuses("/complete", "x", 2)
+
+    assert statuses == [200] * 4 + [429] * 2
+    assert edge.get("/complete", "y").status == 200
 
 
 def test_a_limit_that_comes_from_envoy_wins_over_the_rule(edge: Edge) -> None:

@@ -70,8 +70,11 @@ def _step(pair: Pair, read: _Choices) -> int:
         pair.decide(rows, groups=sizes)
         return len(rows)
     match kind:
-        case 24 | 25:
+        case 24:
             pair.refund(*where, COSTS[read.below(7)], GAPS_NS[read.below(len(GAPS_NS))])
+        case 25:
+            carried = read.below(len(LIMITS) + 1) if read.below(2) else 0
+            pair.charge_now(*where, COSTS[read.below(len(COSTS))], carried)
         case 26:
             carried = read.below(len(LIMITS) + 1) if read.below(2) else 0
             pair.charge(*where, COSTS[read.below(9)], GAPS_NS[read.below(9)], carried)

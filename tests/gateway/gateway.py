@@ -29,6 +29,15 @@ RULES = {
             "rate_limit": {**MINUTE, "requests_per_unit": 1},
         },
         {"key": "quota", "quota_mode": True, "rate_limit": {**MINUTE, "requests_per_unit": 2}},
+        {"key": "slide", "rate_limit": {"unit": "minute", "requests_per_unit": 10}},
+        {
+            "key": "bucket",
+            "rate_limit": {
+                "unit": "minute",
+                "requests_per_unit": 6,
+                "algorithm": "token_bucket",
+            },
+        },
         {"key": "free", "rate_limit": {"unlimited": True}},
         {
             "key": "told",

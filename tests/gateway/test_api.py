@@ -71,6 +71,23 @@ async def test_a_limit_that_stands_in_no_rule_has_all_the_verbs() -> None:
     assert [told(each)["remaining"] for each in steps] == [1, 1, 3, 5]
 
 
+async def test_a_charge_counts_past_the_limit_and_says_so() -> None:
+    mine = {"limit": "5/minute fixed_window", "key": ["user", "42"]}
+    async with api() as gateway:
+        by_rule = [told(await post(gateway, "/v1/charge", {**X, "cost": 2})) for _ in range(3)]
+        denied = told(await post(gateway, "/v1/check", X))
+        by_limit = told(await post(gateway, "/v1/charge", {**mine, "cost": 9}))
+        back = told(await post(gateway, "/v1/refund", {**X, "cost": 5}))
+        wrong = await post(gateway, "/v1/charge", {**X, "cost": -1})
+
+    assert [each["allowed"] for each in by_rule] == [True, False, False]
+    assert [each["remaining"] for each in by_rule] == [1, 0, 0]
+    assert by_rule[2]["retry_after"] == denied["retry_after"] == 30.0
+    assert (by_limit["allowed"], by_limit["limit"]) == (False, 5)
+    assert back["remaining"] == 2
+    assert wrong.status == 400
+
+
 async def test_looking_spends_nothing_and_giving_back_and_forgetting_make_room() -> None:
     async with api() as gateway:
         await post(gateway, "/v1/check", {**X, "cost": 3})

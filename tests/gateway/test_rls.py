@@ -44,9 +44,17 @@ async def test_statuses_come_one_per_descriptor_and_in_order() -> None:
     wide, client, nothing = answer.statuses
     assert (wide.current_limit.requests_per_unit, wide.current_limit.name) == (10, "wide")
     assert wide.current_limit.unit == R.RateLimit.MINUTE
-    assert wide.limit_remaining == 10, "nothing was charged"
+    assert wide.limit_remaining == 6, "each is counted alone"
     assert (client.limit_remaining, client.current_limit.requests_per_unit) == (0, 3)
     assert not nothing.HasField("current_limit")
+
+
+async def test_checks_of_other_algorithms_are_all_or_nothing() -> None:
+    async with rls() as service:
+        answer = await service.should_rate_limit(request("slide=s", "bucket=b", hits=8))
+
+    assert codes(answer) == [OK, OVER]
+    assert [status.limit_remaining for status in answer.statuses] == [10, 0]
 
 
 async def test_a_limit_tells_what_is_left_and_when_it_resets() -> None:
@@ -73,15 +81,82 @@ async def test_hits_are_1_unless_the_request_or_the_descriptor_says_otherwise() 
         assert (await left(service, "wide=w"), await left(service, "client=x")) == (2, 0)
 
 
-async def test_0_hits_of_a_descriptor_only_look() -> None:
-    async with rls() as service:
-        assert await left(service, "client=x") == 3
-        await service.should_rate_limit(request("client=x", hits=3))
-        peek = request("client=x")
-        peek.descriptors[0].hits_addend.value = 0
-        answer = await service.should_rate_limit(peek)
+def own_hits(made: RateLimitRequest, *hits: int) -> RateLimitRequest:
+    """Give each descriptor a `hits_addend` of its own."""
+    for descriptor, own in zip(made.descriptors, hits, strict=True):
+        descriptor.hits_addend.value = own
+    return made
 
-    assert answer.overall_code == OVER, "the next one would not pass"
+
+@pytest.mark.parametrize(("key", "limit"), [("client=x", 3), ("slide=x", 10), ("bucket=x", 6)])
+async def test_0_hits_of_a_descriptor_only_look(key: str, limit: int) -> None:
+    async with rls() as service:
+        assert await left(service, key) == limit
+        await service.should_rate_limit(request(key, hits=limit))
+        used_up = await service.should_rate_limit(own_hits(request(key), 0))
+        await service.should_rate_limit(own_hits(request(key), 2))
+        over = await service.should_rate_limit(own_hits(request(key), 0))
+
+    is_fixed = key == "client=x"
+    assert used_up.overall_code == (OK if is_fixed else OVER), "as in the Go service, if fixed"
+    assert over.overall_code == OVER
+
+
+@pytest.mark.parametrize(("key", "limit"), [("client=x", 3), ("slide=x", 10), ("bucket=x", 6)])
+async def test_a_measured_cost_counts_past_the_limit(key: str, limit: int) -> None:
+    async with rls() as service:
+        told = [
+            await service.should_rate_limit(own_hits(request(key), cost))
+            for cost in (limit - 1, 5, 5)
+        ]
+        back = await service.should_rate_limit(negative(request(key, hits=9)))
+        assert await left(service, key) == 0
+        await service.should_rate_limit(negative(request(key, hits=1)))
+        assert await left(service, key) == 1
+
+    assert [each.overall_code for each in told] == [OK, OVER, OVER]
+    assert back.overall_code == OK
+
+
+async def test_a_measured_cost_is_a_check_where_the_gateway_is_told_so() -> None:
+    async with rls(charge_hits_addend=False) as service:
+        for cost in (5, 5, 5):
+            await service.should_rate_limit(own_hits(request("slide=x", "wide=x"), cost, cost))
+            await service.should_rate_limit(own_hits(request("bucket=x"), cost))
+        refunded = await service.should_rate_limit(negative(request("wide=x", hits=5)))
+
+        assert await left(service, "bucket=x") == 1
+        assert await left(service, "slide=x") == 0
+        assert refunded.overall_code == OK, "15 were counted by the fixed window"
+
+
+@pytest.mark.parametrize(("key", "remaining"), [("client=x", 0), ("slide=x", 10), ("bucket=x", 6)])
+async def test_a_denied_hit_is_counted_by_a_fixed_window_alone(key: str, remaining: int) -> None:
+    async with rls() as service:
+        answers = [await service.should_rate_limit(request(key, hits=11)) for _ in range(3)]
+
+        assert [each.overall_code for each in answers] == [OVER] * 3
+        assert await left(service, key) == remaining
+
+
+async def test_a_shadow_rule_counts_what_it_would_have_denied() -> None:
+    async with rls() as service:
+        for _ in range(3):
+            await service.should_rate_limit(request("trial=x"))
+        await service.should_rate_limit(negative(request("trial=x")))
+
+        assert await left(service, "trial=x") == 0
+
+
+async def test_one_request_may_peek_charge_check_and_give_back() -> None:
+    made = own_hits(request("client=x", "wide=w", "slide=s", "bucket=b"), 0, 12, 1, 3)
+    made.descriptors.add().entries.add(key="free", value="f")
+    async with rls() as service:
+        await service.should_rate_limit(request("bucket=b", hits=5))
+        answer = await service.should_rate_limit(negative(made, place=3))
+
+    assert codes(answer) == [OK, OVER, OK, OK, OK]
+    assert [status.limit_remaining for status in answer.statuses] == [3, 0, 9, 4, 2**32 - 1]
 
 
 @pytest.mark.parametrize(("shadow", "code"), [(False, OVER), (True, OK)])
@@ -264,7 +339,7 @@ async def test_a_request_that_makes_no_sense_is_refused(
 async def test_the_json_face_has_the_status_codes_of_the_service_it_stands_in_for() -> None:
     entry = {"entries": [{"key": "client", "value": "x"}]}
     body = {"domain": "api", "descriptors": [entry], "hitsAddend": 3}
-    back = {"domain": "api", "descriptors": [{**entry, "isNegativeHits": True}]}
+    back = {"domain": "api", "descriptors": [{**entry, "isNegativeHits": True}], "hitsAddend": 4}
     async with api() as gateway:
         answers = [await post(gateway, "/json", each) for each in (body, body, back)]
         odd = [

@@ -48,6 +48,8 @@ def test_a_token_may_what_its_scopes_say_in_our_words_or_the_nodes(
         ("check", "GET", "/v1/counters", "observe"),
         ("check", "POST", "/v1/reset", "reset"),
         ("check", "POST", "/v1/refund", "refund"),
+        ("check", "POST", "/v1/charge", None),
+        ("observe", "POST", "/v1/charge", "check"),
         ("observe", "POST", "/v1/peek", None),
         ("read", "GET", "/metrics", None),
         ("read", "GET", "/v1/auth", "check"),

@@ -1,7 +1,7 @@
 """A Django project in one module, for tests. Its limits count in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from ringfence.integrations.costs import set_cost, told_cost
 from ringfence.integrations.django import decision_of, rate_limit
 from ringfence.integrations.django.rest import RingfenceThrottle
 
@@ -135,6 +136,24 @@ async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+@rate_limit("1000/hour", scope="tokens", cost_after=told_cost)
+def tokens(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        yield b"a"
+        set_cost(request, 700)
+
+    return StreamingHttpResponse(parts())
+
+
+@rate_limit("1000/hour", scope="tokens", cost_after=told_cost)
+async def async_tokens(request: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"a"
+        set_cost(request, 700)
+
+    return StreamingHttpResponse(parts())
+
+
 @method_decorator(rate_limit("1/hour"), name="dispatch")
 class Plain(View):
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -198,6 +217,8 @@ urlpatterns = [
     path("login/<password>", login),
     path("login-async/<password>", login_async),
     path("stream", stream),
+    path("tokens", tokens),
+    path("async-tokens", async_tokens),
     path("async-stream", async_stream),
     path("class", Plain.as_view()),
     path("async-class", Asynchronous.as_view()),

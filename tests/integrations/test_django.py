@@ -123,6 +123,18 @@ def test_an_async_stream_is_settled_at_its_end(limiter: BlockingLimiter) -> None
     asyncio.run(ask())
 
 
+def test_streams_tell_their_cost_and_are_charged_in_full(limiter: BlockingLimiter) -> None:
+    async def ask() -> None:
+        first = await AsyncClient().get("/async-tokens")
+        assert b"".join([part async for part in first]) == b"a"
+
+    [first] = Sync().responses("/tokens")
+    assert b"".join(first.streaming_content) == b"a"
+    asyncio.run(ask())
+
+    assert Sync().statuses("/tokens") == [429]
+
+
 def test_users_are_told_apart_and_fetched_without_blocking_in_async_code(
     limiter: BlockingLimiter,
 ) -> None:

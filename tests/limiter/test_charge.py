@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Outcomes
+from ringfence.limiter import (
+    Algorithm,
+    Code,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcome,
+    Outcomes,
+    compiled_tables,
+)
+from ringfence.limiter.states import MOST_UNITS
+from tests.programs import require_compiled
 
 KEY = (0).to_bytes(8, "big") + b"key"
 UNKNOWN = (9).to_bytes(8, "big") + b"key"
@@ -186,6 +197,182 @@ def test_charges_keep_to_the_bound_on_keys() -> None:
     engine.charge([KEY + b"%d" % number for number in range(50)], [1] * 50, [0] * 50, 0)
 
     assert len(engine) <= 20
+
+
+# -- charges that are answered ---------------------------------------------------------------------
+
+soft = st.sampled_from([0, 0, 500])
+chargeable = st.builds(replace, windows | first_hits | buckets, soft_permille=soft)
+mixed_histories = st.lists(
+    st.tuples(st.integers(0, 15), st.integers(0, 9), st.booleans()), max_size=20
+).map(
+    lambda steps: [
+        (now, cost, is_charge)
+        for now, (_, cost, is_charge) in zip(
+            accumulate(gap for gap, _, _ in steps), steps, strict=True
+        )
+    ]
+)
+"""Checks and charges as (now, cost, whether it is a charge), in order of time."""
+
+
+@given(limit=chargeable, is_shared=sharing, history=mixed_histories, cost=st.integers(0, 40))
+@quick
+def test_a_charge_counts_in_full_and_says_whether_the_limit_still_holds(
+    limit: Limit, is_shared: bool, history: list[tuple[int, int, bool]], cost: int
+) -> None:
+    engine, now = lived(limit, history, is_shared)
+    before = engine.used(KEY, now)
+
+    told = charge_one(engine, cost, now)
+
+    used = engine.used(KEY, now)
+    over = Code.OVERDRAWN if used > limit.ceiling else Code.OVER_SOFT
+    assert used == before + cost
+    assert told.code == (Code.ALLOWED if used <= limit.hard_ceiling else over)
+    assert told.remaining == max(0, ask(engine, 0, now).remaining[0])
+    assert (told.retry_after_ns > 0) == (told.code == Code.OVERDRAWN)
+
+
+@given(limit=chargeable, is_shared=sharing, history=mixed_histories, cost=st.integers(1, 8))
+@quick
+def test_an_overdrawn_key_denies_each_cost_until_the_stated_instant_and_not_beyond(
+    limit: Limit, is_shared: bool, history: list[tuple[int, int, bool]], cost: int
+) -> None:
+    engine, now = lived(limit, history, is_shared)
+    charge_one(engine, limit.ceiling + 1, now)
+    cost = min(cost, limit.ceiling)
+
+    for asked in (0, cost):
+        denied = ask(engine, asked, now).row(0)
+        assert (denied.code, denied.remaining) == (Code.DENIED, 0)
+        at = now + denied.retry_after_ns
+        assert not ask(engine, asked, at - 1).row(0).is_admitted
+    assert charge_one(engine, 0, now).retry_after_ns == ask(engine, 0, now).retry_after_ns[0]
+    assert ask(engine, cost, at).row(0).is_admitted
+
+
+@given(limit=chargeable, history=histories, cost=st.integers(1, 8))
+@quick
+def test_a_charge_within_the_limit_leaves_what_a_check_leaves(
+    limit: Limit, history: list[tuple[int, int]], cost: int
+) -> None:
+    checked, now = after(limit, history)
+    charged, _ = after(limit, history)
+    if not ask(checked, cost, now).row(0).is_admitted:
+        return
+
+    told = charge_one(charged, cost, now)
+
+    assert told == replace(ask(checked, 0, now).row(0), code=told.code, retry_after_ns=0)
+    assert_equivalent(charged, checked, now)
+
+
+@given(limit=chargeable, history=mixed_histories, cost=st.integers(1, 30))
+@quick
+def test_a_refund_at_once_undoes_a_charge(
+    limit: Limit, history: list[tuple[int, int, bool]], cost: int
+) -> None:
+    charged, now = lived(limit, history)
+    untouched, _ = lived(limit, history)
+
+    charge_one(charged, cost, now)
+    charged.refund([KEY], [cost], [], [], [], [], now)
+
+    assert_equivalent(charged, untouched, now)
+
+
+@pytest.mark.parametrize("algorithm", [each for each in Algorithm if each != "concurrency"])
+def test_debt_saturates_and_never_wraps(algorithm: Algorithm) -> None:
+    engine = engine_of(Limit(1, 10**9, algorithm))
+
+    told = [charge_one(engine, 2**53, 10**18) for _ in range(129)][-1]
+
+    assert engine.used(KEY, 10**18) == MOST_UNITS
+    assert told.code == Code.OVERDRAWN
+    assert 0 < told.retry_after_ns <= told.reset_after_ns <= 2**63 - 1
+    assert not ask(engine, 1, 10**18).row(0).is_admitted
+
+
+def test_charges_past_a_limit_of_zero_are_counted() -> None:
+    engine = engine_of(Limit(0, 100, Algorithm.FIXED_WINDOW))
+
+    assert charge_one(engine, 0, 0).code == Code.ALLOWED
+    assert charge_one(engine, 3, 0).code == Code.OVERDRAWN
+    assert engine.used(KEY, 0) == 3
+
+
+def test_slots_in_flight_and_keys_of_unknown_rules_cannot_be_charged() -> None:
+    engine = engine_of(Limit(2, 100, Algorithm.CONCURRENCY))
+
+    told = engine.charge_now([KEY, UNKNOWN], [5, 5], [], [], 0)
+
+    assert told.codes == [Code.UNKNOWN_RULE, Code.UNKNOWN_RULE]
+    assert engine.keys() == []
+
+
+def test_a_charge_by_the_rules_limit_converts_a_counter_of_the_limit_before() -> None:
+    engine = engine_of(Limit(5, 100, Algorithm.FIXED_WINDOW))
+    ask(engine, 2, 0)
+    engine.set_rules({0: EngineRule(Limit(9, 100, Algorithm.SLIDING_WINDOW_LOG))})
+
+    told = charge_one(engine, 10, 10)
+
+    assert (told.limit, told.code) == (9, Code.OVERDRAWN)
+    assert engine.used(KEY, 109) == 12
+
+
+def test_negative_charges_are_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        charge_one(engine_of(Limit(5, 100)), -1, 0)
+
+
+def test_charges_to_a_log_in_debt_take_a_bounded_number_of_entries() -> None:
+    engine = engine_of(Limit(10, 10**6, Algorithm.SLIDING_WINDOW_LOG))
+
+    for now in range(0, 900_000, 100):
+        engine.charge([KEY], [1], [0], now)
+
+    state = engine.snapshot([KEY], 900_000).states[0]
+    assert engine.used(KEY, 900_000) == 9_000
+    assert len(state) // 2 <= 10 + 2 * 1024 + 1
+
+
+@pytest.mark.parametrize("step", [7, 100, 1500])
+def test_the_compiled_engine_shares_entries_of_a_log_in_debt_as_the_reference_does(
+    step: int,
+) -> None:
+    require_compiled()
+    limit = Limit(10, 10**6, Algorithm.SLIDING_WINDOW_LOG)
+    reference = engine_of(limit)
+    compiled = Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=True))
+    compiled.set_rules({0: EngineRule(limit)})
+    engines = reference, compiled
+
+    for number in range(2500):
+        now, cost = number * step, 1 + number % 3
+        told = [engine.charge_now([KEY], [cost], [], [], now) for engine in engines]
+        assert told[0] == told[1]
+
+    assert reference.snapshot([KEY], now) == compiled.snapshot([KEY], now)
+    assert compiled.bytes_in_use < 64 * 1024
+
+
+def lived(
+    limit: Limit, history: Sequence[tuple[int, int, bool]], is_shared: bool = False
+) -> tuple[Engine, int]:
+    """An engine that has seen checks and charges, and the instant of the last one."""
+    engine = engine_of(limit, is_shared)
+    for now, cost, is_charge in history:
+        if is_charge:
+            charge_one(engine, cost, now)
+        else:
+            ask(engine, cost, now)
+    return engine, history[-1][0] if history else 0
+
+
+def charge_one(engine: Engine, cost: int, now: int) -> Outcome:
+    return engine.charge_now([KEY], [cost], [], [], now).row(0)
 
 
 def engine_of(limit: Limit, is_shared: bool = False) -> Engine:

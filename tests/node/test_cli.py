@@ -188,6 +188,19 @@ def test_peek_spends_nothing_refund_gives_back_and_reset_is_for_those_who_may(
     assert "lacks the scope 'reset'" in refused(reset)
 
 
+def test_a_charge_counts_past_the_limit_and_says_so(
+    run: Run, cluster: DemoCluster, name: str
+) -> None:
+    to = ("--cluster", cluster.url)
+
+    within, beyond = [run("check", "api", name, "--charge", "--cost", "4", *to) for _ in range(2)]
+    denied = run("check", "api", name, *to)
+
+    assert (within.status, within.out) == (0, "charged: 1 of 5/year fixed_window left\n")
+    assert (beyond.status, beyond.out) == (0, "charged: 0 of 5/year fixed_window left\n")
+    assert denied.status == 1
+
+
 def test_several_descriptors_are_one_request(run: Run, cluster: DemoCluster, name: str) -> None:
     words = ("check", "api", name, "-d", f"{name},path=/a", "--json", "--cluster", cluster.url)
 

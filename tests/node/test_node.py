@@ -38,7 +38,7 @@ from tests.node.cluster import (
     ring_of,
     world,
 )
-from tests.vectors.algorithms import VECTORS, Vector
+from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
 # One budget
 
@@ -729,7 +729,7 @@ async def test_a_rule_that_the_owner_does_not_have_yet_is_enforced_all_the_same(
 # Exactness, through the wire
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+@pytest.mark.parametrize("vector", [*VECTORS, *CHARGE_VECTORS], ids=lambda vector: vector.name)
 async def test_a_cluster_answers_every_worked_example_through_its_client(
     autojump_clock: MockClock, vector: Vector
 ) -> None:
@@ -738,7 +738,8 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
 
         for number, step in enumerate(vector.steps):
             w.clock.time = step.at_ns
-            decision = await limiter.check_limit(vector.limit, key, cost=step.cost)
+            ask = limiter.charge_limit if step.is_charge else limiter.check_limit
+            decision = await ask(vector.limit, key, cost=step.cost)
 
             told = {
                 "admitted": decision.allowed,
@@ -760,7 +761,7 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
             }
             said = {name: value for name, value in expected.items() if value is not None}
             assert {name: told[name] for name in said} == said, f"step {number}"
-        assert w.count("b", "checks") == len(vector.steps)
+        assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)
 
 
 def key_owned_by(owner: str, limit: Limit, names: Sequence[str] = ("a", "b")) -> str:

@@ -13,6 +13,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}
   - key: log
     rate_limit: {period: 10s, requests_per_unit: 3, algorithm: sliding_window_log}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 3}
   - key: world
     rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
   - key: parts
@@ -27,6 +29,10 @@ def answered(at, *, allowed=True, datacenter="dc1", retry_after=None, cost=1, so
     if not allowed and retry_after is None:
         retry_after = 60.0
     return Answered(at, at + 0.001, datacenter, "k", cost, allowed, source, retry_after=retry_after)
+
+
+def charged(at, cost, source=Source.OWNER):
+    return Answered(at, at + 0.001, "dc1", "k", cost, True, source, is_charge=True)
 
 
 def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0):
@@ -63,6 +69,35 @@ def test_who_is_denied_must_be_told_when_to_come_back(retry_after):
 
 def test_one_window_lets_its_amount_through_and_not_twice_that():
     assert "over_admission" in violations(DAY, [*ALL, answered(4.0)])
+
+
+def test_charges_count_past_the_limit_to_the_unit():
+    answers = [answered(1.0), charged(2.0, 7), charged(3.0, 5), answered(4.0, allowed=False)]
+
+    assert violations(DAY, answers, {"dc1": 13}) == []
+    assert violations(DAY, answers, {"dc1": 12}) == ["lost_hits"]
+    assert violations(DAY, answers, {"dc1": 14}) == ["invented_hits"]
+    assert violations(DAY, [*answers, charged(5.0, 9, Source.POLICY)], {"dc1": 13}) == ["outage"]
+
+
+@pytest.mark.parametrize("rule", ["day", "log"])
+def test_a_check_that_passes_after_an_overdrawing_charge_is_over_admission(rule):
+    rules = {rule: KNOWN[rule]}
+
+    assert violations(rules, [charged(1.0, 3)]) == []
+    assert violations(rules, [charged(1.0, 3), answered(2.0)], {"dc1": 4}) == ["over_admission"]
+    assert violations(rules, [charged(1.0, 2), answered(2.0)], {"dc1": 3}) == []
+
+
+def test_a_bucket_in_debt_admits_nothing_until_it_has_drained():
+    rules = {"bucket": KNOWN["bucket"]}
+    debt = [charged(1.0, 9)]
+
+    assert violations(rules, [*debt, answered(6.5)]) == ["over_admission"]
+    assert violations(rules, [*debt, answered(8.1)]) == []
+    for told, found in ((6.0, []), (25.0, ["retry_after"])):
+        denied = answered(2.0, allowed=False, retry_after=told)
+        assert violations(rules, [*debt, denied]) == found
 
 
 def test_laws_to_the_unit_are_for_runs_in_which_nothing_is_lost():

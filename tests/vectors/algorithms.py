@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Calendar, Limit
 
-__all__ = ["VECTORS", "Step", "Vector"]
+__all__ = ["CHARGE_VECTORS", "VECTORS", "Step", "Vector"]
 
 SECOND = NS_PER_SECOND
 MINUTE = 60 * SECOND
@@ -24,7 +24,7 @@ def ns(seconds: str) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """One check and the answer it must get."""
+    """One check or charge, and the answer it must get."""
 
     at_ns: int
     cost: int
@@ -38,6 +38,8 @@ class Step:
     is_permanent: bool = False
     """Denied, and no wait would help."""
     is_over_soft: bool = False
+    is_charge: bool = False
+    """Counted whatever is left; admitted when the limit still holds after it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,30 @@ def deny(at: str, cost: int = 1, *, retry: str | None = None, remaining: int | N
         False,
         remaining=remaining,
         retry_after_ns=None if retry is None else ns(retry),
+    )
+
+
+def charge(at: str, cost: int, *, remaining: int = 0, over_soft: bool = False) -> Step:
+    return Step(
+        ns(at),
+        cost,
+        True,
+        remaining=remaining,
+        retry_after_ns=0,
+        is_over_soft=over_soft,
+        is_charge=True,
+    )
+
+
+def overdraw(at: str, cost: int, *, retry: str, reset: str | None = None) -> Step:
+    return Step(
+        ns(at),
+        cost,
+        False,
+        remaining=0,
+        retry_after_ns=ns(retry),
+        reset_after_ns=None if reset is None else ns(reset),
+        is_charge=True,
     )
 
 
@@ -287,3 +313,85 @@ VECTORS = (
         (admit("82800", 2), deny("82800", retry="3600"), admit("86400", 2)),
     ),
 )
+
+CHARGE_VECTORS = (
+    Vector(
+        "fixed window: answers of 300 close a budget of 1000 with the fourth",
+        Limit(1000, MINUTE, Algorithm.FIXED_WINDOW),
+        (
+            *(
+                step
+                for left in (700, 400, 100)
+                for step in (admit("1", 0), charge("2", 300, remaining=left))
+            ),
+            admit("3", 0, remaining=100),
+            overdraw("4", 300, retry="56", reset="56"),
+            deny("5", 0, retry="55", remaining=0),
+            deny("5", retry="55", remaining=0),
+            overdraw("6", 300, retry="54"),
+            admit("60", remaining=999),
+        ),
+    ),
+    Vector(
+        "fixed window: a charge of 0 is within a limit that is just used up, a peek is denied",
+        Limit(2, MINUTE, Algorithm.FIXED_WINDOW),
+        (
+            charge("0", 0, remaining=2),
+            charge("0", 2),
+            charge("1", 0),
+            deny("1", 0, retry="59", remaining=0),
+            overdraw("2", 1, retry="58"),
+            overdraw("2", 0, retry="58"),
+        ),
+    ),
+    Vector(
+        "first hit: a charge begins the window, past the limit too",
+        Limit(5, 10 * SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
+        (overdraw("3", 9, retry="10"), deny("12.999999999", retry="0.000000001"), admit("13", 5)),
+    ),
+    Vector(
+        "token bucket: debt is repaid by time, a unit a second",
+        Limit(10, 10 * SECOND, Algorithm.TOKEN_BUCKET),
+        (
+            overdraw("0", 15, retry="6", reset="15"),
+            deny("0", 5, retry="10", remaining=0),
+            never("0", 11, remaining=0),
+            deny("5.9", retry="0.1", remaining=0),
+            admit("6", remaining=0),
+            overdraw("6", 20, retry="21"),
+            admit("36", 10, remaining=0),
+        ),
+    ),
+    Vector(
+        "leaky bucket: the queue is entered again once the debt has drained",
+        Limit(5, 5 * SECOND, Algorithm.LEAKY_BUCKET, queue=True),
+        (overdraw("0", 7, retry="3"), deny("2.5", retry="0.5"), admit("3", delay="4")),
+    ),
+    Vector(
+        "sliding window: debt weighs on the next window until enough of it has slid out",
+        Limit(100, MINUTE, Algorithm.SLIDING_WINDOW),
+        (
+            overdraw("0", 250, retry="96.000000001"),
+            deny("59", retry="37.000000001", remaining=0),
+            deny("96", retry="0.000000001", remaining=0),
+            admit("96.000000001", remaining=0),
+        ),
+    ),
+    Vector(
+        "sliding window log: each charge is over a period after it was made",
+        Limit(5, 10 * SECOND, Algorithm.SLIDING_WINDOW_LOG),
+        (
+            overdraw("0", 7, retry="10", reset="10"),
+            overdraw("4", 1, retry="6", reset="10"),
+            deny("4", 4, retry="6", remaining=0),
+            deny("4", 5, retry="10", remaining=0),
+            admit("10", 4, remaining=0),
+        ),
+    ),
+    Vector(
+        "soft margin: charges inside it are marked, beyond it the limit is overdrawn",
+        Limit(10, SECOND, Algorithm.FIXED_WINDOW, soft_permille=200),
+        (charge("0", 11, remaining=1, over_soft=True), overdraw("0", 2, retry="1")),
+    ),
+)
+"""Histories with charges."""

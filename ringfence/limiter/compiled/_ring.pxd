@@ -36,6 +36,7 @@ cdef struct Hits:
 cdef enum:
     RING_HEAD = 40
     FEWEST_UNITS = 4
+    EXTRA_ENTRIES = 1024  # of charges past the limit, as in the reference
 
 
 cdef inline uint32_t _wide_units(int width) noexcept nogil:
@@ -247,3 +248,16 @@ cdef inline int ring_check(
     answer.remaining = terms.ceiling - used
     answer.reset_after = ring.last + terms.period_ns - t.now if used else 0
     return cost != 0
+
+
+cdef inline bint ring_is_full(const Ring* ring, const Terms* terms) noexcept nogil:
+    """Whether charges past the limit must share entries. Walks the log only when it is in debt."""
+    cdef int64_t most = terms.ceiling + EXTRA_ENTRIES
+    cdef int64_t entries = 0
+    cdef uint32_t at = 0
+    if ring.total < most or ring.used < most:
+        return False
+    while at < ring.used and entries < most:
+        at += ring_read(ring, terms.hit_bytes, at).units
+        entries += 1
+    return entries >= most

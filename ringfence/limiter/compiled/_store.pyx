@@ -16,7 +16,8 @@ from ringfence.limiter.compiled._laws cimport (
     fixed_used, number_of, packed, sliding_check, sliding_used,
 )
 from ringfence.limiter.compiled._ring cimport (
-    Hits, Ring, ring_append, ring_bytes, ring_check, ring_expire, ring_is_rested, ring_read,
+    EXTRA_ENTRIES, Hits, Ring, ring_append, ring_bytes, ring_check, ring_expire, ring_is_full,
+    ring_is_rested, ring_read, ring_record,
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
@@ -42,6 +43,7 @@ cdef enum:
 
 cdef int64_t LATEST = <int64_t>1 << 62
 cdef int64_t LARGEST = <int64_t>1 << 61
+cdef int64_t MOST_UNITS = <int64_t>1 << 60
 
 
 def siphash_of(bytes secret not None, bytes text not None) -> int:
@@ -202,6 +204,40 @@ cdef class Store:
             free(<Ring*>word[1])
         memcpy(word + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
         return True
+
+    def append(self, bytes name not None, units, now):
+        """Count units of a key's log at `now`, past the limit too; return its hits then.
+
+        None, and no trace, for other counters, and for what only the reference can do.
+        """
+        cdef uint64_t* word
+        cdef Ring* ring
+        cdef int64_t stamp, count
+        if self.terms.kind != LOG or not 0 <= now < LATEST or not self.enter(now):
+            return None
+        word = self._find(self.identity(<PyObject*>name))
+        if word == NULL:
+            return None
+        ring = <Ring*>word[1]
+        stamp = now
+        ring_expire(ring, &self.terms, stamp)
+        if not ring.used or stamp < ring.last:
+            return None
+        count = max(0, min(units, MOST_UNITS - ring.total))
+        if count:
+            if stamp - ring.last <= self.terms.period_ns // EXTRA_ENTRIES and ring_is_full(
+                ring, &self.terms
+            ):
+                stamp = ring.last
+            self.ring_bytes -= ring_bytes(ring, self.terms.hit_bytes)
+            ring = ring_record(ring, &self.terms, stamp, count)
+            if ring == NULL:
+                ring = <Ring*>word[1]
+                self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+                raise MemoryError
+            word[1] = <uint64_t>ring
+            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+        return ring.total
 
     def pop(self, bytes name not None) -> bool:
         """Forget a key; say whether it had a counter."""

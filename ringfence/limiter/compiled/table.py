@@ -102,6 +102,14 @@ class CompiledTable(HotTable, Table):
             else:
                 self.evicted += fullest.evict(now)
 
+    def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
+        """Count `cost` as `Table.charge_now` does; a long log is not read out for it."""
+        store = self.store_for(self.own_limit if limit is None else limit)
+        used = None if store is None or cost < 0 else store.append(key, cost, now)
+        if store is None or used is None:
+            return Table.charge_now(self, key, cost, now, limit)
+        return store.scheme.standing(self.verdicts((key,), (0,), now, limit)[0], used)
+
     # -- what compiled code cannot do by itself ------------------------------------------------
 
     def store_for(self, limit: Limit) -> Store | None:

@@ -18,6 +18,7 @@ __all__ = [
     "DENIED",
     "LeaseIds",
     "NEVER",
+    "OVERDRAWN",
     "OVER_SOFT",
     "Scheme",
     "Verdict",
@@ -28,6 +29,7 @@ ALLOWED: Final = Code.ALLOWED.value
 OVER_SOFT: Final = Code.OVER_SOFT.value
 DENIED: Final = Code.DENIED.value
 NEVER: Final = Code.NEVER.value
+OVERDRAWN: Final = Code.OVERDRAWN.value
 
 Verdict: TypeAlias = tuple[int, int, int, int, int, int]
 """(code, remaining, retry_after_ns, reset_after_ns, delay_ns, lease), as in `Outcome`.
@@ -73,11 +75,19 @@ class Counter(ABC):
 
     @abstractmethod
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that were admitted elsewhere `age_ns` ago, whatever the ceiling.
+        """Count units that were spent `age_ns` ago, whatever the ceiling.
 
         Units that would not weigh any more by now are ignored, and so are those beyond
         `MOST_UNITS` in all.
         """
+
+    def standing(self, now: int) -> Verdict:
+        """Tell whether the units in use are within the limit; the answer to a charge.
+
+        `OVERDRAWN` while more than the ceiling is in use, then with the wait for cost 1; 0 stands
+        for a cost that never passes.
+        """
+        return self.scheme.standing(self.check(0, now), self.used(now))
 
     def is_rested(self, now: int) -> bool:
         """Whether forgetting the counter would change nothing."""
@@ -117,6 +127,14 @@ class Scheme(ABC):
 
         Raises `BadState` for numbers that no counter of this scheme writes.
         """
+
+    def standing(self, peek: Verdict, used: int) -> Verdict:
+        """Answer a charge, after which `used` units are in use, by a peek."""
+        _, remaining, retry_after, reset_after, _, _ = peek
+        if used > self.ceiling:
+            return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
+        code = ALLOWED if used <= self.hard else OVER_SOFT
+        return code, remaining, 0, reset_after, 0, 0
 
     def adopt(self, counter: Counter, now: int) -> Counter:
         """Continue under this scheme what another scheme has counted, so that no budget is gained.

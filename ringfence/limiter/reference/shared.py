@@ -329,11 +329,11 @@ class SharedBucket(Bucket, Shared):
         """Write units down as admitted by this data center."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
-        if units and number >= oldest:
-            before = self.admitted.get(number, 0)
-            self.admitted[number] = before + fitting(units, before)
         for old in [old for old in self.admitted if old < oldest]:
             del self.admitted[old]
+        if units and number >= oldest:
+            units = fitting(units, sum(self.admitted.values()))
+            self.admitted[number] = self.admitted.get(number, 0) + units
 
 
 def _plain(counter: Counter) -> FixedWindow | SlidingWindow:

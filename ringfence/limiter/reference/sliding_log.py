@@ -1,6 +1,8 @@
 """Sliding window log: the stamp of every admitted hit, so the count of a window is exact.
 
-Memory grows with the hits of a key, up to its limit; hits of one instant share an entry.
+Memory grows with the hits of a key, up to its limit; hits of one instant share an entry. Charges
+past the limit are exact up to `_EXTRA_ENTRIES` more entries. Beyond these, a charge shares the
+entry before it when that is at most one part in `_EXTRA_ENTRIES` of the period older.
 """
 
 from array import array
@@ -24,6 +26,7 @@ from ringfence.limiter.states import MOST_NUMBERS, BadState, checked, fitting, u
 __all__ = ["SlidingLog", "SlidingLogScheme"]
 
 _ENTRY_BYTES = 18
+_EXTRA_ENTRIES = 1024
 _TRIM_AT = 32
 """Expired entries that a log may carry before it moves the rest forward."""
 
@@ -186,6 +189,8 @@ class SlidingLog(Counter):
         index = bisect_left(self.stamps, at, lo=self.first)
         if index < len(self.stamps) and self.stamps[index] == at:
             self.counts[index] += units
+        elif self._is_full() and self.first < index and at - self.stamps[index - 1] <= self._grain:
+            self.counts[index - 1] += units
         else:
             self.stamps.insert(index, at)
             self.counts.insert(index, units)
@@ -195,6 +200,14 @@ class SlidingLog(Counter):
         """Hits in the window that ends at `now`."""
         self._expire(now)
         return self.total
+
+    def _is_full(self) -> bool:
+        return len(self.stamps) - self.first >= self.scheme.ceiling + _EXTRA_ENTRIES
+
+    @property
+    def _grain(self) -> int:
+        """Longest time in ns between charges that share an entry of a full log."""
+        return self.scheme.period_ns // _EXTRA_ENTRIES
 
     @property
     def extra_bytes(self) -> int:

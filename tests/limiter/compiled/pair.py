@@ -124,6 +124,15 @@ class Pair:
                 [key_of(rule, number)], [units], [age_ns], self.now, limits=LIMITS, which=[carried]
             )
 
+    def charge_now(self, rule: int, number: int, cost: int, carried: int) -> None:
+        """Charge what is spent here and now."""
+        key = [key_of(rule, number)]
+        limits, which = (LIMITS, [carried]) if carried else ([], [])
+        expected, found = (
+            engine.charge_now(key, [cost], limits, which, self.now) for engine in self.engines
+        )
+        assert found == expected
+
     def hear(self, rule: int, number: int, cells: Sequence[int]) -> None:
         """Hear of another data center."""
         expected, found = (

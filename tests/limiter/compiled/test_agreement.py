@@ -62,6 +62,16 @@ class Agreement(RuleBasedStateMachine):
     def charge(self, where: tuple[int, int], units: int, age: int) -> None:
         self.pair.charge(*where, units, age, 0)
 
+    @rule(
+        where=st.tuples(rules, numbers),
+        cost=st.sampled_from([*COSTS, 2**53, 2**62]),
+        limit=carried,
+        gap=gaps,
+    )
+    def charge_now(self, where: tuple[int, int], cost: int, limit: int, gap: int) -> None:
+        self.pair.now += gap
+        self.pair.charge_now(*where, cost, limit)
+
     @rule(where=st.tuples(rules, numbers), cells=st.lists(st.integers(0, 9), max_size=4))
     def hear(self, where: tuple[int, int], cells: list[int]) -> None:
         self.pair.hear(*where, cells)

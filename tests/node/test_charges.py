@@ -1,0 +1,271 @@
+"""Charges through a cluster: each counts, once, wherever and however late it is decided."""
+
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from node.decided_checks import DecidedChecks
+from node.tally import Tally
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.link import LinkSettings
+from ringfence.errors import ConfigError, PeerUnavailable
+from ringfence.limiter import Algorithm, Code, Limit
+from ringfence.limiter.states import MOST_UNITS
+from ringfence.wire import Answer, DecidedCheck, Op, Source
+from tests.node.cluster import NAMES, address_of, of, owned, world
+from tests.node.test_leases import HOT, heat
+from tests.node.test_session import APP, check, running_node
+from tests.node.test_worldwide import two_datacenters
+
+SLOTS = """
+domain: api
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 100}
+  - key: streams
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: concurrency}
+"""
+
+
+async def used(limiter: Limiter, descriptors: dict[str, str]) -> int:
+    """Units in use, found by giving back until one more passes; at most 40."""
+    for given in range(40):
+        left = (await limiter.peek("api", descriptors)).remaining
+        if left:
+            return 5 - left + given
+        await limiter.refund("api", descriptors, 1)
+    raise AssertionError("more than 40 units in use")
+
+
+async def test_a_charge_reaches_the_owner_through_any_node_and_counts_past_the_limit(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        client = owned(w.rules, "client", "b")
+        told: list[Decision] = []
+        for seed in NAMES:
+            async with w.client(seed, only=True) as limiter:
+                told.append(await limiter.charge("api", client, 3))
+        async with w.client() as limiter:
+            peek = await limiter.peek("api", client)
+
+            assert of(told) == [True, False, False]
+            assert [each.remaining for each in told] == [2, 0, 0]
+            assert {each.source for each in told} == {Source.OWNER}
+            assert told[-1].retry_after == peek.retry_after == 30.0
+            assert not peek.allowed
+            assert [w.count(name, "forwarded") for name in NAMES] == [1, 0, 1]
+            assert (w.count("b", "charges"), w.count("b", "overdrawn")) == (3, 2)
+            assert await used(limiter, client) == 9
+
+
+async def test_a_charge_reaches_the_owner_although_its_client_remembers_a_denial(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "b")
+        for _ in range(6):
+            await limiter.check("api", client)
+        assert (await limiter.check("api", client)).source is Source.CACHE
+
+        told = await limiter.charge("api", client, 4)
+
+        assert (told.source, told.allowed) == (Source.OWNER, False)
+        assert await used(limiter, client) == 9
+
+
+async def test_each_of_several_limits_counts_whatever_the_others_say(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        both = [owned(w.rules, "client", "b"), owned(w.rules, "tenant", "c")]
+
+        first = await limiter.charge("api", both, 30)
+        second = await limiter.charge("api", both, 30)
+
+        assert of([first, second]) == [False, False]
+        assert [status.remaining for status in second.statuses] == [0, 40]
+        assert second.rule == first.statuses[0].rule
+
+
+async def test_debt_is_known_to_the_standby_and_counted_once_when_the_owner_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client() as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.charge("api", client, 8)
+        await trio.sleep(0.3)  # for the copies to arrive
+
+        await w.crash("b")
+        at_standby = await limiter.charge("api", client, 3)
+        assert (at_standby.source, at_standby.allowed) == (Source.STANDBY, False)
+        await w.start("b")
+        await trio.sleep(10)
+
+        assert (await limiter.peek("api", client)).source is Source.OWNER
+        assert await used(limiter, client) == 11
+
+
+async def test_an_owner_that_was_cut_off_is_told_what_its_standby_charged(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.charge("api", client, 2)
+        await trio.sleep(0.3)
+        w.network.pause(address_of("b"))
+
+        told = await limiter.charge("api", client, 9)
+        assert told.source is Source.STANDBY
+        w.network.resume(address_of("b"))
+        await trio.sleep(10)
+
+        assert (await limiter.peek("api", client)).source is Source.OWNER
+        assert await used(limiter, client) == 11
+
+
+async def test_a_charge_that_is_asked_for_twice_counts_once(autojump_clock: MockClock) -> None:
+    async with running_node() as node:
+        caller = await node.call(APP)
+        charge = check(1, cost=9, op=Op.CHARGE)
+        again = replace(charge, seq=2, ids=[(APP.session, 1, 0)])
+
+        answers = [(await caller.say(each))[-1] for each in (charge, charge, again)]
+        look = (await caller.say(replace(charge, seq=3, costs=[0])))[-1]
+
+        codes = [each.outcomes.codes for each in answers if isinstance(each, Answer)]
+        assert codes == [[Code.OVERDRAWN]] * 3
+        assert isinstance(look, Answer)
+        assert node.count("charges") == 2
+        assert node.node.stats(1).counters["repeated_checks"] == 1
+
+
+def test_of_a_charge_that_two_nodes_counted_one_goes_when_they_meet() -> None:
+    decided = DecidedChecks(lambda session, seq: ((), 0))
+    row = (Code.OVERDRAWN.value, 5, 0, 10**9, 10**9, 0, 0, Source.STANDBY.value)
+    decided.remember((1, 7, 0), b"key of x", 9, row, 100)
+
+    ours_first, theirs_first = decided.merge(
+        [DecidedCheck((1, 7, 0), b"key of x", 9, 20, row)], 150
+    )
+
+    assert [check.cost for check in ours_first] == [9]
+    assert theirs_first == []
+
+
+def test_a_tally_saturates() -> None:
+    tally = Tally()
+    for _ in range(200):
+        tally.add(b"key of x", 2**53, 10**9, 5)
+
+    assert tally.row(b"key of x", 5)[1] == MOST_UNITS
+
+
+async def test_a_charge_that_puts_a_lent_key_into_debt_calls_its_leases_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as borrower, w.client() as other:
+        window = owned(w.rules, "window", "a")
+        await heat(borrower, window)
+        assert (await borrower.check("api", window)).source is Source.LEASE
+
+        told = await other.charge("api", window, 50_000)
+        await trio.sleep(0.02)
+        after = await borrower.check("api", window)
+
+        assert not told.allowed
+        assert (after.source, after.allowed) == (Source.OWNER, False)
+
+
+async def test_a_borrower_spends_nothing_of_its_lease_for_a_charge(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(rules=HOT) as w, w.client() as limiter, w.client(leases=False) as other:
+        window = owned(w.rules, "window", "a")
+        await heat(limiter, window, times=50)
+
+        told = await limiter.charge("api", window, 1000)
+        await trio.sleep(3)
+
+        assert told.source is Source.OWNER
+        assert (await other.peek("api", window)).remaining == 10000 - 50 - 1000
+
+
+async def test_slots_in_flight_cannot_be_charged(autojump_clock: MockClock) -> None:
+    async with world(rules=SLOTS) as w, w.client() as limiter:
+        with pytest.raises(ConfigError, match="charge needs limits other than concurrency, got"):
+            await limiter.charge("api", [{"tenant": "x"}, {"streams": "x"}], 5)
+        with pytest.raises(ConfigError, match="use hold or release for slots"):
+            await limiter.charge_limit(Limit(2, 10**9, Algorithm.CONCURRENCY), "x")
+
+        assert (await limiter.peek("api", {"tenant": "x"})).remaining == 100
+        assert w.total("charges") == 0
+
+
+async def test_a_charge_that_nobody_can_decide_says_so(autojump_clock: MockClock) -> None:
+    async with (
+        world() as w,
+        w.client("a") as limiter,
+        w.client("a", raise_on_outage=True) as strict,
+    ):
+        for name in NAMES:
+            await w.crash(name)
+
+        allowed = await limiter.charge("api", {"client": "x"}, 9)
+        denied = await limiter.charge("api", {"strict": "x"}, 9)
+        alone = [await limiter.charge("api", {"alone": "x"}, 2) for _ in range(2)]
+
+        assert (allowed.source, allowed.allowed) == (Source.POLICY, True)
+        assert (denied.source, denied.allowed) == (Source.POLICY, False)
+        assert {each.source for each in alone} == {Source.LOCAL}
+        assert of(alone) == [True, False]
+        with pytest.raises(PeerUnavailable):
+            await strict.charge("api", {"client": "x"}, 9)
+
+
+async def test_a_charge_counts_however_late_it_is(autojump_clock: MockClock) -> None:
+    links = LinkSettings(deadline=0.25, answer_timeout_least=10.0, answer_timeout=10.0)
+    async with world("a") as w, w.client(link=links) as limiter:
+        client = {"client": "x"}
+        await limiter.check("api", client, 2)
+        w.network.pause(address_of("a"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(limiter.charge, "api", client, 7)
+            await trio.sleep(0.9)
+            w.network.resume(address_of("a"))
+
+        assert w.count("a", "shed") == 0
+        assert await used(limiter, client) == 9
+
+
+@pytest.mark.parametrize("key", ["fixed", "sliding", "token"])
+async def test_debt_of_one_data_center_is_heard_of_in_the_others(
+    autojump_clock: MockClock, key: str
+) -> None:
+    async with two_datacenters() as (_, here, there):
+        await here.charge("api", {key: "x"}, 2_000)
+        await trio.sleep(1)
+
+        denied = await there.peek("api", {key: "x"})
+
+        assert not denied.allowed
+        assert denied.remaining == 0
+        assert denied.retry_after
+
+
+async def test_a_token_may_give_back_what_it_charged_and_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as node:
+        caller = await node.call(APP)
+        charge = check(1, cost=9, op=Op.CHARGE)
+
+        await caller.say(charge)
+        given = (await caller.say(replace(charge, seq=2, op=Op.REFUND, costs=[20])))[-1]
+
+        assert isinstance(given, Answer)
+        assert given.outcomes.remaining == [5]
+        assert node.count("refused_refunds") == 11
