@@ -9,10 +9,11 @@ from ringfence.wire import Op
 __all__ = ["Counters"]
 
 _ALLOWED = Code.ALLOWED.value
+_OTHERS = {Op.REFUND: "refunds", Op.RESET: "resets", Op.RENEW: "renewals"}
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
-    *("refunds", "resets", "forwarded", "stood_in", "undecided", "repeated", "shed"),
-    *("reloads", "reloads_refused"),
+    *("refunds", "resets", "renewals", "forwarded", "stood_in", "undecided", "repeated", "shed"),
+    *("reloads", "reloads_refused", "slots_called"),
 )
 """Counters that are there from the start, so that nobody must ask whether they are."""
 
@@ -32,7 +33,7 @@ class Counters:
         counts = self._counts
         rows = len(verdicts.outcomes)
         if op is not Op.CHECK:
-            counts["refunds" if op is Op.REFUND else "resets"] += rows
+            counts[_OTHERS[op]] += rows
             return
         codes = verdicts.outcomes.codes
         counts["checks"] += rows

@@ -67,7 +67,12 @@ _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
 _MOST_UNSENT = 4 << 20
 """Bytes of answers a peer may leave unread; a connection above it is closed."""
-_SCOPES = {Op.CHECK: Scope.CHECK, Op.REFUND: Scope.CHECK, Op.RESET: Scope.RESET}
+_SCOPES = {
+    Op.CHECK: Scope.CHECK,
+    Op.REFUND: Scope.CHECK,
+    Op.RENEW: Scope.CHECK,
+    Op.RESET: Scope.RESET,
+}
 
 
 _INTERNAL = "the node met an internal error; its log has the traceback"
