@@ -147,7 +147,10 @@ class BlockingLimiter:
 
     def keep(self, decision: Decision) -> None:
         """See `Limiter.keep`."""
-        self.run(partial(_keep, decision))
+        if self._waits:
+            self.run(partial(_keep, decision))
+        else:
+            self._open().limiter.keep(decision)
 
     @contextmanager
     def hold(

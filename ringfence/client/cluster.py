@@ -96,8 +96,8 @@ class ClusterSettings:
     the owner is lost."""
 
 
-_COUNTED = (Source.OWNER, Source.STANDBY, Source.LOCAL)
-"""Who decides by counters, so that a slot that it does not know has ended."""
+_COUNTED = (Source.OWNER, Source.STANDBY)
+"""Who has the counters, so that a slot that it does not know has ended."""
 _Told = TypeVar("_Told", Members, Rules)
 
 
@@ -231,7 +231,7 @@ class Cluster:
 
     def held(self) -> list[Batch]:
         """The slots that are renewed."""
-        return [held.origin for held in self._held]
+        return self._held.origins()
 
     async def refresh_rules(self) -> None:
         """Fetch the rules from any member that answers, unless that was just done."""

@@ -1,10 +1,12 @@
 """Slots of concurrency limits that this process holds and renews until they are released.
 
 Decides when each is renewed: three times a period, and sooner again after a renewal that nobody
-answered. A core: the caller tells the time in seconds, and asks the owners.
+answered. Slots whose decision the application has dropped without releasing it are not renewed, so
+that they are free after their period. A core: the caller tells the time in seconds, and asks the
+owners.
 """
 
-from collections.abc import Iterator
+import weakref
 from dataclasses import dataclass, replace
 
 from ringfence.client.batch import Batch
@@ -27,7 +29,7 @@ class Held:
     since: float
     due: float
     """When they are renewed."""
-    origin: Batch
+    origin: "weakref.ref[Batch]"
     """What gave them back at first: the name by which they are let go."""
     is_released: bool = False
     is_lost: bool = False
@@ -68,26 +70,32 @@ class HeldSlots:
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
-        return iter(list(self._held.values()))
+    def origins(self) -> list[Batch]:
+        """What gave the slots back at first."""
+        found = [held.origin() for held in self._held.values()]
+        return [origin for origin in found if origin is not None]
 
     def keep(self, release: Batch, period_s: float, now: float) -> None:
         """Renew the slots that `release` gives back, which were taken just now."""
-        held = Held(release, period_s, now, now, release)
+        held = Held(replace(release), period_s, now, now, weakref.ref(release))
         held.renewed(now)
         self._held[id(release)] = held
 
     def let_go(self, release: Batch, now: float) -> Batch:
         """Renew no more; return what gives back the slots as they are now, and their age."""
-        held = self._held.pop(id(release), None)
-        if held is None:
+        held = self._held.get(id(release))
+        if held is None or held.origin() is not release:
             return release
+        del self._held[id(release)]
         held.is_released = True
         age_ns = max(1, round((now - held.since) * 1e9))
         return replace(held.release, ages_ns=[age_ns] * len(release))
 
     def due(self, now: float) -> list[Held]:
-        """Find the slots that are to be renewed now."""
+        """Find the slots that are to be renewed now; those of forgotten decisions no more."""
+        for name, held in list(self._held.items()):
+            if held.due <= now and held.origin() is None:
+                del self._held[name]
         return [held for held in self._held.values() if held.due <= now]
 
     def next_due(self) -> float | None:

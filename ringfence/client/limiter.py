@@ -284,6 +284,7 @@ class Limiter:
         """Renew the slots that `decision` holds until they are released, however long that takes.
 
         `hold` does this; call it after `acquire` for what may take longer than the limit's period.
+        The slots of a decision that is dropped without `release` are free after their period.
         """
         self._require_open()
         if decision.leases is not None:

@@ -115,7 +115,7 @@ class LocalDecider:
     def held(self) -> list[Batch]:
         """The slots that are kept, by what gave them back at first."""
         with self._lock:
-            return [held.origin for held in self._held]
+            return self._held.origins()
 
     def slot_pause_s(self) -> float:
         """Seconds until the next slot is free if nobody releases one before."""

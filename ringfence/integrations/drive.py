@@ -115,10 +115,14 @@ def performer(limiter: Limiter) -> Perform:
         if type(effect) is Check:  # Nearly always; a `match` takes as long as all else here.
             ask = effect.ask
             if isinstance(ask, RuleAsk):
-                return await limiter.check(
+                decision = await limiter.check(
                     ask.domain, ask.descriptors, effect.cost, timeout=ask.timeout
                 )
-            return await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+            else:
+                decision = await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+            if decision.leases is not None:  # An answer may take longer than the limit's period.
+                limiter.keep(decision)
+            return decision
         return await _perform_rarely(limiter, effect)
 
     return perform
@@ -179,8 +183,12 @@ def _perform_blocking(limiter: BlockingLimiter, effect: Effect) -> Decision | No
     match effect:
         case Check(ask, cost):
             if isinstance(ask, RuleAsk):
-                return limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
-            return limiter.check_limit(ask.limit, *ask.key, cost=cost)
+                decision = limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            else:
+                decision = limiter.check_limit(ask.limit, *ask.key, cost=cost)
+            if decision.leases is not None:  # An answer may take longer than the limit's period.
+                limiter.keep(decision)
+            return decision
         case Refund(ask, cost):
             if isinstance(ask, RuleAsk):
                 return limiter.refund(ask.domain, ask.descriptors, cost)

@@ -21,7 +21,8 @@ def test_slots_are_renewed_three_times_a_period():
 
 def test_a_renewal_without_an_answer_is_tried_again_sooner():
     held = HeldSlots()
-    held.keep(slots(), 60.0, 0.0)
+    mine = slots()
+    held.keep(mine, 60.0, 0.0)
     [due] = held.due(20.0)
     due.unanswered(20.0)
     assert held.next_due() == 25.0
@@ -40,3 +41,15 @@ def test_what_is_released_is_what_was_taken_anew_and_tells_how_long_it_was_held(
     assert due.is_released
     assert held.next_due() is None
     assert held.let_go(mine, 31.0) is mine
+
+
+def test_slots_that_nobody_can_release_any_more_are_not_renewed():
+    held, mine = HeldSlots(), slots()
+    held.keep(mine, 60.0, 0.0)
+    assert held.origins() == [mine]
+
+    del mine
+
+    assert held.origins() == []
+    assert held.due(20.0) == []
+    assert held.next_due() is None
