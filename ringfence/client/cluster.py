@@ -216,6 +216,10 @@ class Cluster:
         """Give back what rows were just charged, without waiting."""
         self._router.refund(batch, rows, verdicts, asked_at)
 
+    def new_ticket(self) -> int:
+        """See `Decider`: random, since the waiters of all clients meet at an owner."""
+        return self._random.getrandbits(63) + 1
+
     def slot_pause_s(self) -> float:
         """See `Decider`: long, for the owner wakes who waits; waiters of a lost one are woken."""
         return ASK_AGAIN_NS / 1e9 * (0.75 + self._random.random() / 2)

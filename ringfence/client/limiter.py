@@ -4,7 +4,6 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -97,6 +96,9 @@ class Decider(Protocol):
     @property
     def slot_waits(self) -> SlotWaits:
         """The tasks that wait for slots, which whoever decides wakes."""
+
+    def new_ticket(self) -> int:
+        """Make the name, from 1 to 2**64 - 1, under which a task waits for a slot."""
 
     def slot_pause_s(self) -> float:
         """Seconds after which a task that waits for a slot asks again, although nobody woke it."""
@@ -429,7 +431,7 @@ class Limiter:
 
         `ask(ticket, False)` leaves the line.
         """
-        ticket = secrets.randbits(63) + 1
+        ticket = self._decider.new_ticket()
         is_in_line = True
         with self._decider.slot_waits.open(ticket) as slot:
             try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from threading import Lock
 
 from anyio.lowlevel import checkpoint
@@ -42,6 +43,7 @@ class LocalDecider:
         self._turns = Turns(in_loop=in_loop)
         self._lock = Lock()
         self._slot_waits = SlotWaits()
+        self._tickets = count(1)
         self._held = HeldSlots()
         self._slots: SlotQueue[None] = SlotQueue(
             partial(decide_by, self._engine),
@@ -116,6 +118,10 @@ class LocalDecider:
         """The slots that are kept, by what gave them back at first."""
         with self._lock:
             return self._held.origins()
+
+    def new_ticket(self) -> int:
+        """See `Decider`."""
+        return next(self._tickets)
 
     def slot_pause_s(self) -> float:
         """Seconds until the next slot is free if nobody releases one before."""

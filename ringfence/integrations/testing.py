@@ -177,6 +177,10 @@ class _Decider(LocalDecider):
         """The tasks that wait for slots of what all share."""
         return self._cluster.counting.slot_waits
 
+    def new_ticket(self) -> int:
+        """See `LocalDecider`."""
+        return self._cluster.counting.new_ticket()
+
     def slot_pause_s(self) -> float:
         """See `LocalDecider`."""
         return self._cluster.counting.slot_pause_s()
