@@ -6,9 +6,11 @@ import pytest
 
 from ringfence.client.cluster import Cluster
 from ringfence.limiter.reference.concurrency import Concurrency
+from simulations.core_client import CoreClient
 from simulations.scenario import Fault, Holds, Load, Scenario
 from simulations.scenarios import RULES
 from simulations.simulate import simulate_nodes
+from simulations.simulate_cores import simulate_cores
 from simulations.slots import HeldSlot, slot_violations
 
 SMALL = Scenario(
@@ -22,10 +24,15 @@ SMALL = Scenario(
 )
 
 
-def properties(case, seed=1):
-    return {each.property for each in simulate_nodes(case, seed, "a command").violations}
+RUN = {"node": simulate_nodes, "core": simulate_cores}
 
 
+def properties(case, level="node"):
+    outcome = RUN[level](replace(case, level=level), 1, "a command")
+    return {each.property for each in outcome.violations}
+
+
+@pytest.mark.parametrize("level", RUN)
 @pytest.mark.parametrize(
     "faults",
     [
@@ -35,8 +42,15 @@ def properties(case, seed=1):
     ],
     ids=str,
 )
-def test_slots_are_shared_whatever_happens_to_an_owner(faults):
-    assert properties(replace(SMALL, faults=faults)) == set()
+def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
+    assert properties(replace(SMALL, faults=faults), level) == set()
+
+
+def test_core_waiters_that_nobody_wakes_are_noticed(monkeypatch):
+    monkeypatch.setattr(CoreClient, "slots_free", lambda *_: None)
+    monkeypatch.setattr("simulations.core_client.ASK_AGAIN_NS", 60 * 10**9)
+
+    assert "lost_wakeup" in properties(SMALL, "core")
 
 
 def test_waiters_that_nobody_wakes_are_noticed(monkeypatch):
