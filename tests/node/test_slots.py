@@ -6,7 +6,7 @@ import trio
 import ringfence
 from hashring import shard_of
 from ringfence.client.slot_queue import MOST_PER_CONNECTION
-from tests.node.cluster import NAMES, World, counter, owned, ring_of, world
+from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
 
 RULES = """
 domain: api
@@ -150,6 +150,22 @@ async def test_a_slot_is_kept_when_its_owner_dies(autojump_clock):
                 assert not denied
                 assert denied.source is not ringfence.Source.POLICY
         await trio.sleep(0.1)
+        assert await other.check("api", entries)
+
+
+async def test_a_slot_whose_release_reached_nobody_is_released_when_somebody_is_back(
+    autojump_clock,
+):
+    async with world(rules=RULES) as w, w.client() as limiter, w.client() as other:
+        entries = owned(w.rules, "alone", "b")
+        async with limiter.hold("api", entries):
+            for name in NAMES:
+                w.network.cut(("client1", 1), address_of(name))
+        await trio.sleep(15)
+        assert not await other.check("api", entries)
+        for name in NAMES:
+            w.network.heal(("client1", 1), address_of(name))
+        await trio.sleep(8)
         assert await other.check("api", entries)
 
 
