@@ -12,7 +12,7 @@ _ALLOWED = Code.ALLOWED.value
 _ALWAYS = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "unknown_rule"),
     *("charges", "overdrawn", "refunds", "resets", "forwarded", "stood_in", "undecided"),
-    *("repeated", "shed"),
+    *("renewals", "slots_called", "repeated", "shed"),
     *("reloads", "reloads_refused", "reports", "repeated_reports"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
     *("borrowed", "overruled_limits"),
@@ -29,7 +29,12 @@ _ALWAYS = (
     *("gossip_updates_sent", "gossip_updates_stale"),
 )
 """Counters that exist from the start: a missing counter must not look like a misspelt one."""
-_NAMES = {Op.REFUND: "refunds", Op.RESET: "resets", Op.CHARGE: "charges"}
+_NAMES = {
+    Op.REFUND: "refunds",
+    Op.RESET: "resets",
+    Op.CHARGE: "charges",
+    Op.RENEW: "renewals",
+}
 
 
 class Counters:

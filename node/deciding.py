@@ -5,6 +5,7 @@ waits beyond the asker's deadline, and a check passes at most two nodes.
 """
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -27,8 +28,9 @@ from ringfence.client.clock import Clock
 from ringfence.client.link import Link
 from ringfence.client.local import decide_by
 from ringfence.client.router import Router, Routes
+from ringfence.client.slot_queue import MOST_PER_CONNECTION, MOST_WAITERS, SlotQueue
 from ringfence.errors import AccessDenied
-from ringfence.limiter import Code, Engine
+from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.rules import Rule
 from ringfence.wire import BY_POLICY, ErrorCode, Op, Refused, Request, Source
 
@@ -55,6 +57,8 @@ _LIFTING = (Op.REFUND, Op.RESET)
 """Operations that may end a denial early."""
 _TRIES = 3
 """How often a shard may be given away while a frame waits for it."""
+_LEAST_WAIT_S = 0.01
+"""Seconds between two looks at slots whose time has ended."""
 _MOST_HOPS = 2
 """A node that is asked by another one may pass the check on once: to who has the shard by now."""
 
@@ -131,6 +135,13 @@ class Deciding:
         """Told of keys that were given something back."""
         self.lender: Lender[Session] | None = None
         """Whoever counts what is lent, when clients may borrow."""
+        self.slots: SlotQueue[Session] = SlotQueue(
+            self._by_engine, rule_of, self._call_waiters, most_of=_most_waiters_of
+        )
+        """Checks that wait for a slot of a concurrency limit."""
+        self.call_waiters: Callable[[Session, list[int]], None] | None = None
+        """Tells a caller that slots are kept for its waiters."""
+        self._earlier = trio.Event()
         self.measures: Measures | None = None
         """Told of every decision, when an operator looks."""
         self.lag_ns: Callable[[], int] = lambda: 0
@@ -158,7 +169,32 @@ class Deciding:
         """Own the tasks of frames that wait, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await trio.sleep_forever()
+            self.slots.on_earlier = self._wake_slots
+            await self._containment.supervise("slots", self._watch_slots)
+
+    async def _watch_slots(self) -> None:
+        """Call waiters when the time of slots has ended."""
+        while True:
+            self._earlier = trio.Event()
+            due = self.slots.next_deadline()
+            wait_s = math.inf if due is None else max(_LEAST_WAIT_S, self._seconds_until(due))
+            with trio.move_on_after(wait_s):
+                await self._earlier.wait()
+            self.slots.tick(self._clock.now())
+
+    def _seconds_until(self, instant: int) -> float:
+        return (instant - self._clock.now()) / 1e9
+
+    def _wake_slots(self) -> None:
+        self._earlier.set()
+
+    def _call_waiters(self, session: Session, tickets: list[int]) -> None:
+        if self.call_waiters is not None:
+            self.call_waiters(session, tickets)
+
+    def waits_here(self, batch: Batch) -> bool:
+        """Whether the waiters of a batch that has been decided belong into this node's queue."""
+        return bool(batch.leases) and self._has_all(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
         """Decide the rows that are held here; return parts when some rows must wait."""
@@ -342,10 +378,7 @@ class Deciding:
 
     def _count(self, batch: Batch, *, is_stand_in: bool) -> Verdicts:
         now = self._clock.now()
-        if self.lender is None:
-            outcomes = decide_by(self._engine, batch, now)
-        else:
-            outcomes = self.lender.decide(batch, now)
+        outcomes = self.slots.decide(batch, now)
         self._holdings.decided(batch, outcomes, now)
         stands_in = is_stand_in and self._stands_in(batch)
         verdicts = Verdicts(
@@ -358,6 +391,11 @@ class Deciding:
         if self.lifted is not None and batch.op in _LIFTING:
             self.lifted(batch.keys)
         return verdicts
+
+    def _by_engine(self, batch: Batch, now: int) -> Outcomes:
+        if self.lender is None:
+            return decide_by(self._engine, batch, now)
+        return self.lender.decide(batch, now)
 
     def _stands_in(self, batch: Batch) -> bool:
         owners = self.ring.owner_by_shard
@@ -520,6 +558,11 @@ class Deciding:
     def _vetoes(self, batch: Batch, index: int) -> bool:
         rule = self._rule_of(int.from_bytes(batch.keys[index][:8], "big"))
         return rule is None or not (rule.shadow or rule.quota)
+
+
+def _most_waiters_of(session: Session) -> int:
+    """Bound the waiters of one connection; another node's are those of all its clients."""
+    return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION
 
 
 def _overloaded(seq: int) -> Refused:

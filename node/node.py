@@ -7,7 +7,7 @@ passes the host's, a simulation its own.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -57,11 +57,13 @@ from ringfence.client.failure import FailurePolicy
 from ringfence.client.link import Link, LinkSettings
 from ringfence.client.link_call import call, counters_of, throttled_of
 from ringfence.client.router import Router
+from ringfence.client.slot_queue import MOST_WAITERS
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
+    MAX_KEYS,
     Answer,
     AskTakenOver,
     Borrow,
@@ -91,6 +93,7 @@ from ringfence.wire import (
     Report,
     Request,
     Role,
+    SlotsFree,
     Stats,
     TakenOver,
     Throttled,
@@ -256,6 +259,9 @@ class Node:
             self._decided_checks,
             self.containment,
         )
+        self._deciding.call_waiters = self._call_waiters
+        self._waiters: OrderedDict[int, Sender[Session]] = OrderedDict()
+        """By ticket, whose check was passed on and waits for a slot at another member."""
         self._recovery = self._new_recovery()
         self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
         self._deciding.lifted = self._watchers.lift
@@ -421,6 +427,7 @@ class Node:
             self._route()
             self._watchers.lift_all()
             self._lender.recall_all()
+            self._deciding.slots.call_all()
 
     def change_access(self, access: Access) -> int:
         """Put other keys and tokens in force; return how many connections that has ended."""
@@ -713,11 +720,32 @@ class Node:
     def forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
+        if request.op is Op.CHECK and part.batch.leases:
+            self._note_waiters(sender, part.batch.leases)
         assert self._transport is not None
         waited_ms = self._transport.held_up_ns // 1_000_000
         if waited_ms:
             request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
         self._nursery.start_soon(self._forward, sender, request, part)
+
+    def _note_waiters(self, sender: Sender[Session], tickets: Sequence[int]) -> None:
+        """Note whom to tell when the member that decides keeps a slot for one of its tickets."""
+        for ticket in tickets:
+            if ticket:
+                self._waiters[ticket] = sender
+                self._waiters.move_to_end(ticket)
+        while len(self._waiters) > MOST_WAITERS:
+            self._waiters.popitem(last=False)
+
+    def on_slots_free(self, tickets: list[int]) -> None:
+        """Pass on to clients that another member keeps slots for them."""
+        told: dict[Session, list[int]] = {}
+        for ticket in tickets:
+            sender = self._waiters.pop(ticket, None)
+            if sender is not None and sender.session is not None:
+                told.setdefault(sender.session, []).append(ticket)
+        for session, passed_on in told.items():
+            self._call_waiters(session, passed_on)
 
     async def _forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
         measures = self.measures
@@ -745,6 +773,9 @@ class Node:
         self._reply(sender, request.seq, reply)
         if sender.session is not None and verdicts is not None:
             self._watchers.unwatched(sender.session, part.batch, verdicts)
+            if self._deciding.waits_here(part.batch):
+                slots, now = self._deciding.slots, self._clock.now()
+                slots.answered(sender.session, part.batch, verdicts, now)
 
     def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
         """Remember the answer to a request, and send it on the sender's present connection."""
@@ -807,6 +838,7 @@ class Node:
         async def answer() -> None:
             payload = encode(await self._handoff.answer(name, pull))
             self._watchers.lift_all()  # The new holder does not know which clients to notify.
+            self._deciding.slots.call_all()
             session.send_payload(payload)
 
         if not await self.containment.run("pull", answer):
@@ -866,7 +898,10 @@ class Node:
 
     def denied(self, session: Session, batch: Batch, verdicts: Verdicts) -> None:
         """Note what a client was denied here just now."""
-        self._watchers.denied(session, batch, verdicts, self._clock.now())
+        now = self._clock.now()
+        self._watchers.denied(session, batch, verdicts, now)
+        if batch.leases:
+            self._deciding.slots.answered(session, batch, verdicts, now)
 
     def unsettle(self, session: Session) -> None:
         """Have a client forget all denials that came from here."""
@@ -882,6 +917,13 @@ class Node:
             self.counters.add("leases")
         self.counters.add("lease_spent", sum(borrow.spent))
         return lent
+
+    def _call_waiters(self, session: Session, tickets: list[int]) -> None:
+        self.counters.add("slots_called", len(tickets))
+        for start in range(0, len(tickets), MAX_KEYS):
+            session.send(SlotsFree(tickets[start : start + MAX_KEYS]))
+        if self._transport is not None:
+            self._transport.flush()
 
     def _recall(self, session: Session, keys: list[bytes]) -> None:
         self.counters.add("leases_recalled", len(keys))
@@ -968,6 +1010,8 @@ class Node:
             | {
                 "connections": len(self._sessions),
                 "unsent_bytes": self._unsent.total,
+                "slot_waiters": len(self._deciding.slots),
+                "slot_waiters_refused": self._deciding.slots.refused,
                 "copied_keys": len(self._holdings.copies),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
@@ -998,6 +1042,7 @@ class Node:
         self._unsent.left(session)
         self._places.left(session)
         self._watchers.left(session)
+        self._deciding.slots.left(session, self._clock.now())
         self._idle.set()
 
     # -- what the operator's port asks ---------------------------------------------------------

@@ -77,6 +77,7 @@ _SCOPES = {
     Op.REFUND: Scope.CHECK,
     Op.RESET: Scope.RESET,
     Op.CHARGE: Scope.CHECK,
+    Op.RENEW: Scope.CHECK,
 }
 
 

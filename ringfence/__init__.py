@@ -5,7 +5,7 @@ one process, for tests and small applications; `ringfence.blocking` is both for 
 """
 
 from ringfence import blocking
-from ringfence.client import Decision, Limiter, Status, connect, local
+from ringfence.client import Decision, Limiter, SlotUnavailable, Status, connect, local
 from ringfence.errors import (
     AccessDenied,
     ConfigError,
@@ -41,5 +41,6 @@ __all__ = [
     "LocalProtocolError",
     "PeerUnavailable",
     "RemoteProtocolError",
+    "SlotUnavailable",
     "UntrustedPeer",
 ]

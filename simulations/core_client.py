@@ -4,7 +4,8 @@ The routing client that ships waits by anyio; this one is as patient, asks the s
 same order, and fetches the view when an answer tells of another one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,13 @@ from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.failure import FailurePolicy
 from ringfence.client.link_settings import LinkSettings
 from ringfence.client.router import Routes
+from ringfence.client.slot_queue import ASK_AGAIN_NS
+from ringfence.limiter import Code
+from ringfence.wire import Op
 from simulations.core_deciding import CoreRouter
 from simulations.core_link import CoreLink, Server
-from simulations.core_time import Tasks
+from simulations.core_slots import Wakes
+from simulations.core_time import Coming, Tasks
 from simulations.virtual_time import HostClock
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ class CoreClient:
         self._view = View.of(())
         self._links: dict[str, CoreLink] = {}
         self._is_behind = True
+        self._wakes = Wakes(self.soon)
         clock = HostClock(lambda: world.agenda.seconds)
         fallback = FailurePolicy(world.rules.by_id, clock, 1_000_000).decide
         self._router = CoreRouter(self, fallback, self._link, (False, True))
@@ -77,6 +83,53 @@ class CoreClient:
 
         self.tasks.start(ask())
 
+    def hold(
+        self, key: bytes, max_wait: float, seconds: float, done: Callable[[float, float], None]
+    ) -> None:
+        """Wait for a slot, hold it for `seconds` and release it.
+
+        `done` gets when the slot was taken, infinity for never, and when its release began.
+        """
+
+        async def hold() -> None:
+            lease = await self._take_slot(key, self.seconds + max_wait)
+            told = self.seconds if lease else inf
+            if lease:
+                over: Coming[None] = Coming(self.soon)
+                self.later(seconds, over.resolve, None)
+                await over
+            until = self.seconds
+            if lease:
+                await self._router.decide(Batch(Op.REFUND, [key], [1], leases=[lease]), hops=0)
+            done(told, until)
+
+        self.tasks.start(hold())
+
+    async def _take_slot(self, key: bytes, give_up: float) -> int:
+        """Ask under a ticket until a slot is free, as `Limiter.acquire` does; 0 for none."""
+        ticket = self._random.getrandbits(63) + 1
+        while True:
+            woken = self._wakes.open(ticket)
+            asked = Batch(Op.CHECK, [key], [1], leases=[ticket])
+            verdicts = await self._router.decide(asked, hops=0)
+            left = give_up - self.seconds
+            if verdicts.outcomes.codes[0] != Code.DENIED:
+                self._wakes.close(ticket)
+                return verdicts.outcomes.leases[0]
+            if left <= 0:
+                self._wakes.close(ticket)
+                gone = Batch(Op.CHECK, [key], [0], leases=[ticket])
+                await self._router.decide(gone, hops=0)
+                return 0
+            pause_s = ASK_AGAIN_NS / _NS * (0.75 + self._random.random() / 2)
+            self.later(min(left, pause_s), woken.resolve, None)
+            if not woken.is_there:
+                await woken
+
+    def slots_free(self, tickets: Sequence[int]) -> None:
+        """Wake waiters that slots are kept for."""
+        self._wakes.wake(tickets)
+
     def server(self, name: str) -> Server | None:
         """The node at a member's address, if one runs."""
         return self._world.node_at(name)
@@ -88,6 +141,7 @@ class CoreClient:
     def reachable(self, name: str, is_so: bool) -> None:
         """A member that is lost may be none any more."""
         self._is_behind = True
+        self._wakes.wake_all()
 
     def _refresh(self, looked_at: float) -> None:
         if not self._is_behind and self.seconds - looked_at < _LOOK_S:
@@ -111,6 +165,7 @@ class CoreClient:
     def _set_view(self, view: View) -> None:
         self._view = view
         self._router.routes = Routes(view.ring(self.datacenter), {})
+        self._wakes.wake_all()
 
     def _link(self, name: NodeId) -> CoreLink:
         link = self._links.get(name)

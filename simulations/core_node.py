@@ -37,6 +37,7 @@ from simulations.core_link import Asked, CoreLink, Respond, Server
 from simulations.core_peers import CorePeers
 from simulations.core_rounds import CoreRounds
 from simulations.core_session import CoreSession
+from simulations.core_slots import CoreSlots
 from simulations.core_time import Tasks
 from simulations.errors import FaultyContainment
 
@@ -179,6 +180,7 @@ class CoreNode:
             decided_checks,
             self.containment,
         )
+        self.slots = CoreSlots(self, self.deciding, world.home_of, world.machines.__contains__)
         self._recovery = StallRecovery(
             self._peer_links,
             self.handoff.reclaim,
@@ -358,6 +360,10 @@ class CoreNode:
             holder_of=self.deciding.holder_of,
         )
         self._rounds.stir()
+
+    def slots_free(self, tickets: Sequence[int]) -> None:
+        """Pass on that another member keeps slots for waiters."""
+        self.slots.slots_free(tickets)
 
     def states(self) -> dict[str, str]:
         """How it sees all members."""

@@ -20,6 +20,7 @@ from ringfence.wire import (
     ErrorCode,
     Kept,
     Offer,
+    Op,
     Ping,
     Pong,
     Pull,
@@ -58,7 +59,7 @@ class CoreSession:
     ) -> None:
         match message:
             case Request():
-                self._check(message, answer)
+                self._check(sender, message, answer)
             case Told(seq, records):
                 self._node.gossiping.merge(records)
                 answer(Told(seq, self._node.membership.snapshot()))
@@ -93,11 +94,12 @@ class CoreSession:
     async def _give(self, sender: NodeId, pull: Pull, answer: Respond) -> None:
         async def give() -> None:
             answer(await self._node.handoff.answer(sender, pull))
+            self._node.deciding.slots.call_all()
 
         if not await self._node.containment.run("pull", give):
             answer(internal_refusal(pull.seq))
 
-    def _check(self, request: Request, answer: Respond) -> None:
+    def _check(self, sender: str, request: Request, answer: Respond) -> None:
         batch = Batch(
             request.op,
             request.keys,
@@ -109,25 +111,29 @@ class CoreSession:
         self._node.asked(request.hops)
         self._node.notice_stall()
 
-        def reply(rows: list[int] | None, verdicts: Verdicts | None) -> None:
+        def reply(part: Batch, rows: list[int] | None, verdicts: Verdicts | None) -> None:
             if verdicts is None:
                 answer(Refused(request.seq, ErrorCode.NOT_HERE, "could not have these keys"))
             else:
                 view = self._node.view.hash
                 answer(Answer(request.seq, view, 0, verdicts.outcomes, verdicts.sources, rows))
+                self._node.slots.answered(sender, part, verdicts)
 
         decided = self._node.deciding.decide_now(request, batch)
         if isinstance(decided, Refused):
             self._node.counters.add("refused_not_owner")
             answer(decided)
         elif isinstance(decided, Verdicts):
-            reply(None, decided)
+            reply(batch, None, decided)
         else:
             for part in decided:
                 if part.is_decided:
-                    reply(part.rows, part.verdicts)
+                    reply(part.batch, part.rows, part.verdicts)
                 else:
-                    self._node.deciding.answer(request, part, partial(reply, part.rows))
+                    if request.op is Op.CHECK:
+                        self._node.slots.pass_on(sender, part.batch.leases)
+                    told = partial(reply, part.batch, part.rows)
+                    self._node.deciding.answer(request, part, told)
 
     def _datacenter_of(self, name: str) -> str:
         record = self._node.membership.records.get(name)

@@ -13,6 +13,7 @@ from simulations.core_lacks import NodeLevelFaults
 from simulations.core_machine import Machine
 from simulations.core_network import CoreNetwork, both_ways
 from simulations.core_node import CoreNode
+from simulations.core_slots import Wakeable
 from simulations.core_time import Agenda
 from simulations.core_watch import Watch
 from simulations.events import Events
@@ -82,6 +83,11 @@ class CoreWorld(NodeLevelFaults):
     def node_at(self, name: str) -> CoreNode | None:
         """The node that runs on a host."""
         return self.machines[name].node
+
+    def home_of(self, name: str) -> Wakeable | None:
+        """The client or the node of a name, if it runs."""
+        client = next((each for each in self.clients if each.name == name), None)
+        return client or self.node_at(name)
 
     # -- lives ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from random import Random
 from simulations.core_lacks import CORE_VERBS
 from simulations.faults import VERBS
 from simulations.losses import members_of, overwhelmed
-from simulations.scenario import Args, Fault, Level, Load, Network, Scenario
+from simulations.scenario import Args, Fault, Holds, Level, Load, Network, Scenario
 from simulations.scenarios import RULES
 from simulations.seeds import stream
 
@@ -60,6 +60,7 @@ def drawn(seed: int, level: Level) -> Scenario:
         calm=_CALM[level],
         rules=RULES,
         loads=_charging(_loads(random, datacenters), stream(seed, "charges", level)),
+        holds=_holds(stream(seed, "holds", level)),
         network=Network(
             latency=random.choice(("lan", "near", "regions")),
             loss=random.choice((0.0, 0.0, 0.01)),
@@ -148,6 +149,13 @@ def _charging(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
         return tuple(loads)
     parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
     return tuple(replace(load, charges=part) for load, part in zip(loads, parts, strict=True))
+
+
+def _holds(random: Random) -> tuple[Holds, ...]:
+    """Have callers wait for slots in half of all runs."""
+    if random.random() < 0.5:
+        return ()
+    return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)
 
 
 def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:

@@ -4,7 +4,7 @@ Each law is as strict as the faults allow: a graceful change loses nothing, a cr
 interval of the standby's copies held, and where two decide at once each may admit the limit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -17,6 +17,7 @@ from simulations.ledger import Column, Ledger
 from simulations.losses import UNCOPIED, emptied, is_strong, overwhelmed, uncopied_spans
 from simulations.outcome import Violation
 from simulations.scenario import Scenario
+from simulations.slots import HoldLedger, slot_violations
 from simulations.virtual_time import EPOCH_NS
 
 __all__ = ["Final", "Judge"]
@@ -113,6 +114,34 @@ class Judge:
             for what, asked in ledger.open.values()
             if end - asked > _DEADLINE
         ][:10]
+        return found
+
+    def slot_violations(
+        self, ledger: HoldLedger, rules: Mapping[str, Rule], final: Final, end: float
+    ) -> list[Violation]:
+        """What did not hold of slots of concurrency limits."""
+        spans = [*self._uncopied_spans]
+        spans += [(each.at - UNCOPIED, each.at) for each in self._faults if each.verb == "stall"]
+        found: list[Violation] = []
+        for name in ledger.rules():
+            limit = rules[name].limit
+            assert limit is not None
+            for (datacenter, _), column in ledger.columns(name).items():
+                if datacenter not in self._overwhelmed | self._emptied:
+                    found += slot_violations(
+                        column,
+                        limit.ceiling,
+                        sides=self._sides(is_shared=False),
+                        lost_spans=spans,
+                        is_clean=not self._faults,
+                    )
+        if not any(fault.verb == "clock_step" for fault in self._faults):
+            slots_left = {place: n for place, n in final.used.items() if place[1] in ledger.rules()}
+            found += [
+                Violation("slot_leak", end, f"{rule}={key}: {used} slots of {where} are never free")
+                for (where, rule, key), used in slots_left.items()
+                if used
+            ]
         return found
 
     def bound(self, rule: Rule, column: Column, end: float) -> int:

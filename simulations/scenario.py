@@ -7,7 +7,7 @@ Times are seconds of virtual time since the cluster was ready, which is when the
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-__all__ = ["CHARGED", "Args", "Fault", "Level", "Load", "Network", "Scenario"]
+__all__ = ["CHARGED", "Args", "Fault", "Holds", "Level", "Load", "Network", "Scenario"]
 
 Level: TypeAlias = Literal["core", "node"]
 """`core`: membership, counts and limiter cores on one event heap. `node`: real nodes and clients
@@ -58,6 +58,19 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Holds:
+    """Callers that hold a slot of a concurrency limit for a while, and wait for it."""
+
+    per_second: float = 4.0
+    """Callers per second over all clients, on average."""
+    keys: int = 2
+    rule: str = "job"
+    longest_s: float = 1.5
+    """Longest time for which one holds its slot; half of that on average."""
+    max_wait: float = 8.0
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """How far hosts are apart, when nothing is wrong."""
 
@@ -91,6 +104,7 @@ class Scenario:
     rules: str = ""
     """A rule file's text."""
     loads: tuple[Load, ...] = (Load(),)
+    holds: tuple[Holds, ...] = ()
     network: Network = Network()
     least_parts: int = 1
     """A shard with any counter is transferred in at least so many parts."""

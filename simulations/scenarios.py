@@ -15,6 +15,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 60, algorithm: fixed_window}
   - key: bucket
     rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token_bucket}
+  - key: job
+    rate_limit: {period: 20s, requests_per_unit: 2, algorithm: concurrency}
   - key: world
     rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
   - key: everywhere

@@ -20,13 +20,15 @@ from simulations.faults import apply
 from simulations.figures import figures_of
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
+from simulations.loads import arrivals
 from simulations.logs import arrivals_of
 from simulations.marks import marks_of
 from simulations.node_world import NodeWorld
 from simulations.observer import Observer
 from simulations.outcome import Outcome
-from simulations.scenario import CHARGED, Fault, Load, Scenario
+from simulations.scenario import CHARGED, Fault, Holds, Load, Scenario
 from simulations.seeds import stream
+from simulations.slots import HeldSlot, HoldLedger
 from simulations.virtual_time import run
 
 __all__ = ["DOMAIN", "Progress", "rules_of", "simulate_nodes"]
@@ -66,6 +68,7 @@ class _Run:
         self._progress = progress
         self._events = Events()
         self._ledger = Ledger()
+        self._held = HoldLedger()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -77,6 +80,8 @@ class _Run:
                 load.start_soon(observer.run)
                 for number in range(len(self._scenario.loads)):
                     load.start_soon(self._load, number)
+                for number in range(len(self._scenario.holds)):
+                    load.start_soon(self._hold_slots, number)
                 for fault in self._scenario.faults:
                     load.start_soon(self._fault, fault)
                 await trio.sleep(self._scenario.seconds)
@@ -113,6 +118,36 @@ class _Run:
                     nursery.start_soon(
                         self._check, load, arrival.client, arrival.key, arrival.cost, chance
                     )
+
+    async def _hold_slots(self, number: int) -> None:
+        holds, world = self._scenario.holds[number], self._world
+        random = stream(self._seed, "holds", number)
+        load = Load(per_second=holds.per_second, keys=holds.keys)
+        async with trio.open_nursery() as nursery:
+            for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
+                await trio.sleep_until(world.began + arrival.at)
+                seconds = random.uniform(0.0, holds.longest_s)
+                nursery.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
+
+    async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        async with who.limiter.hold(
+            DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
+        ) as decision:
+            told = world.now
+            if decision:
+                await trio.sleep(seconds)
+            until = world.now
+        is_held = decision.allowed and decision.leases is not None
+        self._held.add(
+            holds.rule,
+            HeldSlot(
+                *(asked, told, who.datacenter, key, holds.max_wait, is_held, until, world.now)
+            ),
+        )
+        world.note(f"client-{client}", f"{holds.rule}={key} held {is_held} {told:.6f} {until:.6f}")
 
     async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
         world = self._world
@@ -183,8 +218,8 @@ class _Run:
         for datacenter in sorted({client.datacenter for client in world.clients}):
             final.problems += self._holders(datacenter)
             client = next(each for each in world.clients if each.datacenter == datacenter)
-            for rule in _asked(self._scenario.loads):
-                for key in self._ledger.keys(rule)[:_MOST_READ]:
+            for rule, keys in self._keys():
+                for key in keys[:_MOST_READ]:
                     for _ in range(_TRIES):
                         decision = await client.limiter.peek(DOMAIN, {rule: key})
                         if decision.source in (Source.OWNER, Source.STANDBY):
@@ -204,6 +239,11 @@ class _Run:
         nodes = [host.node for host in self._world.running() if host.datacenter == where]
         counts = [node.used(match.key) for node in nodes if node is not None]
         return max([units for units in counts if units is not None], default=0)
+
+    def _keys(self) -> list[tuple[str, list[str]]]:
+        """What was asked for, by rule."""
+        found = [(rule, self._ledger.keys(rule)) for rule in _asked(self._scenario.loads)]
+        return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
 
     def _holders(self, datacenter: str) -> list[str]:
         """No shard is decided by two, or by nobody."""
@@ -226,6 +266,8 @@ class _Run:
         late_s = observer.stalest_ms / 1000
         judge = Judge(rules, self._scenario, late_s, world.began)
         outcome.violations = judge.violations(self._ledger, final, world.now)
+        held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
+        outcome.violations += judge.slot_violations(self._held, held, final, world.now)
         outcome.virtual_s = trio.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)

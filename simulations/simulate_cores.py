@@ -6,6 +6,7 @@ faults come and go, everything is well for a while, then counters are read and j
 
 import gc
 from collections.abc import Iterator
+from math import inf
 from random import Random
 from time import perf_counter
 
@@ -20,14 +21,15 @@ from simulations.faults import apply
 from simulations.figures import figures_of
 from simulations.judge import Final, Judge
 from simulations.ledger import Answered, Ledger
-from simulations.loads import Arrival
+from simulations.loads import Arrival, arrivals
 from simulations.logs import arrivals_of
 from simulations.marks import marks_of
 from simulations.observer import Observer
 from simulations.outcome import Outcome, Violation
-from simulations.scenario import CHARGED, Fault, Load, Scenario
+from simulations.scenario import CHARGED, Fault, Holds, Load, Scenario
 from simulations.seeds import stream
 from simulations.simulate import DOMAIN, Progress, rules_of
+from simulations.slots import HeldSlot, HoldLedger
 
 __all__ = ["simulate_cores"]
 
@@ -65,6 +67,9 @@ class _Run:
         self._progress = progress
         self._events = Events()
         self._ledger = Ledger()
+        self._held = HoldLedger()
+        self._holding = 0
+        """Callers that want or hold a slot."""
         self._asked = 0
         self._known_faults = () if scenario.is_blind else scenario.faults
         self._world = CoreWorld(scenario, seed, self._events, self._known_faults)
@@ -82,6 +87,12 @@ class _Run:
             random = stream(self._seed, "load", number)
             coming = arrivals_of(load, scenario.seconds, len(world.clients), random)
             self._plan(load, coming, stream(self._seed, "charged", number))
+        for number, holds in enumerate(scenario.holds):
+            random = stream(self._seed, "holds", number)
+            load = Load(per_second=holds.per_second, keys=holds.keys)
+            for arrival in arrivals(load, scenario.seconds, len(world.clients), random):
+                held_s = random.uniform(0.0, holds.longest_s)
+                self._agenda.at(round(arrival.at * _NS), self._hold, holds, arrival, held_s)
         for fault in scenario.faults:
             self._agenda.at(round(fault.at * _NS), self._fault, fault, False)
         end = scenario.seconds + scenario.calm
@@ -139,6 +150,26 @@ class _Run:
         op = Op.CHARGE if is_charge else Op.CHECK
         client.check(Batch(op, [found.key], [cost]), done)
 
+    def _hold(self, holds: Holds, arrival: Arrival, seconds: float) -> None:
+        """Have a client wait for a slot, hold it and release it."""
+        world = self._world
+        found = world.rules.match(DOMAIN, [Descriptor(((holds.rule, arrival.key),))])[0]
+        assert found is not None
+        asked, client = world.now, world.clients[arrival.client]
+        self._holding += 1
+
+        def done(told: float, until: float) -> None:
+            self._holding -= 1
+            is_held, where = told < inf, client.datacenter
+            told = told if is_held else until
+            held = HeldSlot(
+                *(asked, told, where, arrival.key, holds.max_wait, is_held, until, world.now)
+            )
+            self._held.add(holds.rule, held)
+            world.note(client.name, f"{holds.rule}={arrival.key} held {is_held} {until:.6f}")
+
+        client.hold(found.key, holds.max_wait, seconds, done)
+
     def _fault(self, fault: Fault, is_end: bool) -> None:
         self._world.note("fault", f"{'ends' if is_end else 'begins'}: {fault}")
         drive(apply(self._world, fault, is_end=is_end))
@@ -150,8 +181,10 @@ class _Run:
     def _read(self) -> Final:
         """Read what is counted where, as one who sees everything."""
         final = Final(problems=self._world.watch.problems(), bugs=self._world.network.problems)
-        for rule in {load.rule: None for load in self._scenario.loads}:
-            for key in self._ledger.keys(rule)[:_MOST_READ]:
+        asked = {load.rule: self._ledger.keys(load.rule) for load in self._scenario.loads}
+        asked |= {rule: self._held.keys(rule) for rule in self._held.rules()}
+        for rule, keys in asked.items():
+            for key in keys[:_MOST_READ]:
                 match = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])[0]
                 if match is not None:
                     for datacenter, used in self._used(match.key):
@@ -172,6 +205,11 @@ class _Run:
         late_s = self._observer.stalest_ms / 1000
         judge = Judge(rules, self._scenario, late_s)
         judged = judge.violations(self._ledger, final, world.now)
+        held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
+        judged += judge.slot_violations(self._held, held, final, world.now)
+        if self._holding:
+            text = f"{self._holding} callers still wait for a slot or hold one"
+            judged.append(Violation("deadline", world.now, text))
         outcome.violations = [*watch.violations, *judged]
         silent = self._asked - len(self._ledger.answers)
         if silent:

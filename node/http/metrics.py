@@ -66,6 +66,8 @@ _CHECKS = {
     "overdrawn": "Of these, those after which more than the limit was in use.",
     "refunds": "Costs given back.",
     "resets": "Counters forgotten as asked for.",
+    "renewals": "Slots of concurrency limits renewed.",
+    "slots_called": "Waiters for a slot that were woken.",
     "hits_merged": "Hits of other nodes that were added when splits healed.",
     "splits_healed": "Shards that two nodes had counted at once and were joined again.",
     "states_refused": "Counters from peers that no rule here can hold.",

@@ -1,8 +1,8 @@
 """What an application imports: the limiter over a cluster, in one process, or blocking."""
 
 from ringfence.client.connect import connect, local
-from ringfence.client.decision import Decision, Status
+from ringfence.client.decision import Decision, SlotUnavailable, Status
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
 
-__all__ = ["Decision", "Descriptors", "Limiter", "Status", "connect", "local"]
+__all__ = ["Decision", "Descriptors", "Limiter", "SlotUnavailable", "Status", "connect", "local"]

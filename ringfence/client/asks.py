@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ringfence.client.batch import Batch, Done, Verdicts
 from ringfence.wire import NO_ID, CheckId, Request
 
-__all__ = ["MOST_ROWS", "Ask", "request_of", "take_together"]
+__all__ = ["MOST_ROWS", "Ask", "joined_batch", "request_of", "take_together"]
 
 MOST_ROWS = 512
 """Asks are joined up to here, so that a member decides one frame while the next is being made. So
@@ -59,7 +59,7 @@ def take_together(waiting: deque[Ask]) -> list[Ask]:
 def request_of(together: list[Ask], seq: int, view: int, deadline_ms: int) -> Request:
     """Make the request that asks for all of them."""
     first = together[0]
-    batch = first.batch if len(together) == 1 else _joined([ask.batch for ask in together])
+    batch = first.batch if len(together) == 1 else joined_batch([ask.batch for ask in together])
     return Request(
         seq=seq,
         op=batch.op,
@@ -84,7 +84,7 @@ def _is_same_kind(one: Ask, other: Ask) -> bool:
     )
 
 
-def _joined(batches: list[Batch]) -> Batch:
+def joined_batch(batches: list[Batch]) -> Batch:
     """Lay batches of one kind behind each other."""
     grouped = any(batch.groups for batch in batches)
     limited = any(batch.limits for batch in batches)

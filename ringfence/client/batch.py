@@ -42,7 +42,7 @@ CODE, LEASE, SOURCE = 0, 6, 7
 """Where a row has its code, its lease and its source."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Batch:
     """Checks, charges, refunds or resets, column by column, as in `wire.Request`.
 

@@ -5,6 +5,7 @@ a limiter that counts in this process is asked in the caller's own thread, unles
 waited for. After a fork the child starts a thread and a connection of its own with its first call.
 """
 
+import atexit
 import os
 import threading
 import weakref
@@ -18,7 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ from ringfence.client.connect import local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
+from ringfence.client.patience import UNDO_WITHIN
 from ringfence.limiter import Limit
 from ringfence.rules import RuleSet
 
@@ -154,13 +156,56 @@ class BlockingLimiter:
         """See `Limiter.release`."""
         self._ask(lambda limiter: limiter.release(decision))
 
+    def keep(self, decision: Decision) -> None:
+        """See `Limiter.keep`."""
+        if self._waits:
+            self.run(partial(_keep, decision))
+        else:
+            self._open().limiter.keep(decision)
+
     @contextmanager
     def hold(
-        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 0.0
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        max_wait: float = 10.0,
+        raise_on_denied: bool = True,
     ) -> Iterator[Decision]:
-        """See `Limiter.hold`."""
+        """See `Limiter.hold`. The slot is also released when the process exits meanwhile."""
         self._open().limiter.require_place(domain, descriptors)
-        decision = self.acquire(domain, descriptors, cost, max_wait=max_wait)
+
+        async def take(limiter: Limiter) -> Decision:
+            taking = limiter.acquire(domain, descriptors, cost, max_wait=max_wait)
+            return await limiter.begin_hold(taking, raise_on_denied=raise_on_denied)
+
+        with self._holding(take) as decision:
+            yield decision
+
+    @contextmanager
+    def hold_limit(
+        self,
+        limit: str | Limit,
+        *key: str,
+        cost: int = 1,
+        max_wait: float = 10.0,
+        raise_on_denied: bool = True,
+    ) -> Iterator[Decision]:
+        """See `Limiter.hold_limit`."""
+        self._open().limiter.require_slots(limit)
+
+        async def take(limiter: Limiter) -> Decision:
+            taking = limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
+            return await limiter.begin_hold(taking, raise_on_denied=raise_on_denied)
+
+        with self._holding(take) as decision:
+            yield decision
+
+    @contextmanager
+    def _holding(self, take: Callable[[Limiter], Awaitable[Decision]]) -> Iterator[Decision]:
+        decision = self.run(take)
+        _HOLDERS.add(self)
         try:
             yield decision
         finally:
@@ -173,6 +218,10 @@ class BlockingLimiter:
         return self._ask(
             lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
         )
+
+    def peek_limit(self, limit: str | Limit, *key: str) -> Decision:
+        """See `Limiter.peek_limit`."""
+        return self._ask(lambda limiter: limiter.peek_limit(limit, *key))
 
     def acquire_limit(
         self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
@@ -247,6 +296,25 @@ class BlockingLimiter:
         """A forked child has neither the thread nor, perhaps, whoever held the lock."""
         self._lock = threading.Lock()
         self._background = None
+
+
+async def _keep(decision: Decision, limiter: Limiter) -> None:
+    limiter.keep(decision)
+
+
+_HOLDERS: "weakref.WeakSet[BlockingLimiter]" = weakref.WeakSet()
+"""Limiters that have held slots, which must not outlive the process."""
+
+
+def _release_at_exit() -> None:
+    """Release what threads hold that the interpreter does not wait for."""
+    for limiter in list(_HOLDERS):
+        if limiter.is_open:
+            with suppress(Exception):  # The process ends: there is nobody left to tell.
+                limiter.start(Limiter.release_held).result(timeout=2 * UNDO_WITHIN)
+
+
+atexit.register(_release_at_exit)
 
 
 def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:

@@ -5,6 +5,7 @@ version, so a client that is behind learns of it with its next check and fetches
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -14,10 +15,12 @@ import anyio
 import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
+from ringfence.client.asks import joined_batch
 from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock, loop_time
 from ringfence.client.denials import Denials
 from ringfence.client.failure import FailurePolicy
+from ringfence.client.held_slots import RENEWED_PART, Held, HeldSlots
 from ringfence.client.leases import Ask, Leases
 from ringfence.client.link import CertificateExpired, Link, LinkSettings
 from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of, throttled_of
@@ -25,6 +28,8 @@ from ringfence.client.near import Near
 from ringfence.client.reporting import Reporting
 from ringfence.client.round_trips import HedgingBudget
 from ringfence.client.router import Router, Routes
+from ringfence.client.slot_queue import ASK_AGAIN_NS
+from ringfence.client.slot_waits import SlotWaits
 from ringfence.client.tally import Tally
 from ringfence.errors import (
     AccessDenied,
@@ -34,6 +39,7 @@ from ringfence.errors import (
     RingfenceError,
     UntrustedPeer,
 )
+from ringfence.limiter import Code
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import (
@@ -50,6 +56,7 @@ from ringfence.wire import (
     Plain,
     Pong,
     Rules,
+    Source,
     Throttled,
 )
 
@@ -96,6 +103,8 @@ class ClusterSettings:
     """Seconds between two reports of the decisions that this process made without a node."""
 
 
+_COUNTED = (Source.OWNER, Source.STANDBY)
+"""Who has the counters, so that a slot that it does not know has ended."""
 _Told = TypeVar("_Told", Members, Rules)
 
 
@@ -158,6 +167,10 @@ class Cluster:
         """Set when a report was answered, or cannot be."""
         self._is_counted = False
         """Whether a member has counted the last report."""
+        self.slot_waits = SlotWaits()
+        """The tasks that wait for a slot."""
+        self._held = HeldSlots()
+        self._renew_wake = anyio.Event()
         self._wake = anyio.Event()
         self._changed = anyio.Event()
 
@@ -222,6 +235,27 @@ class Cluster:
     ) -> None:
         """Give back what rows were just charged, without waiting."""
         self._router.refund(batch, rows, verdicts, asked_at)
+
+    def new_ticket(self) -> int:
+        """See `Decider`: random, since the waiters of all clients meet at an owner."""
+        return self._random.getrandbits(63) + 1
+
+    def slot_pause_s(self) -> float:
+        """See `Decider`: long, for the owner wakes who waits; waiters of a lost one are woken."""
+        return ASK_AGAIN_NS / 1e9 * (0.75 + self._random.random() / 2)
+
+    def keep(self, slots: Batch, period_s: float) -> None:
+        """Renew slots from now on."""
+        self._held.keep(slots, period_s, self._transport.now())
+        self._renew_wake.set()
+
+    def let_go(self, slots: Batch) -> Batch:
+        """Renew slots no more; returns what gives them back."""
+        return self._held.let_go(slots, self._transport.now())
+
+    def held(self) -> list[Batch]:
+        """The slots that are renewed."""
+        return self._held.origins()
 
     async def refresh_rules(self) -> None:
         """Fetch the rules from any member that answers, unless that was just done."""
@@ -290,6 +324,11 @@ class Cluster:
             logger.warning("%s at %s is lost: %s", who, where, link.refusal)
         self._wake.set()
         self._changed.set()
+        self.slot_waits.wake_all()  # The line was lost with the member, or there is a new one.
+
+    def on_slots_free(self, tickets: list[int]) -> None:
+        """Wake the tasks that slots are kept for."""
+        self.slot_waits.wake(tickets)
 
     # -- joining and keeping current -----------------------------------------------------------
 
@@ -297,7 +336,12 @@ class Cluster:
         self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Keep members, rules and links current until cancelled."""
-        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._renew_slots)
+            task_status.started()
+            await self._keep_current()
+
+    async def _keep_current(self) -> None:
         self._open_seeds()
         self._report_again()
         while True:
@@ -309,6 +353,58 @@ class Cluster:
             except Exception as error:  # noqa: BLE001 - checks go on by what is known.
                 self._transport.report(error)
             await anyio.sleep(_REFRESH_PAUSE)
+
+    async def _renew_slots(self) -> None:
+        """Renew the slots that are held, all that are due at once."""
+        while True:
+            due = self._held.next_due()
+            self._renew_wake = anyio.Event()
+            wait_s = math.inf if due is None else max(0.0, due - self._transport.now())
+            with anyio.move_on_after(wait_s):
+                await self._renew_wake.wait()
+            held = self._held.due(self._transport.now())
+            if held:
+                try:
+                    await self._renew(held)
+                except Exception as error:  # noqa: BLE001 - other slots must be renewed.
+                    self._transport.report(error)
+                    for each in held:
+                        each.unanswered(self._transport.now())
+
+    async def _renew(self, held: Sequence[Held]) -> None:
+        for each in held:
+            each.unanswered(self._transport.now())
+        within = min([each.period_s for each in held]) / RENEWED_PART
+        renewals = [each.renewal() for each in held]
+        verdicts = await self._router.decide(joined_batch(renewals), _never_vetoes, within=within)
+        start = 0
+        for each in held:
+            rows = range(start, start + len(each.release))
+            start += len(each.release)
+            codes = {verdicts.outcomes.codes[row] for row in rows}
+            if not all([verdicts.sources[row] in _COUNTED for row in rows]):
+                continue
+            if Code.DENIED in codes and not each.is_released:
+                await self._take_anew(each, within)
+            else:
+                each.renewed(self._transport.now())
+
+    async def _take_anew(self, held: Held, within: float) -> None:
+        """Take slots again that have ended, as when their owner was lost before it copied them."""
+        verdicts = await self._router.decide(held.again(), _never_vetoes, within=within)
+        was_lost = held.is_lost
+        held.renewed(self._transport.now())
+        if all(verdicts.outcomes.leases):
+            held.release = replace(held.release, leases=list(verdicts.outcomes.leases))
+            if held.is_released:
+                await self._router.decide(held.release, _never_vetoes)
+            return
+        held.is_lost = True
+        if not was_lost:
+            logger.warning(
+                "slot lost: it could not be renewed in time, and no other is free; period %g s",
+                held.period_s,
+            )
 
     async def wait_joined(self, within: float) -> RingfenceError | None:
         """Wait until members and rules are known; returns why not after `within` seconds.
@@ -501,6 +597,7 @@ class Cluster:
         self._rows = tuple(members.members)
         self._view, self._routed = members.view, view
         self._router.routes = Routes(ring, targets)
+        self.slot_waits.wake_all()  # Other members may decide by now.
 
     def _nowhere(self, members: Members) -> ConfigError | None:
         """Tell that the data center given is none of theirs; one that is down may come back."""
@@ -567,6 +664,10 @@ class Cluster:
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+
+def _never_vetoes(index: int) -> bool:
+    return False
 
 
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:

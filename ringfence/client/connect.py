@@ -78,6 +78,7 @@ async def connect(
             yield limiter
         finally:
             limiter.close()
+            await limiter.release_held()
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts
+from ringfence.errors import RingfenceError
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import Source
@@ -13,6 +14,7 @@ __all__ = [
     "UNDECIDED",
     "UNLIMITED",
     "Decision",
+    "SlotUnavailable",
     "Status",
     "decide",
     "is_denied",
@@ -138,7 +140,10 @@ class Decision:
 
     @property
     def retry_after(self) -> float | None:
-        """0 when allowed; when denied, the same request passes after it; None if it never would."""
+        """0 when allowed; when denied, the same request passes after it; None if it never would.
+
+        Of a concurrency limit an estimate: slots are released at any time.
+        """
         return self._all.retry_after
 
     @property
@@ -193,6 +198,18 @@ class Decision:
             assert self._rule is not None
             told = self._told = _tell([status_of_row(self._rule, self._row)], None)
         return told
+
+
+class SlotUnavailable(RingfenceError):
+    """No slot of a concurrency limit was free in time, so that the block of `hold` did not run."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(
+            f"a slot must be free to hold it, got {decision!r}; wait longer with max_wait=, or use "
+            "raise_on_denied=False and look at the decision"
+        )
+        self.decision = decision
+        """The denial."""
 
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)

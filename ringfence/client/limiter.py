@@ -5,14 +5,21 @@ counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this v
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
 import anyio
 
 from ringfence.client.batch import CODE, SOURCE, Batch, Late, Row, Verdicts, Waiting
-from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
+from ringfence.client.decision import (
+    NO_RULE,
+    UNDECIDED,
+    UNLIMITED,
+    Decision,
+    SlotUnavailable,
+    decide,
+)
 from ringfence.client.descriptors import (
     Descriptors,
     checked_cost,
@@ -24,11 +31,12 @@ from ringfence.client.descriptors import (
 from ringfence.client.matches import Matches
 from ringfence.client.near import Near
 from ringfence.client.patience import UNDO_WITHIN, Patience
-from ringfence.client.question import Question, charged
+from ringfence.client.question import Question, charged, has_slots
 from ringfence.client.rows import decisions as decisions_of
+from ringfence.client.slot_waits import SlotWaits
 from ringfence.client.turns import Turns
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
-from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit, Outcomes
+from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.rules.tree import place as place_of
 from ringfence.wire import BY_POLICY, Op
@@ -87,6 +95,25 @@ class Decider(Protocol):
 
     def outage(self) -> RingfenceError | None:
         """Why no member decides, when one of them has said so."""
+
+    @property
+    def slot_waits(self) -> SlotWaits:
+        """The tasks that wait for slots, which whoever decides wakes."""
+
+    def new_ticket(self) -> int:
+        """Make the name, from 1 to 2**64 - 1, under which a task waits for a slot."""
+
+    def slot_pause_s(self) -> float:
+        """Seconds after which a task that waits for a slot asks again, although nobody woke it."""
+
+    def keep(self, slots: Batch, period_s: float) -> None:
+        """Renew from now on the slots that `slots` gives back, which live for a period each."""
+
+    def let_go(self, slots: Batch) -> Batch:
+        """Renew them no more; returns what gives them back as they are now."""
+
+    def held(self) -> list[Batch]:
+        """The slots that are renewed, by what gave them back at first."""
 
 
 class Limiter:
@@ -256,14 +283,18 @@ class Limiter:
     ) -> Decision:
         """Wait for one's turn, at most `max_wait` seconds; the decision is denied if it never came.
 
-        A queueing limit tells each caller its turn; other limits are asked again when the denial
-        said that this cost would pass.
+        A queueing limit tells each caller its turn. For a slot of a concurrency limit callers wait
+        in order of arrival, until one is released or its time ends. Other limits are asked again
+        when the denial said that this cost would pass.
         """
-        return await self._patience.take_turn(
-            partial(self.check, domain, descriptors, cost),
-            partial(self._undo, domain, descriptors, cost),
-            checked_seconds("max_wait", max_wait),
-        )
+        request = described(descriptors)
+        undo = partial(self._undo, domain, descriptors, cost)
+        cost = checked_cost(cost)
+        if checked_seconds("max_wait", max_wait) and cost and self._has_slots(domain, request):
+            ask = partial(self._ask_with, domain, request, cost)
+            return await self._take_slot(ask, undo, max_wait)
+        check = partial(self.check, domain, descriptors, cost)
+        return await self._patience.take_turn(check, undo, max_wait)
 
     async def release(self, decision: Decision) -> None:
         """Return the places that `decision` holds under a concurrency limit, if any."""
@@ -271,31 +302,104 @@ class Limiter:
         if not isinstance(decision, Decision):
             raise ConfigError(f"release takes the decision that acquired, not {decision!r}")
         if decision.leases is not None:
-            verdicts = await self._decider.decide(decision.leases, _never_vetoes, None)
-            if verdicts.refusal is not None:
-                raise verdicts.refusal
+            await self._release(decision.leases)
+
+    def keep(self, decision: Decision) -> None:
+        """Renew the slots that `decision` holds until they are released, however long that takes.
+
+        `hold` does this; call it after `acquire` for what may take longer than the limit's period.
+        The slots of a decision that is dropped without `release` are free after their period.
+        """
+        self._require_open()
+        if decision.leases is not None:
+            periods = [
+                status.rule.limit.period_ns
+                for status in decision.statuses
+                if status.rule is not None
+                and status.rule.limit is not None
+                and has_slots(status.rule)
+            ]
+            self._decider.keep(decision.leases, min(periods) / 1e9)
 
     @asynccontextmanager
     async def hold(
-        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 0.0
+        self,
+        domain: str,
+        descriptors: Descriptors,
+        cost: int = 1,
+        *,
+        max_wait: float = 10.0,
+        raise_on_denied: bool = True,
     ) -> AsyncIterator[Decision]:
-        """Hold a place under a concurrency limit while the block runs.
+        """Hold a slot of a concurrency limit while the block runs; wait at most `max_wait` for it.
 
-        Look at the decision: the block runs also when it was denied. Raises `ConfigError`, and
-        spends nothing, where no rule with `algorithm: concurrency` applies.
+        The slot is renewed while the block runs, and released when it ends, fails or is cancelled.
+        Raises `SlotUnavailable` when no slot was free in time; with `raise_on_denied=False` the
+        block runs with a denied decision instead. Raises `ConfigError`, and spends nothing, where
+        no rule with `algorithm: concurrency` applies.
         """
         self.require_place(domain, descriptors)
-        decision = await self.acquire(domain, descriptors, cost, max_wait=max_wait)
+        taking = self.acquire(domain, descriptors, cost, max_wait=max_wait)
+        async with self._holding(taking, raise_on_denied=raise_on_denied) as decision:
+            yield decision
+
+    @asynccontextmanager
+    async def hold_limit(
+        self,
+        limit: str | Limit,
+        *key: str,
+        cost: int = 1,
+        max_wait: float = 10.0,
+        raise_on_denied: bool = True,
+    ) -> AsyncIterator[Decision]:
+        """Hold a slot of an ad-hoc limit, as `hold` does under the rules.
+
+        For example `hold_limit("4 concurrent", "user:42")`.
+        """
+        self.require_slots(limit)
+        taking = self.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
+        async with self._holding(taking, raise_on_denied=raise_on_denied) as decision:
+            yield decision
+
+    @asynccontextmanager
+    async def _holding(
+        self, taking: Awaitable[Decision], *, raise_on_denied: bool
+    ) -> AsyncIterator[Decision]:
+        decision = await self.begin_hold(taking, raise_on_denied=raise_on_denied)
         try:
             yield decision
         finally:
             with anyio.move_on_after(UNDO_WITHIN, shield=True):
                 await self.release(decision)
 
+    async def begin_hold(self, taking: Awaitable[Decision], *, raise_on_denied: bool) -> Decision:
+        """Take a slot and renew it until `release`. Raises `SlotUnavailable`."""
+        decision = await taking
+        if decision:
+            self.keep(decision)
+        elif raise_on_denied:
+            raise SlotUnavailable(decision)
+        return decision
+
+    async def release_held(self) -> None:
+        """Release all slots that are still renewed: the process, or the connection, ends."""
+        with anyio.move_on_after(UNDO_WITHIN, shield=True):
+            for slots in self._decider.held():
+                with suppress(RingfenceError):
+                    await self._release(slots)
+
+    def require_slots(self, limit: str | Limit) -> None:
+        """Raise `ConfigError` when an ad-hoc limit has no slots to hold."""
+        if not has_slots(self._adhoc_rule(limit)):
+            raise ConfigError(
+                f"hold_limit must have a concurrency limit, such as '4 concurrent', got {limit!r}; "
+                "use check_limit or acquire_limit for other limits"
+            )
+
     def require_place(self, domain: str, descriptors: Descriptors) -> None:
         """Raise `ConfigError` when no concurrency limit applies, so that there is none to hold."""
         matches = self._match(domain, described(descriptors))
-        if self._decider.knows_rules and not any([_holds(match) for match in matches]):
+        if self._decider.knows_rules and not any(map(_holds, matches)):
             raise ConfigError(
                 f"hold needs a rule with algorithm concurrency, and these descriptors of domain "
                 f"{domain!r} meet none; use check or acquire for other limits"
@@ -318,11 +422,16 @@ class Limiter:
         self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
     ) -> Decision:
         """Wait for one's turn under an ad-hoc limit, as `acquire` does under the rules."""
-        return await self._patience.take_turn(
-            partial(self.check_limit, limit, *key, cost=cost),
-            partial(self._undo_limit, limit, key, cost),
-            checked_seconds("max_wait", max_wait),
-        )
+        undo = partial(self._undo_limit, limit, key, cost)
+        if checked_seconds("max_wait", max_wait) and cost and has_slots(self._adhoc_rule(limit)):
+            ask = partial(self._ask_limit_with, limit, key, checked_cost(cost))
+            return await self._take_slot(ask, undo, max_wait)
+        check = partial(self.check_limit, limit, *key, cost=cost)
+        return await self._patience.take_turn(check, undo, max_wait)
+
+    async def peek_limit(self, limit: str | Limit, *key: str) -> Decision:
+        """Tell what a check of cost 1 of an ad-hoc limit would meet, without spending anything."""
+        return await self._ask_limit(Op.CHECK, limit, key, 0, None)
 
     async def charge_limit(
         self,
@@ -344,9 +453,71 @@ class Limiter:
 
     # -- asking --------------------------------------------------------------------------------
 
-    async def _ask_limit(
-        self, op: Op, limit: str | Limit, key: tuple[str, ...], cost: int, within: float | None
+    async def _take_slot(
+        self,
+        ask: Callable[[int, bool], Awaitable[Decision]],
+        undo: Callable[[Decision], Awaitable[None]],
+        max_wait: float,
     ) -> Decision:
+        """Wait in line for a slot, under a ticket that `ask` shows to whoever decides.
+
+        `ask(ticket, False)` leaves the line.
+        """
+        ticket = self._decider.new_ticket()
+        is_in_line = True
+        with self._decider.slot_waits.open(ticket) as slot:
+            try:
+                decision = await self._patience.take_turn(
+                    partial(ask, ticket, True),
+                    undo,
+                    max_wait,
+                    slot,
+                    self._decider.slot_pause_s,
+                )
+                is_in_line = not decision
+            finally:
+                if is_in_line:
+                    with anyio.move_on_after(UNDO_WITHIN, shield=True), suppress(RingfenceError):
+                        await ask(ticket, False)
+        return decision
+
+    async def _ask_with(
+        self,
+        domain: str,
+        request: tuple[Descriptor, ...],
+        cost: int,
+        ticket: int,
+        is_waiting: bool,
+    ) -> Decision:
+        costs = [cost if is_waiting else 0]
+        return (await self._ask(Op.CHECK, domain, [request], costs, None, ticket))[0]
+
+    async def _ask_limit_with(
+        self,
+        limit: str | Limit,
+        key: tuple[str, ...],
+        cost: int,
+        ticket: int,
+        is_waiting: bool,
+    ) -> Decision:
+        return await self._ask_limit(Op.CHECK, limit, key, cost if is_waiting else 0, None, ticket)
+
+    def _has_slots(self, domain: str, request: tuple[Descriptor, ...]) -> bool:
+        """Whether a concurrency limit applies whose denial counts, so that there is a line."""
+        return any(
+            [
+                _holds(match) and not (match.rule.shadow or match.rule.quota)
+                for match in self._match(domain, request)
+                if match is not None
+            ]
+        )
+
+    async def _release(self, slots: Batch) -> None:
+        verdicts = await self._decider.decide(self._decider.let_go(slots), _never_vetoes, None)
+        if verdicts.refusal is not None:
+            raise verdicts.refusal
+
+    def _adhoc_rule(self, limit: str | Limit) -> Rule:
         if not isinstance(limit, str | Limit):
             raise ConfigError(f"limit {limit!r} is neither text, such as '5/s', nor a Limit")
         rule = self._adhoc.get(limit)
@@ -355,12 +526,24 @@ class Limiter:
             if len(self._adhoc) >= _ADHOC_RULES:
                 self._adhoc.clear()
             self._adhoc[limit] = rule
+        return rule
+
+    async def _ask_limit(
+        self,
+        op: Op,
+        limit: str | Limit,
+        key: tuple[str, ...],
+        cost: int,
+        within: float | None,
+        ticket: int = 0,
+    ) -> Decision:
+        rule = self._adhoc_rule(limit)
         if not key or not all([isinstance(part, str) for part in key]):
             raise ConfigError(
                 "an ad-hoc limit needs a key made of text, as in check_limit('5/s', 'user:42')"
             )
         match = Match(rule, encode_key(rule.id, key), "adhoc")
-        decisions, _ = await self._decide(op, [[match]], [checked_cost(cost)], within)
+        decisions, _ = await self._decide(op, [[match]], [checked_cost(cost)], within, ticket)
         return decisions[0]
 
     async def _ask(
@@ -370,9 +553,10 @@ class Limiter:
         requests: list[tuple[Descriptor, ...]],
         costs: list[int],
         within: float | None,
+        ticket: int = 0,
     ) -> list[Decision]:
         matches = [self._match(domain, request) for request in requests]
-        decisions, has_unknown = await self._decide(op, matches, costs, within)
+        decisions, has_unknown = await self._decide(op, matches, costs, within, ticket)
         if has_unknown:
             await self._ask_unknown(op, domain, requests, costs, within, decisions)
         return decisions
@@ -487,6 +671,7 @@ class Limiter:
         requests: Sequence[Sequence[Match | None]],
         costs: list[int],
         within: float | None,
+        ticket: int = 0,
     ) -> tuple[list[Decision], bool]:
         """Have all counters of some requests decided at once, and answer each request.
 
@@ -502,7 +687,7 @@ class Limiter:
                     "no member of the cluster has told its rules yet"
                 )
             unmet = UNDECIDED
-        question = Question(op, requests, costs, unmet)
+        question = Question(op, requests, costs, unmet, ticket)
         batch = question.batch
         if not batch.keys:
             await self._turns.take()
@@ -627,8 +812,7 @@ def _require_chargeable(requests: Sequence[Sequence[Match | None]]) -> None:
 
 def _holds(match: Match | None) -> bool:
     """Whether what was charged is a place to be released, instead of units to be refunded."""
-    limit = match.rule.limit if match is not None else None
-    return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
+    return match is not None and has_slots(match.rule)
 
 
 def _never_vetoes(index: int) -> bool:

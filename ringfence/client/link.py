@@ -38,6 +38,7 @@ from ringfence.wire import (
     Listen,
     Message,
     Refused,
+    SlotsFree,
     Welcome,
     decode,
     encode,
@@ -61,6 +62,9 @@ class LinkListener(Protocol):
 
     def on_reachable(self, link: "Link", reachable: bool) -> None:
         """The member came within reach or was lost."""
+
+    def on_slots_free(self, tickets: list[int]) -> None:
+        """The member keeps slots for these waiters."""
 
 
 _HELD_UP_S = 0.05
@@ -354,6 +358,8 @@ class Link:
             case CallIn(keys):
                 if self._near is not None:
                     self._near.leases.recall(self, keys, self._transport.now())
+            case SlotsFree(tickets):
+                self._listener.on_slots_free(tickets)
             case Done(seq) if seq == self._listen_seq:
                 self._listen_seq = 0
                 if self._near is not None:

@@ -1,6 +1,8 @@
 """The limiter without any node: the engine in this very process, behind the same interface."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from threading import Lock
 
 from anyio.lowlevel import checkpoint
@@ -8,6 +10,9 @@ from anyio.lowlevel import checkpoint
 from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
 from ringfence.client.clock import Clock
 from ringfence.client.engines import new_engine
+from ringfence.client.held_slots import HeldSlots
+from ringfence.client.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
+from ringfence.client.slot_waits import SlotWaits
 from ringfence.client.turns import Turns
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Engine, EngineRule, Outcomes
@@ -37,6 +42,20 @@ class LocalDecider:
         self._engine.set_rules(engine_rules(rules.rules()))
         self._turns = Turns(in_loop=in_loop)
         self._lock = Lock()
+        self._slot_waits = SlotWaits()
+        self._tickets = count(1)
+        self._held = HeldSlots()
+        self._slots: SlotQueue[None] = SlotQueue(
+            partial(decide_by, self._engine),
+            rules.by_id,
+            lambda _, tickets: self._slot_waits.wake(tickets),
+            most_of=lambda _: MOST_WAITERS,
+        )
+
+    @property
+    def slot_waits(self) -> SlotWaits:
+        """The tasks of this process that wait for a slot."""
+        return self._slot_waits
 
     @property
     def rules(self) -> RuleSet:
@@ -78,8 +97,44 @@ class LocalDecider:
     def decide_now(self, batch: Batch) -> Verdicts:
         """Decide every row, without a task to wait in."""
         with self._lock:
-            outcomes = decide_by(self._engine, batch, self._clock.now())
-        return Verdicts(outcomes, [Source.LOCAL] * len(batch))
+            now = self._clock.now()
+            self._renew(now)
+            verdicts = Verdicts(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
+            if batch.leases:
+                self._slots.answered(None, batch, verdicts, now)
+        return verdicts
+
+    def keep(self, slots: Batch, period_s: float) -> None:
+        """Let slots live until they are let go."""
+        with self._lock:
+            self._held.keep(slots, period_s, self._clock.now() / 1e9)
+
+    def let_go(self, slots: Batch) -> Batch:
+        """Let slots live no longer than their period; return what releases them."""
+        with self._lock:
+            return self._held.let_go(slots, self._clock.now() / 1e9)
+
+    def held(self) -> list[Batch]:
+        """The slots that are kept, by what gave them back at first."""
+        with self._lock:
+            return self._held.origins()
+
+    def new_ticket(self) -> int:
+        """See `Decider`."""
+        return next(self._tickets)
+
+    def slot_pause_s(self) -> float:
+        """Seconds until the next slot is free if nobody releases one before."""
+        with self._lock:
+            due = self._slots.next_deadline()
+            ns = ASK_AGAIN_NS if due is None else min(ASK_AGAIN_NS, due - self._clock.now())
+        return max(0.001, ns / 1e9)
+
+    def _renew(self, now: int) -> None:
+        """Renew slots only when somebody looks: no other process can take them meanwhile."""
+        for held in self._held.due(now / 1e9):
+            decide_by(self._engine, held.renewal(), now)
+            held.renewed(now / 1e9)
 
     def time(self) -> float:
         """Nobody is asked, so nothing is asked before it is decided."""
@@ -118,6 +173,8 @@ def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
             return engine.decide(keys, batch.costs, batch.groups, limits, which, now)
         case Op.REFUND:
             return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
+        case Op.RENEW:
+            return engine.renew(keys, batch.leases, limits, which, now)
         case Op.RESET:
             return engine.reset(keys, limits, which, now)
         case Op.CHARGE:

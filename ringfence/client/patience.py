@@ -9,6 +9,8 @@ from contextlib import suppress
 import anyio
 
 from ringfence.client.decision import Decision, too_late
+from ringfence.client.question import is_out_of_slots, other_wait
+from ringfence.client.slot_waits import SlotWait
 from ringfence.errors import RingfenceError
 
 __all__ = ["UNDO_WITHIN", "Patience"]
@@ -28,15 +30,28 @@ class Patience:
         """Let `seconds` pass."""
         await anyio.sleep(seconds)
 
+    async def wait(self, slot: SlotWait, seconds: float) -> None:
+        """Let `seconds` pass, or less when a slot is kept for the caller."""
+        with anyio.move_on_after(seconds):
+            await slot.wait()
+
     async def take_turn(
         self,
         check: Callable[[], Awaitable[Decision]],
         undo: Callable[[Decision], Awaitable[None]],
         max_wait: float,
+        slot: SlotWait | None = None,
+        ask_again: Callable[[], float] = lambda: 0.0,
     ) -> Decision:
-        """Check until it is allowed and its turn has come, or `max_wait` seconds would not do."""
+        """Check until it is allowed and its turn has come, or `max_wait` seconds would not do.
+
+        With `slot`, a denial by a concurrency limit is waited out until the slot's wake-up, or
+        `ask_again()` seconds.
+        """
         give_up = self.now() + max_wait
         while True:
+            if slot is not None:
+                slot.reset()
             decision = await check()
             left = give_up - self.now()
             if decision.allowed:
@@ -47,9 +62,17 @@ class Patience:
                     return too_late(decision)
                 await self._wait_for_turn(undo, decision)
                 return decision
-            if decision.retry_after is None or decision.retry_after > left:
+            if decision.retry_after is None:
                 return decision
-            await self.sleep(decision.retry_after)
+            if slot is not None and is_out_of_slots(decision):
+                pause = max(other_wait(decision), ask_again())
+                if left <= 0 or other_wait(decision) > left:
+                    return decision
+                await self.wait(slot, min(pause, left))
+            elif decision.retry_after > left:
+                return decision
+            else:
+                await self.sleep(decision.retry_after)
 
     async def _wait_for_turn(
         self, undo: Callable[[Decision], Awaitable[None]], decision: Decision

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.errors import ConfigError
-from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit
+from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
 from ringfence.rules import Match, Rule
 from ringfence.wire import MAX_KEYS, Op
 
-__all__ = ["Question", "charged"]
+__all__ = ["Question", "charged", "has_slots", "is_out_of_slots", "other_wait"]
 
 
 class Question:
@@ -27,8 +27,11 @@ class Question:
         requests: Sequence[Sequence[Match | None]],
         costs: Sequence[int],
         unmet: Status = NO_RULE,
+        ticket: int = 0,
     ) -> None:
-        """A request's cost is that of all its counters, save those whose descriptor names its own.
+        """`ticket`, if not 0, is that of a caller who waits for slots; cost 0 waits no longer.
+
+        A request's cost is that of all its counters, save those whose descriptor names its own.
 
         `unmet` is the status of a descriptor that met no rule.
 
@@ -54,6 +57,11 @@ class Question:
             self._rows.append(len(self.rules) - before)
         if is_carried:
             self._carry_limits()
+        if ticket:
+            batch.leases = [
+                ticket if self.vetoes(row) and has_slots(rule) else 0
+                for row, rule in enumerate(self.rules)
+            ]
         if op is not Op.CHARGE and len(self.rules) > 1 and max(self._rows) > 1:
             self._group()
 
@@ -147,6 +155,32 @@ class Question:
             which=taken.which,
             leases=[leases[row] for row in held],
         )
+
+
+def has_slots(rule: Rule) -> bool:
+    """Whether a rule limits concurrency: what it charges is a slot to be released."""
+    return rule.limit is not None and rule.limit.algorithm is Algorithm.CONCURRENCY
+
+
+def is_out_of_slots(decision: Decision) -> bool:
+    """Whether a concurrency limit has denied, so that a release may end the denial at any time."""
+    return any([_lacks_slot(status) for status in decision.statuses])
+
+
+def other_wait(decision: Decision) -> float:
+    """Seconds for which limits without slots deny a decision anyhow."""
+    waits = [
+        status.retry_after or 0.0
+        for status in decision.statuses
+        if not status.allowed
+        and not _lacks_slot(status)
+        and not (status.rule is not None and status.rule.quota)
+    ]
+    return max(waits, default=0.0)
+
+
+def _lacks_slot(status: Status) -> bool:
+    return not status.allowed and status.rule is not None and has_slots(status.rule)
 
 
 def charged(verdicts: Verdicts, rows: Sequence[int]) -> list[int]:

@@ -116,10 +116,14 @@ def performer(limiter: Limiter) -> Perform:
         if type(effect) is Check:  # Nearly always; a `match` takes as long as all else here.
             ask = effect.ask
             if isinstance(ask, RuleAsk):
-                return await limiter.check(
+                decision = await limiter.check(
                     ask.domain, ask.descriptors, effect.cost, timeout=ask.timeout
                 )
-            return await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+            else:
+                decision = await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
+            if decision.leases is not None:  # An answer may take longer than the limit's period.
+                limiter.keep(decision)
+            return decision
         return await _perform_rarely(limiter, effect)
 
     return perform
@@ -198,8 +202,12 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
     match effect:
         case Check():
             if isinstance(ask, RuleAsk):
-                return limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
-            return limiter.check_limit(ask.limit, *ask.key, cost=cost)
+                decision = limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
+            else:
+                decision = limiter.check_limit(ask.limit, *ask.key, cost=cost)
+            if decision.leases is not None:  # An answer may take longer than the limit's period.
+                limiter.keep(decision)
+            return decision
         case Charge():
             if isinstance(ask, RuleAsk):
                 return limiter.charge(ask.domain, ask.descriptors, cost, timeout=ask.timeout)

@@ -22,6 +22,7 @@ from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
 from ringfence.client.local import LocalDecider
 from ringfence.client.patience import Patience
+from ringfence.client.slot_waits import SlotWait, SlotWaits
 from ringfence.client.url import ENVIRONMENT
 from ringfence.integrations import pausing
 from ringfence.limiter import Outcomes
@@ -31,6 +32,8 @@ from ringfence.wire import Op, Source
 __all__ = ["FakeClock", "FakeCluster"]
 
 _KEYS = 100_000
+_SETTLED = 0.05
+"""Real seconds in which other tasks may release a slot before the clock moves."""
 
 
 class FakeClock:
@@ -62,6 +65,13 @@ class _FakePatience(Patience):
     async def sleep(self, seconds: float) -> None:
         self._clock.advance(seconds)
         await anyio.lowlevel.checkpoint()
+
+    async def wait(self, slot: SlotWait, seconds: float) -> None:
+        # Other tasks get their chance to release a slot before time goes on.
+        with anyio.move_on_after(_SETTLED):
+            await slot.wait()
+            return
+        self._clock.advance(seconds)
 
 
 class FakeCluster:
@@ -110,6 +120,11 @@ class FakeCluster:
             finally:
                 self.limiter.close()
 
+    @property
+    def counting(self) -> LocalDecider:
+        """What all that connect share."""
+        return self._counting
+
     def decide(self, batch: Batch) -> Verdicts:
         """Decide every row now, in whatever thread."""
         with self._lock:
@@ -156,6 +171,31 @@ class _Decider(LocalDecider):
     def decide_lone(self, key: bytes, cost: int) -> Row:
         """Leave it to what all share."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
+
+    @property
+    def slot_waits(self) -> SlotWaits:
+        """The tasks that wait for slots of what all share."""
+        return self._cluster.counting.slot_waits
+
+    def new_ticket(self) -> int:
+        """See `LocalDecider`."""
+        return self._cluster.counting.new_ticket()
+
+    def slot_pause_s(self) -> float:
+        """See `LocalDecider`."""
+        return self._cluster.counting.slot_pause_s()
+
+    def keep(self, slots: Batch, period_s: float) -> None:
+        """Have what all share renew them."""
+        self._cluster.counting.keep(slots, period_s)
+
+    def let_go(self, slots: Batch) -> Batch:
+        """See `LocalDecider`."""
+        return self._cluster.counting.let_go(slots)
+
+    def held(self) -> list[Batch]:
+        """Other limiters renew what they hold by the same counters: none is ours alone."""
+        return []
 
 
 def _amount(batch: Batch, row: int, limit_of: Callable[[int], int]) -> int:

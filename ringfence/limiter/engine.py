@@ -278,6 +278,25 @@ class Engine:
         self._keep_bounded(len(keys), now)
         return columns(rows, [member.amount for member in members])
 
+    def renew(
+        self,
+        keys: Sequence[bytes],
+        leases: Sequence[int],
+        limits: Sequence[Limit],
+        which: Sequence[int],
+        now: int,
+    ) -> Outcomes:
+        """Let leases of concurrency limits live for a whole period from now.
+
+        A lease that has ended is not granted again: its row is denied.
+        """
+        members = self._members(keys, [0] * len(keys), limits, which)
+        rows = [
+            UNKNOWN if member.table is None else member.table.renew(member.key, lease, now)
+            for member, lease in zip(members, leases, strict=True)
+        ]
+        return columns(rows, [member.amount for member in members])
+
     def reset(
         self, keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], now: int
     ) -> Outcomes:

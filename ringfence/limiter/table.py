@@ -20,6 +20,8 @@ from ringfence.limiter.reference import (
     columns,
     scheme_of,
 )
+from ringfence.limiter.reference.concurrency import Concurrency
+from ringfence.limiter.reference.counter import DENIED
 from ringfence.limiter.reference.shared import Shared
 from ringfence.limiter.states import pairs_of
 
@@ -163,6 +165,16 @@ class Table:
             self.reset(key)
         else:
             self._keep(key, counter, now)
+
+    def renew(self, key: bytes, lease: int, now: int) -> Verdict:
+        """Let a lease of a concurrency limit live for a whole period from now.
+
+        Denied when the key has no such lease; the key is then as it was.
+        """
+        counter = self._find(key)
+        if isinstance(counter, Concurrency):
+            return counter.renew(lease, now)
+        return DENIED, 0, 0, 0, 0, 0
 
     def reset(self, key: bytes) -> None:
         """Forget a key."""

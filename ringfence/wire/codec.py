@@ -40,6 +40,7 @@ from ringfence.wire.messages import (
     Request,
     Role,
     Rules,
+    SlotsFree,
     Stats,
     Throttled,
     Welcome,
@@ -236,7 +237,7 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             return [_PONG, message.seq]
         case Goodbye():
             return [_GOODBYE, message.reason[:MAX_REASON]]
-        case Listen() | Lifted() | Borrow() | Lent() | CallIn():
+        case Listen() | Lifted() | Borrow() | Lent() | CallIn() | SlotsFree():
             return lay_out_near(message)
         case Report() | AskThrottled() | Throttled():
             return lay_out_metrics(message)

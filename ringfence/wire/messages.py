@@ -12,7 +12,7 @@ from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.check_ids import CheckId
 from ringfence.wire.metric_messages import AskThrottled, Report, Throttled
-from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen
+from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen, SlotsFree
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
@@ -84,6 +84,7 @@ __all__ = [
     "Role",
     "Rules",
     "Shards",
+    "SlotsFree",
     "Source",
     "Stats",
     "TakenOver",
@@ -110,6 +111,8 @@ class Op(IntEnum):
     """Forget the key; answered like a peek."""
     CHARGE = 3
     """Spend, whatever is left; the answer tells whether the limit still holds. Cost 0 only asks."""
+    RENEW = 4
+    """Let a slot of a concurrency limit live for a whole period from now; denied when it ended."""
 
 
 class Source(IntEnum):
@@ -209,7 +212,9 @@ class Request:
     ages_ns: list[int]
     """`REFUND` only: per key, at most how long ago the cost was charged; empty otherwise."""
     leases: list[int]
-    """`REFUND` only: per key, the concurrency lease to release, 0 for none; empty otherwise."""
+    """`REFUND` and `RENEW`: per key, the concurrency lease to release or to renew, 0 for none.
+    `CHECK`: per key, the ticket under which the sender waits for a slot when the check is denied, 0
+    when it does not wait; with cost 0 the sender waits no longer. Empty otherwise."""
     ids: list[CheckId] = field(default_factory=list)
     """Per key, the identity of the check that this request repeats on another path; empty when
     the checks are asked for the first time."""
@@ -352,6 +357,7 @@ Message: TypeAlias = (
     | Borrow
     | Lent
     | CallIn
+    | SlotsFree
     | Goodbye
     | AskTakenOver
     | TakenOver

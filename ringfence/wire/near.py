@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from ringfence.wire.bounds import MAX_COST, MAX_KEY, MAX_KEYS, MAX_LEASES, MIN_KEY
 from ringfence.wire.fields import bad_field, integer, items
-from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen
+from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen, SlotsFree
 
 __all__ = ["NEAR_READERS", "Near", "lay_out_near"]
 
-Near: TypeAlias = Listen | Lifted | Borrow | Lent | CallIn
+Near: TypeAlias = Listen | Lifted | Borrow | Lent | CallIn | SlotsFree
 """The messages of this module."""
 
 _LISTEN = 31
@@ -21,6 +21,7 @@ _LIFTED = 32
 _BORROW = 33
 _LENT = 34
 _CALL_IN = 35
+_SLOTS_FREE = 38
 
 
 def lay_out_near(message: Near) -> list[object]:
@@ -36,6 +37,8 @@ def lay_out_near(message: Near) -> list[object]:
             return [_LENT, seq, lease, units, for_ns, limit, remaining, reset_after_ns]
         case CallIn(keys):
             return [_CALL_IN, keys]
+        case SlotsFree(tickets):
+            return [_SLOTS_FREE, tickets]
 
 
 def _read_lifted(fields: list[object]) -> Lifted:
@@ -44,6 +47,13 @@ def _read_lifted(fields: list[object]) -> Lifted:
 
 def _read_call_in(fields: list[object]) -> CallIn:
     return CallIn(_keys(fields[1], "CallIn.keys"))
+
+
+def _read_slots_free(fields: list[object]) -> SlotsFree:
+    tickets = items(fields[1], "SlotsFree.tickets", MAX_KEYS)
+    if not tickets:
+        raise bad_field("SlotsFree.tickets", "one ticket or more")
+    return SlotsFree([integer(each, "SlotsFree.tickets", 1) for each in tickets])
 
 
 def _read_borrow(fields: list[object]) -> Borrow:
@@ -95,5 +105,6 @@ NEAR_READERS: dict[int, tuple[type[Near], int, Callable[[list[object]], Near]]] 
     _BORROW: (Borrow, 6, _read_borrow),
     _LENT: (Lent, 8, _read_lent),
     _CALL_IN: (CallIn, 2, _read_call_in),
+    _SLOTS_FREE: (SlotsFree, 2, _read_slots_free),
 }
 """By type number: what it is, how many fields its array has, and how they are read."""

@@ -6,7 +6,7 @@ Values only, as in `messages`, which names them all; `near` turns these into byt
 
 from dataclasses import dataclass
 
-__all__ = ["Borrow", "Lent", "Lifted", "Listen", "CallIn"]
+__all__ = ["Borrow", "CallIn", "Lent", "Lifted", "Listen", "SlotsFree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +65,10 @@ class CallIn:
 
     keys: list[bytes]
     """Empty for all that the sender ever lent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsFree:
+    """Slots are kept for the receiver's waiters: ask again under these tickets, within a second."""
+
+    tickets: list[int]

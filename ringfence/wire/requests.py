@@ -39,8 +39,9 @@ ANSWER_FIELDS = 14
 
 _ID_COLUMNS = 3
 _ONLY_BYTES = {bytes}
-_OPS = tuple(Op)
-_LAST_OP = len(Op) - 1
+_OPS = {op.value: op for op in Op}
+_LAST_OP = max(Op)
+_WITH_LEASES = (Op.CHECK, Op.REFUND, Op.RENEW)
 _LAST_CODE = len(Code) - 1
 _LAST_SOURCE = len(Source) - 1
 
@@ -63,7 +64,8 @@ def write_request(message: Request) -> list[object]:
         write_integers(message.costs, count, "Request.costs", MAX_COST),
         write_runs(groups, count, "Request.groups") if groups else None,
     ]
-    if message.limits or message.which or message.ages_ns or message.leases:
+    has_extras = message.limits or message.which or message.ages_ns or message.leases
+    if has_extras or message.op is Op.RENEW:
         fields += _write_extras(message, count)
     else:
         fields += (None, None, None, None)
@@ -79,7 +81,7 @@ def read_request(fields: list[object]) -> Request:
     count = len(checked)
     message = Request(
         integer(seq, "Request.seq", 1),
-        _OPS[integer(op, "Request.op", 0, _LAST_OP)],
+        _read_op(op),
         integer(view, "Request.view"),
         integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
         integer(hops, "Request.hops", 0, 2),
@@ -93,7 +95,8 @@ def read_request(fields: list[object]) -> Request:
         [] if leases is None else read_integers(leases, count, "Request.leases"),
         [] if ids is None else _read_ids(ids, count),
     )
-    if not (limits is None and which is None and ages is None and leases is None):
+    has_extras = not (limits is None and which is None and ages is None and leases is None)
+    if has_extras or message.op is Op.RENEW:
         _check_extras(message)
     return message
 
@@ -155,6 +158,13 @@ def read_answer(fields: list[object]) -> Answer:
         read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
         None if rows is None else _read_rows(rows, count),
     )
+
+
+def _read_op(wire: object) -> Op:
+    op = _OPS.get(integer(wire, "Request.op", 0, _LAST_OP))
+    if op is None:
+        raise bad_field("Request.op", f"one of {', '.join(map(str, _OPS))}")
+    return op
 
 
 def _write_rows(rows: list[int], count: int) -> int | bytes:
@@ -230,5 +240,9 @@ def _check_extras(message: Request) -> None:
         raise bad_field("Request.limits", "no more than the keys")
     if bool(limits) != bool(which) or max(which, default=0) > len(limits):
         raise bad_field("Request.which", "there when Request.limits is, and index into it")
-    if message.op is not Op.REFUND and (message.ages_ns or message.leases):
-        raise bad_field("Request.ages_ns and Request.leases", "left out unless keys are refunded")
+    if message.ages_ns and message.op is not Op.REFUND:
+        raise bad_field("Request.ages_ns", "left out unless keys are refunded")
+    if message.leases and message.op not in _WITH_LEASES:
+        raise bad_field("Request.leases", "left out unless slots are meant")
+    if message.op is Op.RENEW and not message.leases:
+        raise bad_field("Request.leases", "there when slots are renewed")

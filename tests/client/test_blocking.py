@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -168,6 +169,61 @@ def test_a_place_is_given_back_when_the_block_fails():
         with pytest.raises(ZeroDivisionError), limiter.hold("d", {"job": "x"}):
             raise ZeroDivisionError
         assert limiter.peek("d", {"job": "x"}).remaining == 2
+
+
+def test_a_thread_waits_for_the_slot_that_another_one_releases():
+    with local(RULES) as limiter, ThreadPoolExecutor(2) as pool:
+        first = limiter.check("d", {"job": "x"}, 2)
+        waiting = pool.submit(limiter.acquire, "d", {"job": "x"}, max_wait=30)
+        also = pool.submit(limiter.acquire, "d", {"job": "x"}, max_wait=30)
+        while limiter.run(waiters) < 2:
+            time.sleep(0.01)
+        limiter.release(first)
+        assert waiting.result(5)
+        assert also.result(5)
+
+
+async def waiters(limiter):
+    return len(limiter._decider._slots)
+
+
+def test_what_gets_no_slot_raises_and_ad_hoc_limits_are_held_too():
+    with local(RULES) as limiter, limiter.hold("d", {"job": "x"}, 2):
+        with (
+            pytest.raises(ringfence.SlotUnavailable),
+            limiter.hold("d", {"job": "x"}, max_wait=0.05),
+        ):
+            raise AssertionError
+        with limiter.hold("d", {"job": "x"}, max_wait=0, raise_on_denied=False) as denied:
+            assert not denied
+        with limiter.hold_limit("1 concurrent", "key") as held:
+            limiter.keep(held)
+            assert limiter.peek_limit("1 concurrent", "key").remaining == 0
+        assert limiter.peek_limit("1 concurrent", "key").remaining == 1
+        with pytest.raises(ConfigError), limiter.hold_limit("1/s", "key"):
+            raise AssertionError
+
+
+def test_what_a_daemon_thread_holds_is_released_when_the_process_exits():
+    code = """
+import threading, ringfence, ringfence.blocking as b
+limiter = b.local({'domain': 'd', 'descriptors': []})
+held = threading.Event()
+def hold():
+    with limiter.hold_limit('1 concurrent', 'key'):
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+release = ringfence.Limiter.release_held
+async def told(inner):
+    await release(inner)
+    print((await inner.peek_limit('1 concurrent', 'key')).remaining)
+ringfence.Limiter.release_held = told
+"""
+    done = run_python(code)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_what_has_no_places_cannot_be_held():

@@ -527,6 +527,9 @@ async def test_the_local_limiter_answers_every_worked_example(vector: Vector):
                 "delay": step.delay_ns,
             }
             expected = {name: value for name, value in stated.items() if value is not None}
+            if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry" in expected:
+                # When a slot is likely to be free: never later than when one must be.
+                assert told["retry"] <= expected.pop("retry")
             assert {name: told[name] for name in expected} == expected, f"step {number}: {step}"
 
 
@@ -644,7 +647,11 @@ async def test_a_place_is_held_while_the_block_runs():
     async with limiter_of(described("job", **places(1))) as limiter:
         async with limiter.hold("d", {"job": "x"}) as held:
             assert held
-            async with limiter.hold("d", {"job": "x"}) as second:
+            with pytest.raises(ringfence.SlotUnavailable, match="a slot must be free"):
+                async with limiter.hold("d", {"job": "x"}, max_wait=0):
+                    raise AssertionError
+            unlucky = limiter.hold("d", {"job": "x"}, max_wait=0, raise_on_denied=False)
+            async with unlucky as second:
                 assert not second
         assert await left(limiter, job="x") == 1
 

@@ -16,6 +16,7 @@ from ringfence.client.decision import UNDECIDED, decide
 from ringfence.http import Request
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits, decision_of
 from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send
+from ringfence.integrations.testing import FakeClock
 from ringfence.rules import parse_limit
 from tests.integrations.asgi_client import ask, living, scope_of, statuses
 
@@ -268,6 +269,22 @@ async def test_a_place_is_held_while_the_application_runs() -> None:
     app = RateLimitMiddleware(slow, here(), domain="api", keys={"running": lambda _: "x"})
     async with living(app):
         assert await statuses(app, ["/nested", "/", "/"]) == [200] * 3
+
+
+async def test_an_answer_that_takes_longer_than_the_period_keeps_its_slot() -> None:
+    clock = FakeClock()
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/stream":
+            for _ in range(4):
+                clock.advance(1800)
+                assert (await ask(app)).status == 429
+        await hello(scope, receive, send)
+
+    inside = partial(ringfence.local, RULES, clock=clock)
+    app = RateLimitMiddleware(stream, inside, domain="api", keys={"running": lambda _: "x"})
+    async with living(app):
+        assert await statuses(app, ["/stream", "/"]) == [200, 200]
 
 
 async def test_a_limit_that_queues_lets_requests_wait_their_turn(autojump_clock: object) -> None:

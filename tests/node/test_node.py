@@ -20,7 +20,7 @@ from node.settings import NodeSettings
 from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.limiter import Code, Limit
+from ringfence.limiter import Algorithm, Code, Limit
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
 from ringfence.rules.load import load_text
 from ringfence.rules.strings import parse_limit
@@ -760,6 +760,9 @@ async def test_a_cluster_answers_every_worked_example_through_its_client(
                 "delay": in_seconds(step.delay_ns),
             }
             said = {name: value for name, value in expected.items() if value is not None}
+            if vector.limit.algorithm is Algorithm.CONCURRENCY and "retry_after" in said:
+                # When a slot is likely to be free: never later than when one must be.
+                assert told["retry_after"] <= said.pop("retry_after")
             assert {name: told[name] for name in said} == said, f"step {number}"
         assert w.count("b", "checks") + w.count("b", "charges") == len(vector.steps)
 

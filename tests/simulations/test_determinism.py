@@ -47,6 +47,8 @@ ALLOWED = {
     ("ringfence/client/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
     ("ringfence/transport/endpoint.py", "os.urandom"): "a default that tests and worlds replace",
     ("ringfence/transport/pipe.py", "order of self.cids"): "each is struck out; nothing is sent",
+    ("ringfence/client/held_slots.py", "id()"): "finds slots again; they are kept in their order",
+    ("ringfence/client/slot_waits.py", "threading.get_ident"): "whether another thread wakes",
     ("ringfence/client/local.py", "threading.Lock"): "of what counts in one process: no node does",
     ("ringfence/client/engines.py", "secrets.token_bytes"): "where no secret is given; nodes do",
     ("node/settings.py", "os.environ"): "what a real node is started with",

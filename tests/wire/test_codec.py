@@ -31,6 +31,7 @@ from ringfence.wire.messages import (
     Request,
     Role,
     Rules,
+    SlotsFree,
     Stats,
     Welcome,
 )
@@ -90,6 +91,7 @@ messages = st.one_of(
     st.builds(Stats, seqs, st.dictionaries(texts, u64, max_size=5)),
     st.builds(Goodbye, texts),
     st.builds(Listen, seqs),
+    st.builds(SlotsFree, st.lists(seqs, min_size=1, max_size=3)),
     st.builds(CallIn, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
     st.builds(
         lambda seq, key, pairs: Borrow(seq, key, 5, [a for a, _ in pairs], [b for _, b in pairs]),

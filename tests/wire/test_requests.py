@@ -45,6 +45,13 @@ def column(count: int, values: st.SearchStrategy[int]) -> st.SearchStrategy[list
     )
 
 
+def leases_of(op: Op, count: int) -> st.SearchStrategy[list[int]]:
+    """Leases to give back or to renew, or tickets of checks that wait for a slot."""
+    if op is Op.RENEW:
+        return column(count, u64)
+    return st.just([]) if op is Op.RESET else st.just([]) | column(count, u64)
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     count = draw(st.integers(1, 12))
@@ -69,7 +76,7 @@ def requests(draw: st.DrawFn) -> Request:
         limits=limits,
         which=draw(column(count, st.integers(0, len(limits)))) if limits else [],
         ages_ns=draw(st.just([]) | column(count, u64)) if refunded else [],
-        leases=draw(st.just([]) | column(count, u64)) if refunded else [],
+        leases=draw(leases_of(op, count)),
         ids=draw(st.just([]) | column(count, st.tuples(u64, u64, u64))),
     )
 
@@ -164,7 +171,8 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
         (10, 1, "Request.limits"),
         (11, 0, "Request.which"),
         (12, 5, "Request.ages_ns"),
-        (13, 5, "Request.leases"),
+        (13, [5], "Request.leases"),
+        (2, 4, "Request.leases"),
         (14, 5, "Request.ids"),
         (14, [1, 2], "Request.ids"),
         (14, [1, 2, b"\1"], "Request.ids"),
@@ -241,7 +249,8 @@ def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, fie
         {"which": [0, 0, 0]},
         {"limits": [LIMIT], "which": [0, 1, 2]},
         {"ages_ns": [1, 2, 3]},
-        {"leases": [1, 2, 3]},
+        {"op": Op.RESET, "leases": [1, 2, 3]},
+        {"op": Op.RENEW},
     ],
     ids=str,
 )

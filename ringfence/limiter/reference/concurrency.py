@@ -118,6 +118,19 @@ class Concurrency(Counter):
         self.in_flight += units
         return lease
 
+    def renew(self, lease: int, now: int) -> Verdict:
+        """Let a lease live for a whole period from now; denied when it has ended already."""
+        self._expire(now)
+        units = self.leases.get(lease, (0, 0))[1]
+        if units:
+            ends = max(now + self.scheme.time_to_live_ns, self._last_end())
+            self.leases[lease] = (ends, units)
+            self.leases.move_to_end(lease)
+        code, remaining, _, reset_after, _, _ = self.check(0, now)
+        if units:
+            code = ALLOWED if self.in_flight <= self.scheme.hard else OVER_SOFT
+        return (code if units else DENIED, remaining, 0, reset_after, 0, lease if units else 0)
+
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
         """Release the lease, whole; without an id, the `cost` units whose time ends first.
 

@@ -111,6 +111,12 @@ class Pair:
         )
         assert found == expected
 
+    def renew(self, rule: int, number: int, lease: int) -> None:
+        """Let a lease live for another period."""
+        key = [key_of(rule, number)]
+        expected, found = (engine.renew(key, [lease], [], [], self.now) for engine in self.engines)
+        assert found == expected
+
     def charge(self, rule: int, number: int, units: int, age_ns: int, carried: int) -> None:
         """Charge what was admitted elsewhere.
 

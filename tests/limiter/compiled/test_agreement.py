@@ -58,6 +58,15 @@ class Agreement(RuleBasedStateMachine):
     def refund(self, where: tuple[int, int], cost: int, age: int) -> None:
         self.pair.refund(*where, cost, age)
 
+    @rule(where=st.tuples(rules, numbers), lease=st.integers(0, 20), gap=gaps)
+    def renew(self, where: tuple[int, int], lease: int, gap: int) -> None:
+        self.pair.now += gap
+        self.pair.renew(*where, lease)
+
+    @rule(where=st.tuples(rules, numbers), lease=st.integers(1, 20))
+    def release(self, where: tuple[int, int], lease: int) -> None:
+        self.pair.refund(*where, 1, 0, lease)
+
     @rule(where=st.tuples(rules, numbers), units=st.sampled_from([0, 1, 5, 2**45]), age=gaps)
     def charge(self, where: tuple[int, int], units: int, age: int) -> None:
         self.pair.charge(*where, units, age, 0)

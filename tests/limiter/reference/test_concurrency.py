@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.limiter import Algorithm, Limit, Table
+from ringfence.limiter import Algorithm, Code, Limit, Table
 
 KEY = b"key"
 TWO = Limit(2, 100, Algorithm.CONCURRENCY)
@@ -67,3 +67,20 @@ def test_lease_ids_begin_where_the_owner_says() -> None:
 
     assert [table.check(KEY, 1, 0).lease, table.check(KEY, 1, 0).lease] == [7_000, 7_001]
     assert table.next_lease == 7_002
+
+
+def test_a_lease_that_is_renewed_lives_for_another_period_however_often_it_is_asked() -> None:
+    table = Table(TWO, max_keys=1)
+    first = table.check(KEY, 1, 0).lease
+    second = table.check(KEY, 1, 10).lease
+
+    for _ in range(2):
+        code, remaining, *_, lease = table.renew(KEY, first, 90)
+        assert (code, remaining, lease) == (Code.ALLOWED, 0, first)
+
+    assert table.peek(KEY, 110).remaining == 1, "the second lease has ended"
+    assert table.peek(KEY, 189).remaining == 1
+    assert table.renew(KEY, second, 120)[0] == Code.DENIED
+    assert table.peek(KEY, 189).remaining == 1, "what has ended is not granted again"
+    assert table.peek(KEY, 190).remaining == 2
+    assert table.renew(b"other", 5, 190)[0] == Code.DENIED

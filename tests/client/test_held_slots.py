@@ -1,0 +1,55 @@
+from ringfence.client.batch import Batch
+from ringfence.client.held_slots import HeldSlots
+from ringfence.wire import Op
+
+
+def slots(lease=5):
+    return Batch(Op.REFUND, [b"12345678k"], [1], leases=[lease])
+
+
+def test_slots_are_renewed_three_times_a_period():
+    held, mine = HeldSlots(), slots()
+    held.keep(mine, 60.0, 100.0)
+
+    assert held.next_due() == 120.0
+    assert held.due(119.9) == []
+    [due] = held.due(120.0)
+    assert (due.renewal().op, due.renewal().leases) == (Op.RENEW, [5])
+    due.renewed(120.0)
+    assert held.next_due() == 140.0
+
+
+def test_a_renewal_without_an_answer_is_tried_again_sooner():
+    held = HeldSlots()
+    mine = slots()
+    held.keep(mine, 60.0, 0.0)
+    [due] = held.due(20.0)
+    due.unanswered(20.0)
+    assert held.next_due() == 25.0
+
+
+def test_what_is_released_is_what_was_taken_anew_and_tells_how_long_it_was_held():
+    held, mine = HeldSlots(), slots()
+    held.keep(mine, 60.0, 0.0)
+    [due] = held.due(20.0)
+    due.release = slots(9)
+
+    released = held.let_go(mine, 30.0)
+
+    assert released.leases == [9]
+    assert released.ages_ns == [30 * 10**9]
+    assert due.is_released
+    assert held.next_due() is None
+    assert held.let_go(mine, 31.0) is mine
+
+
+def test_slots_that_nobody_can_release_any_more_are_not_renewed():
+    held, mine = HeldSlots(), slots()
+    held.keep(mine, 60.0, 0.0)
+    assert held.origins() == [mine]
+
+    del mine
+
+    assert held.origins() == []
+    assert held.due(20.0) == []
+    assert held.next_due() is None

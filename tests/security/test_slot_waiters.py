@@ -1,0 +1,57 @@
+"""P7: checks that wait for a slot are bounded; a waiter that never comes delays others shortly."""
+
+import pytest
+import trio
+
+from ringfence.client.batch import Batch
+from ringfence.client.slot_queue import MOST_PER_CONNECTION
+from ringfence.wire import Op
+from tests.node.cluster import counter, owned, world
+from tests.node.test_slots import RULES, run_time
+
+
+async def forged(limiter, key, tickets):
+    """Ask as a client would that waits for many slots and takes none."""
+    for start in range(0, len(tickets), 500):
+        some = tickets[start : start + 500]
+        batch = Batch(Op.CHECK, [key] * len(some), [1] * len(some), leases=some)
+        await limiter._decider.decide(batch, lambda _: True, None)
+
+
+async def test_one_connection_cannot_fill_the_queue(autojump_clock):
+    async with world(rules=RULES) as w, w.client() as hostile, w.client() as other:
+        entries = owned(w.rules, "alone", "b")
+        key = counter(w.rules, *next(iter(entries.items())))
+        slot = await other.check("api", entries)
+
+        await forged(hostile, key, list(range(1, 3000)))
+
+        assert w.count("b", "slot_waiters") == MOST_PER_CONNECTION
+        with trio.fail_after(1):
+            assert not await other.acquire("api", entries, max_wait=0.5)
+        await other.release(slot)
+
+
+async def test_a_waiter_that_never_comes_delays_others_by_a_second(autojump_clock):
+    async with world(rules=RULES) as w, w.client() as hostile, w.client() as other:
+        w.nursery.start_soon(run_time, w)
+        entries = owned(w.rules, "alone", "b")
+        key = counter(w.rules, *next(iter(entries.items())))
+        slot = await other.check("api", entries)
+        await forged(hostile, key, [1, 2])
+        await other.release(slot)
+
+        began = trio.current_time()
+        assert await other.acquire("api", entries, max_wait=10)
+        assert trio.current_time() - began == pytest.approx(2.0, abs=0.3)
+
+
+async def test_tickets_for_limits_without_slots_block_nobody(autojump_clock):
+    async with world() as w, w.client(denials=0, leases=False) as hostile, w.client() as other:
+        entries = owned(w.rules, "client", "b")
+        key = counter(w.rules, *next(iter(entries.items())))
+
+        await forged(hostile, key, list(range(1, 8)))
+
+        assert w.count("b", "slot_waiters") == 0
+        assert not await other.check("api", entries)
