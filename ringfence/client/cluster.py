@@ -141,6 +141,8 @@ class Cluster:
         """Why the members that answered are of no use: none is in the data center asked for."""
         self.near: Near | None = None
         """What is decided without asking a member; None when everything is asked."""
+        self.on_rules: Callable[[], None] = _nothing
+        """Called after each change of the rules."""
         self._tick: Timer | None = None
         """When leases are to be given back."""
         if settings.denials or settings.leases:
@@ -451,6 +453,7 @@ class Cluster:
         if self.near is not None:
             self.near.denials.clear()  # A limit may have been raised.
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
+        self.on_rules()
 
     async def _greet(self, members: Members) -> None:
         """Connect to members that are new, so that no check waits for it.
@@ -567,6 +570,10 @@ class Cluster:
 
     def _rule_of(self, rule_id: int) -> Rule | None:
         return self._rules.by_id(rule_id)
+
+
+def _nothing() -> None:
+    """Nobody waits for rules."""
 
 
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:

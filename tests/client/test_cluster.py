@@ -383,6 +383,19 @@ async def test_until_a_member_has_told_rules_decisions_are_made_for_want_of_one(
         assert (await limiter.check("d", {"nothing": "a"})).source is Source.NO_RULE
 
 
+async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autojump_clock, caplog):
+    async with town(serve=False) as t:
+        cluster = await t.client()
+        limiter = Limiter(cluster)
+        cluster.on_rules = limiter.rules_changed
+        assert limiter.expect("dd", ["user"]) == []
+        assert "'dd'" not in caplog.text
+        await t.serve("a", "b", "c")
+        await trio.sleep(10)
+
+        assert "domain 'dd' has no rules" in caplog.text
+
+
 async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojump_clock):
     async with town(serve=False) as t:
         begun = trio.current_time()

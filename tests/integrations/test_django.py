@@ -20,7 +20,7 @@ USERS = "tests.integrations.django_site.knows_users"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 RULES = {
     "domain": "api",
-    "descriptors": [{"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
+    "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
 
 
@@ -84,7 +84,7 @@ def test_all_requests_are_limited_by_rules_those_for_nothing_included(
         assert server.responses("/free", method="options")[0].status_code == 200
         assert server.statuses("/free", x_forwarded_for="1.1.1.1") == [429]
 
-    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert first.headers["RateLimit"].startswith('"client";r=1;t=')
     assert lost.status_code == 404
     assert refused.status_code == 429
     assert b"<h1>Too many requests</h1>" in refused.content

@@ -15,7 +15,7 @@ from tests.integrations.asgi_client import ask, living, statuses
 
 RULES = {
     "domain": "api",
-    "descriptors": [{"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
+    "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
 here = partial(ringfence.local, RULES)
 

@@ -17,7 +17,7 @@ from ringfence.integrations.flask import RateLimits, TooManyRequests
 RULES = {
     "domain": "api",
     "descriptors": [
-        {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
+        {"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
         {
             "key": "running",
             "rate_limit": {"unit": "hour", "requests_per_unit": 1, "algorithm": "concurrency"},
@@ -34,7 +34,7 @@ def shared() -> Iterator[BlockingLimiter]:
 
 @pytest.fixture
 def limiter(shared: BlockingLimiter, request: pytest.FixtureRequest) -> BlockingLimiter:
-    shared.reset("api", {"ip": "127.0.0.1"})
+    shared.reset("api", {"client": "127.0.0.1"})
     return shared
 
 
@@ -108,7 +108,7 @@ def test_all_requests_are_limited_by_rules_those_for_nothing_included(
     client = app.test_client()
 
     first = client.get("/")
-    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert first.headers["RateLimit"].startswith('"client";r=1;t=')
     assert client.get("/nowhere").status_code == 404
     refused = client.get("/nowhere", headers={"Accept": "text/html"})
     assert refused.status_code == 429
@@ -349,6 +349,6 @@ def test_the_command_shows_what_each_route_meets(app: Flask, limiter: BlockingLi
     shown = app.test_cli_runner().invoke(args=["ringfence", "rules"]).output.splitlines()
 
     lines = {line.split()[1]: line for line in shown}
-    assert lines["/report"].endswith("rules of domain api by ip; 5/minute by user_or_ip")
+    assert lines["/report"].endswith("rules of domain api by client=ip; 5/minute by user_or_ip")
     assert lines["/open"].split(None, 2) == ["POST", "/open", "no limit"]
     assert lines["/healthz"].endswith("exempt")
