@@ -231,7 +231,8 @@ def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
         from ringfence.rules import load
     except ImportError as error:
         raise ConfigError(
-            "reading rule files needs PyYAML; install Ringfence with its extra 'node'"
+            "reading rule files needs PyYAML; install it with the extra of nodes: "
+            "pip install '.[node]' in a checkout, or 'ringfence[node]' where it is published"
         ) from error
     return load.load_path(Path(rules)).rules
 

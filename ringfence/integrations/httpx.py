@@ -11,7 +11,8 @@ try:
     import httpx
 except ImportError as error:
     raise ImportError(
-        "ringfence.integrations.httpx needs httpx; install Ringfence with its extra 'httpx'"
+        "ringfence.integrations.httpx needs httpx; install it with its extra: "
+        "pip install '.[httpx]' in a checkout, or 'ringfence[httpx]' where it is published"
     ) from error
 
 from ringfence.client import Decision, Descriptors, Limiter
