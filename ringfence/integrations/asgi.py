@@ -97,6 +97,16 @@ class RateLimits:
             policy.require_rules(self._limiter)
         return policy
 
+    async def admit_general(self, visit: Visit) -> Refusal | None:
+        """Check one request by what limits all of them, unless its endpoint is exempt."""
+        if self.is_exempt(visit):
+            return None
+        return await self.admit(self.policy, visit)
+
+    def is_exempt(self, visit: Visit) -> bool:
+        """Whether an endpoint was marked as exempt; plain ASGI knows none."""
+        return False
+
     async def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
         if not self.policy.is_enabled:
@@ -153,7 +163,7 @@ class RateLimitMiddleware:
 
     async def _within(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         """Limit once more inside another of our middlewares, which writes the headers of both."""
-        refusal = await self.limits.admit(self.limits.policy, visit)
+        refusal = await self.limits.admit_general(visit)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -175,7 +185,7 @@ class RateLimitMiddleware:
                     }
             await send(message)
 
-        refusal = await self.limits.admit(self.limits.policy, visit)
+        refusal = await self.limits.admit_general(visit)
         if refusal is not None:
             await respond(refusal, visit, send_with_limits)
             return

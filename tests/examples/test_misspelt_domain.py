@@ -1,4 +1,4 @@
-"""A misspelt domain behind real proxies: requests pass, and the gateway's log names the known ones."""
+"""A misspelt domain behind real proxies: requests pass, and the gateway logs the known domains."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -52,6 +52,25 @@ def test_an_endpoint_has_a_budget_of_its_own(backend: str) -> None:
     anyio.run(main, backend=backend)
 
 
+async def test_an_exempt_endpoint_is_not_limited_by_what_limits_all() -> None:
+    limits = RateLimits(here, limit="1/hour")
+
+    @limits.exempt
+    class Open(HTTPEndpoint):
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("open")
+
+    app = Starlette(routes=[Mount("/in", routes=[Route("/open", Open)]), Route("/", hello)])
+    limits.install(app)
+    other = RateLimits(here, limit="1/hour", scope="other")
+    app.add_middleware(RateLimitMiddleware, limiter=other)
+
+    async with living(app):
+        assert await statuses(app, ["/in/open"] * 2) == [200, 429], "exempt from one of the two"
+    async with living(app):
+        assert await statuses(app, ["/"] * 2) == [200, 429]
+
+
 async def test_limits_that_share_a_scope_share_a_budget() -> None:
     limits = RateLimits(here)
     shared = limits.limit("2/hour", scope="both")
