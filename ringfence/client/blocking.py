@@ -86,6 +86,9 @@ class BlockingLimiter:
         if background is not None:
             background.stop()
 
+    def __repr__(self) -> str:
+        return f"<BlockingLimiter, {'open' if self.is_open else 'not open'}>"
+
     @property
     def is_open(self) -> bool:
         """Whether the background thread runs, so that a call connects to nothing first."""

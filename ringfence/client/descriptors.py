@@ -74,7 +74,10 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
 def checked_cost(cost: int) -> int:
     """Return `cost`; raises `ConfigError` when it is none."""
     if type(cost) is not int or not 0 <= cost <= _MAX_COST:
-        raise ConfigError(f"cost {cost!r} is out of range; give a whole number from 0 to 2**53 - 1")
+        raise ConfigError(
+            f"cost {cost!r} must be a whole number from 0 to 2**53 - 1; for fractions count in a "
+            "smaller unit, in the limit as well"
+        )
     return cost
 
 

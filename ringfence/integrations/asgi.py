@@ -177,7 +177,8 @@ class RateLimitMiddleware:
             nonlocal start
             if message["type"] == "http.response.start":
                 start = message
-                fields = visit.headers(style, message["status"])
+                names = (bytes(name).decode("latin-1") for name, _ in message.get("headers", ()))
+                fields = visit.headers(style, message["status"], names)
                 if fields:
                     message = {
                         **message,

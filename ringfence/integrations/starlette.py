@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from ringfence.client import Decision
 from ringfence.errors import ConfigError
+from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi
 from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
 from ringfence.integrations.asgi_request import AsgiRequest
@@ -47,6 +48,11 @@ class TooManyRequests(HTTPException):
     def decision(self) -> Decision:
         """The decision that refused."""
         return self.refusal.refused.decision
+
+    @property
+    def retry_after(self) -> int | None:
+        """Whole seconds to wait; None when no wait helps."""
+        return retry_after_seconds(self.decision)
 
 
 class RateLimits(asgi.RateLimits):

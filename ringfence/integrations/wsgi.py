@@ -188,7 +188,8 @@ class _Begin:
     ) -> Callable[[bytes], object]:
         code = int(status[:3])
         self._response = Response(code, {name.lower(): value for name, value in headers})
-        fields = self._visit.headers(self._limits.policy.headers, code)
+        names = (name for name, _ in headers)
+        fields = self._visit.headers(self._limits.policy.headers, code, names)
         return self._start(status, [*headers, *fields], *error)  # type: ignore[arg-type]
 
     def settle(self) -> None:

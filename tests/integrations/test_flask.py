@@ -123,6 +123,7 @@ def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimi
 
     @app.errorhandler(429)
     def own(error: TooManyRequests) -> tuple[str, int]:
+        assert 1 <= (error.retry_after or 0) <= 7200
         return f"limit {error.refusal.refused.decision.limit}", 429
 
     client = app.test_client()
@@ -130,6 +131,22 @@ def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimi
     refused = client.get("/")
     assert refused.text == "limit 1"
     assert int(refused.headers["Retry-After"]) >= 1
+    assert refused.headers["Cache-Control"] == "no-store"
+
+
+def test_a_handler_keeps_the_fields_that_it_wrote_itself(app: Flask, limits: RateLimits) -> None:
+    app.get("/")(limits.limit("1/hour")(view))
+    limits.init_app(app)
+
+    @app.errorhandler(429)
+    def own(error: TooManyRequests) -> Any:
+        return "no", 429, {"Retry-After": str(error.retry_after), "Cache-Control": "private"}
+
+    client = app.test_client()
+    client.get("/")
+    refused = client.get("/")
+    assert refused.headers.getlist("Cache-Control") == ["private"]
+    assert len(refused.headers.getlist("Retry-After")) == 1
 
 
 def test_a_blueprint_has_one_budget_nested_ones_add_theirs_and_views_can_be_exempt(

@@ -111,6 +111,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
 
     async def own(request: Request, error: Exception) -> Response:
         assert isinstance(error, TooManyRequests)
+        assert 1 <= (error.retry_after or 0) <= 7200
         return PlainTextResponse(f"limit {error.decision.limit}", error.status_code)
 
     app.add_exception_handler(TooManyRequests, own)
@@ -120,6 +121,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
 
     assert (answer.status, answer.body) == (429, b"limit 1")
     assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_a_handler_that_makes_a_success_of_a_refusal_tells_nobody_to_wait() -> None:
