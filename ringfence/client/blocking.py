@@ -87,7 +87,7 @@ class BlockingLimiter:
             background.stop()
 
     def __repr__(self) -> str:
-        return f"<BlockingLimiter, {'open' if self.is_open else 'not open'}>"
+        return f"BlockingLimiter({'open' if self.is_open else 'idle'})"
 
     @property
     def is_open(self) -> bool:

@@ -60,7 +60,7 @@ def test_flask_limiters_own_commands_show_the_storage_and_clear_it(monkeypatch):
 
     assert shown.exit_code == 0, shown.exception
     assert "RingfenceStorage" in shown.output
-    assert "BlockingLimiter, open" in shown.output
+    assert "BlockingLimiter(open)" in shown.output
     assert "OK" in shown.output
     assert (limits.exit_code, cleared.exit_code) == (0, 0)
     assert "5 per 1 hour: Fail (0 out of 5 remaining)" in limits.output
