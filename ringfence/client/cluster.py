@@ -289,7 +289,7 @@ class Cluster:
         if reachable:
             logger.info("%s at %s is within reach", who, where)
         else:
-            logger.warning("%s at %s is lost: %s", who, where, link.refusal)
+            logger.warning("Ringfence: %s at %s is lost: %s", who, where, link.refusal)
         self._wake.set()
         self._changed.set()
 

@@ -22,6 +22,7 @@ from ringfence.client.internal_errors import InternalErrors
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
+from ringfence.client.opening import entered
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.rules import RuleSet
@@ -35,6 +36,7 @@ __all__ = ["client_hello", "connect", "links_of", "local", "open_cluster", "rule
 logger = logging.getLogger("ringfence.client")
 
 
+@entered
 @asynccontextmanager
 async def connect(
     url: str | None = None,
@@ -158,6 +160,7 @@ async def open_cluster(
         raise failure
 
 
+@entered
 @asynccontextmanager
 async def local(
     rules: RuleSet | Mapping[str, object] | str | Path,

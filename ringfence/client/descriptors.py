@@ -5,7 +5,7 @@ together with other callers' checks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
@@ -19,11 +19,17 @@ __all__ = [
     "require_text",
 ]
 
-Descriptors: TypeAlias = (
+_Shapes: TypeAlias = (
     Mapping[str, str]
     | Descriptor
     | Sequence[Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]]
 )
+if TYPE_CHECKING:
+    from typing_extensions import TypeAliasType
+
+    Descriptors = TypeAliasType("Descriptors", _Shapes)  # Editors show it by its name.
+else:
+    Descriptors = _Shapes
 """One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
 
 _MAX_COST = 2**53 - 1

@@ -355,9 +355,9 @@ async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
         await trio.sleep(10)
 
     told = [record.getMessage() for record in caplog.records if "member" in record.getMessage()]
-    assert told[0].startswith("the member at a:7101 is lost: ")
+    assert told[0].startswith("Ringfence: the member at a:7101 is lost: ")
     assert "member a at a:7101 is within reach" in told
-    assert told[-1].startswith("member a at a:7101 is lost: ")
+    assert told[-1].startswith("Ringfence: member a at a:7101 is lost: ")
 
 
 async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):

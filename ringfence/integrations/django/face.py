@@ -135,7 +135,7 @@ class Face(wsgi.RateLimits):
         try:
             self.limiter.rules  # noqa: B018 - any look at it connects
         except Exception as error:  # noqa: BLE001 - the check that follows lets the request through
-            self.troubles.note(error)
+            self.troubles.note_failure(error)
 
 
 def visit_of(request: HttpRequest) -> tuple[Visit, bool]:
