@@ -572,14 +572,10 @@ class Cluster:
         return self._rules.by_id(rule_id)
 
 
-def _nothing() -> None:
-    """Nobody waits for rules."""
-
-
 def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
     """What must be the same for the links to stay right."""
     return [(row.name, row.host, row.port, row.state) for row in rows]
 
 
 def _nothing() -> None:
-    """This process decides nothing by itself, but for failure policies."""
+    """Do nothing: where nobody waits for rules, or this process decides nothing by itself."""
