@@ -5,7 +5,15 @@ one process, for tests and small applications; `ringfence.blocking` is both for 
 """
 
 from ringfence import blocking
-from ringfence.client import Decision, Limiter, SlotUnavailable, Status, connect, local
+from ringfence.client import (
+    Decision,
+    Descriptors,
+    Limiter,
+    SlotUnavailable,
+    Status,
+    connect,
+    local,
+)
 from ringfence.errors import (
     AccessDenied,
     ConfigError,
@@ -28,6 +36,7 @@ __all__ = [
     "Status",
     "Source",
     "Descriptor",
+    "Descriptors",
     "Limit",
     "Algorithm",
     "Calendar",

@@ -41,6 +41,12 @@ __all__ = ["gateway", "require_gateway"]
     metavar="NETWORK",
     help="Whose word is taken for the client's address; loopback when absent. Repeatable.",
 )
+@click.option(
+    "--strict",
+    is_flag=True,
+    default=None,
+    help="Serve only when rules can match --domain and --auth, and each check.",
+)
 @click.option("--headers", type=click.Choice(["ietf", "x", "both", "none"]))
 @click.option("--deny-status", type=click.Choice(["429", "403"]), help="429 when absent.")
 @click.option("--with-stdin", is_flag=True, hidden=True, help="Stop when standard input ends.")

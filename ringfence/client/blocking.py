@@ -39,6 +39,7 @@ from ringfence.rules import RuleSet
 __all__ = ["BlockingLimiter", "connect", "local"]
 
 _Result = TypeVar("_Result")
+_MOST_EXPECTED = 256
 
 
 class BlockingLimiter:
@@ -62,6 +63,7 @@ class BlockingLimiter:
         self._lock = threading.Lock()
         self._background: Background | None = None
         self._is_closed = False
+        self._expected: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         os.register_at_fork(after_in_child=partial(_start_anew, weakref.ref(self)))
 
     def __enter__(self) -> "BlockingLimiter":
@@ -86,6 +88,9 @@ class BlockingLimiter:
         if background is not None:
             background.stop()
 
+    def __repr__(self) -> str:
+        return f"BlockingLimiter({'open' if self.is_open else 'idle'})"
+
     @property
     def is_open(self) -> bool:
         """Whether the background thread runs, so that a call connects to nothing first."""
@@ -96,6 +101,21 @@ class BlockingLimiter:
     def rules(self) -> RuleSet:
         """The rules in force."""
         return self._open().limiter.rules
+
+    @property
+    def unmatched(self) -> Mapping[str, int]:
+        """See `Limiter.unmatched`; those since this process connected."""
+        background = self._background
+        return {"known": 0, "unknown": 0} if background is None else background.limiter.unmatched
+
+    def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
+        """See `Limiter.expect`. Before the first call connects, the list is empty."""
+        expected = (domain, tuple([tuple(path) for path in paths]))
+        with self._lock:
+            if len(self._expected) < _MOST_EXPECTED:
+                self._expected[expected] = None
+            background = self._background
+        return [] if background is None else background.limiter.expect(domain, *paths)
 
     def check(
         self,
@@ -289,6 +309,8 @@ class BlockingLimiter:
                     raise closed()
                 if self._background is None or not self._background.is_alive:
                     self._background = Background(self._make)
+                    for domain, paths in self._expected:
+                        self._background.limiter.expect(domain, *paths)
                 background = self._background
         return background
 
@@ -331,6 +353,7 @@ def connect(
     wait: float = 5.0,
     denials: int = 65_536,
     leases: bool = True,
+    strict: bool = False,
 ) -> BlockingLimiter:
     """The blocking form of `ringfence.connect`; connects when entered or first used.
 
@@ -344,6 +367,7 @@ def connect(
             wait=wait,
             denials=denials,
             leases=leases,
+            strict=strict,
         )
     )
 
@@ -353,12 +377,13 @@ def local(
     *,
     max_keys: int = 1_000_000,
     clock: Clock | None = None,
+    strict: bool = False,
 ) -> BlockingLimiter:
     """The blocking form of `ringfence.local`."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Limiter]:
-        limiter = local_limiter(rules, max_keys=max_keys, clock=clock, in_loop=False)
+        limiter = local_limiter(rules, max_keys=max_keys, clock=clock, in_loop=False, strict=strict)
         try:
             yield limiter
         finally:

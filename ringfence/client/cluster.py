@@ -150,6 +150,8 @@ class Cluster:
         """Why the members that answered are of no use: none is in the data center asked for."""
         self.near: Near | None = None
         """What is decided without asking a member; None when everything is asked."""
+        self.on_rules: Callable[[], None] = _nothing
+        """Called after each change of the rules."""
         self._tick: Timer | None = None
         """When leases are to be given back."""
         if settings.denials or settings.leases:
@@ -321,7 +323,7 @@ class Cluster:
         if reachable:
             logger.info("%s at %s is within reach", who, where)
         else:
-            logger.warning("%s at %s is lost: %s", who, where, link.refusal)
+            logger.warning("Ringfence: %s at %s is lost: %s", who, where, link.refusal)
         self._wake.set()
         self._changed.set()
         self.slot_waits.wake_all()  # The line was lost with the member, or there is a new one.
@@ -547,6 +549,7 @@ class Cluster:
         if self.near is not None:
             self.near.denials.clear()  # A limit may have been raised.
         logger.info("rules of version %d, %d in all", reply.version, len(self._rules.rules()))
+        self.on_rules()
 
     async def _greet(self, members: Members) -> None:
         """Connect to members that are new, so that no check waits for it.
@@ -676,4 +679,4 @@ def _places(rows: Sequence[MemberRow]) -> list[tuple[str, str, int, str]]:
 
 
 def _nothing() -> None:
-    """This process decides nothing by itself, but for failure policies."""
+    """Do nothing: where nobody waits for rules, or this process decides nothing by itself."""

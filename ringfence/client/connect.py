@@ -22,6 +22,7 @@ from ringfence.client.internal_errors import InternalErrors
 from ringfence.client.limiter import Limiter
 from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
+from ringfence.client.opening import entered
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.rules import RuleSet
@@ -35,6 +36,7 @@ __all__ = ["client_hello", "connect", "links_of", "local", "open_cluster", "rule
 logger = logging.getLogger("ringfence.client")
 
 
+@entered
 @asynccontextmanager
 async def connect(
     url: str | None = None,
@@ -44,6 +46,7 @@ async def connect(
     wait: float = 5.0,
     denials: int = 65_536,
     leases: bool = True,
+    strict: bool = False,
 ) -> AsyncIterator[Limiter]:
     """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and on asyncio.
 
@@ -51,7 +54,9 @@ async def connect(
     `RINGFENCE_URL` is taken. `rules` replaces those of the cluster for this client: each check then
     carries its limit. `denials` is how many denials are remembered, so that whoever asks again
     before `retry_after` is denied in this process at once; 0 asks a member each time. With
-    `leases`, units of keys that are asked about often are borrowed and spent here. When no member
+    `leases`, units of keys that are asked about often are borrowed and spent here. A check that no
+    rule can match, as of a misspelt domain, is a warning in the log, and with `strict` a
+    `ConfigError`. When no member
     answers within `wait` seconds, the limiter is there all the same and lets everything pass
     until one does; with `raise_on_outage` that raises `PeerUnavailable`, here and in checks.
     Whatever that says, wrong settings are told at once: `ConfigError` for a bad address or a data
@@ -73,7 +78,10 @@ async def connect(
         denials=denials,
         leases=leases,
     ) as cluster:
-        limiter = Limiter(cluster, raise_on_outage=raise_on_outage, near=cluster.near)
+        limiter = Limiter(
+            cluster, raise_on_outage=raise_on_outage, near=cluster.near, strict=strict
+        )
+        cluster.on_rules = limiter.rules_changed
         try:
             yield limiter
         finally:
@@ -153,19 +161,21 @@ async def open_cluster(
         raise failure
 
 
+@entered
 @asynccontextmanager
 async def local(
     rules: RuleSet | Mapping[str, object] | str | Path,
     *,
     max_keys: int = 1_000_000,
     clock: Clock | None = None,
+    strict: bool = False,
 ) -> AsyncIterator[Limiter]:
     """The same limiter in one process without any node, for tests and small applications.
 
     `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
-    mapping, or a `RuleSet`. `clock` lets a test move time by hand.
+    mapping, or a `RuleSet`. `clock` lets a test move time by hand. `strict` is that of `connect`.
     """
-    limiter = local_limiter(rules, max_keys=max_keys, clock=clock)
+    limiter = local_limiter(rules, max_keys=max_keys, clock=clock, strict=strict)
     try:
         yield limiter
     finally:
@@ -178,10 +188,11 @@ def local_limiter(
     max_keys: int,
     clock: Clock | None,
     in_loop: bool = True,
+    strict: bool = False,
 ) -> Limiter:
     """Make the limiter of `local`; `in_loop=False` for threads that have no event loop."""
     decider = LocalDecider(rules_of(rules), clock or SystemClock(), max_keys, in_loop=in_loop)
-    return Limiter(decider, in_loop=in_loop)
+    return Limiter(decider, in_loop=in_loop, strict=strict)
 
 
 def client_hello(url: ClusterUrl) -> Hello:
@@ -224,7 +235,8 @@ def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
         from ringfence.rules import load
     except ImportError as error:
         raise ConfigError(
-            "reading rule files needs PyYAML; install Ringfence with its extra 'node'"
+            "reading rule files needs PyYAML; install it with the extra of nodes: "
+            "pip install '.[node]' in a checkout, or 'ringfence[node]' where it is published"
         ) from error
     return load.load_path(Path(rules)).rules
 

@@ -5,7 +5,7 @@ together with other callers' checks.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor
@@ -19,11 +19,17 @@ __all__ = [
     "require_text",
 ]
 
-Descriptors: TypeAlias = (
+_Shapes: TypeAlias = (
     Mapping[str, str]
     | Descriptor
     | Sequence[Mapping[str, str] | Descriptor | Sequence[tuple[str, str]]]
 )
+if TYPE_CHECKING:
+    from typing_extensions import TypeAliasType
+
+    Descriptors = TypeAliasType("Descriptors", _Shapes)  # Editors show it by its name.
+else:
+    Descriptors = _Shapes
 """One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
 
 _MAX_COST = 2**53 - 1
@@ -74,7 +80,10 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
 def checked_cost(cost: int) -> int:
     """Return `cost`; raises `ConfigError` when it is none."""
     if type(cost) is not int or not 0 <= cost <= _MAX_COST:
-        raise ConfigError(f"cost {cost!r} is out of range; give a whole number from 0 to 2**53 - 1")
+        raise ConfigError(
+            f"cost {cost!r} must be a whole number from 0 to 2**53 - 1; for fractions count in a "
+            "smaller unit, in the limit as well"
+        )
     return cost
 
 

@@ -4,7 +4,7 @@ Matching runs here, in the caller's process, so a request that meets no rule cos
 counts is the `Decider`'s affair: the nodes of a cluster, or an engine in this very process.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
@@ -35,6 +35,7 @@ from ringfence.client.question import Question, charged, has_slots
 from ringfence.client.rows import decisions as decisions_of
 from ringfence.client.slot_waits import SlotWaits
 from ringfence.client.turns import Turns
+from ringfence.client.unmatched import Unmatched
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
@@ -134,9 +135,11 @@ class Limiter:
         patience: Patience | None = None,
         near: Near | None = None,
         in_loop: bool = True,
+        strict: bool = False,
     ) -> None:
         """`near` is what need not be asked of the decider.
 
+        `strict` raises `ConfigError` for checks that no rule can match, in place of a warning.
         `in_loop=False` is for a decider that never waits: then nothing but `acquire` and `hold`
         does, so that a thread without an event loop may run the calls to their end.
         """
@@ -147,6 +150,7 @@ class Limiter:
         self._adhoc: dict[str | Limit, Rule] = {}
         self._turns = Turns(in_loop=in_loop)
         self._matches = Matches()
+        self._unmatched = Unmatched(strict=strict)
         self._is_closed = False
 
     def close(self) -> None:
@@ -157,6 +161,24 @@ class Limiter:
     def rules(self) -> RuleSet:
         """The rules in force."""
         return self._decider.rules
+
+    @property
+    def unmatched(self) -> Mapping[str, int]:
+        """Checks that no rule matched, by whether their domain is `known` or `unknown`."""
+        return self._unmatched.counts
+
+    def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
+        """Declare descriptors of coming checks by their keys: `expect("api", ["path", "client"])`.
+
+        Returns why no rule can match them, and logs it as a warning: now and after each change of
+        the rules. As long as no member has sent its rules the list is empty.
+        """
+        rules = self._decider.rules if self._decider.knows_rules else None
+        return self._unmatched.expect(rules, domain, paths)
+
+    def rules_changed(self) -> None:
+        """Look at what is expected again; called when a member has sent rules."""
+        self._unmatched.verify(self._decider.rules)
 
     async def check(
         self,
@@ -556,6 +578,10 @@ class Limiter:
         ticket: int = 0,
     ) -> list[Decision]:
         matches = [self._match(domain, request) for request in requests]
+        if self._decider.knows_rules:
+            for request, found in zip(requests, matches, strict=True):
+                if not any(found):
+                    self._unmatched.note(self._decider.rules, domain, request)
         decisions, has_unknown = await self._decide(op, matches, costs, within, ticket)
         if has_unknown:
             await self._ask_unknown(op, domain, requests, costs, within, decisions)
@@ -612,6 +638,7 @@ class Limiter:
         """Answer a check that meets no rule, if the rules are known."""
         if not self._decider.knows_rules:
             return (await self._ask(Op.CHECK, domain, [described(descriptors)], [1], None))[0]
+        self._unmatched.note(self._decider.rules, domain, described(descriptors))
         await self._turns.take()
         return UNLIMITED
 

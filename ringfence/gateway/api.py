@@ -71,7 +71,7 @@ class Api:
     ) -> None:
         self.counters = rls.counters
         """Answers by path, decisions, and refusals by cause."""
-        self._metrics = Metrics(self.counters, hedging)
+        self._metrics = Metrics(self.counters, hedging, lambda: limiter.unmatched)
         self._limiter = limiter
         self._settings = settings
         self._tokens = tokens

@@ -6,7 +6,7 @@ with result and source, `refused_` with the cause, and `bugs`.
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -38,8 +38,14 @@ def decided(decision: Decision) -> str:
 class Metrics(Collector):
     """Writes the counts of one worker."""
 
-    def __init__(self, counters: Counter[str], hedging: HedgingBudget | None = None) -> None:
+    def __init__(
+        self,
+        counters: Counter[str],
+        hedging: HedgingBudget | None = None,
+        unmatched: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         self._counters = counters
+        self._unmatched = unmatched
         self._hedging = hedging or HedgingBudget()
         self.is_ready = False
         self._registry = CollectorRegistry()
@@ -87,10 +93,28 @@ class Metrics(Collector):
             "Of these, those whose standby was asked as well because the owner was slow.",
         )
         hedged.add_metric([], self._hedging.taken)
+        unmatched = CounterMetricFamily(
+            "ringfence_gateway_unmatched_checks",
+            "Checks that no rule matched, so that nothing limited them.",
+            labels=["domain"],
+        )
+        for domain, count in self._unmatched().items():
+            unmatched.add_metric([domain], count)
         ready = GaugeMetricFamily("ringfence_gateway_ready", "Whether it knows the rules.")
         ready.add_metric([], float(self.is_ready))
         worker = GaugeMetricFamily(
             "ringfence_gateway_worker", "The worker that answers.", labels=["pid"]
         )
         worker.add_metric([str(os.getpid())], 1.0)
-        yield from (answers, decisions, refusals, bugs, late, asked, hedged, ready, worker)
+        yield from (
+            answers,
+            decisions,
+            refusals,
+            bugs,
+            late,
+            asked,
+            hedged,
+            unmatched,
+            ready,
+            worker,
+        )

@@ -234,8 +234,10 @@ class RateLimitService:
         # Each alone, so that none takes the others down; what another replaces is left out.
         matches = self._limiter.rules.match(domain, asked)
         met = [place for place, match in enumerate(matches) if match is not None]
+        if not met:  # The limiter counts and reports it.
+            return await self._limiter.check(domain, asked, cost, timeout=within)
         alone = [_with_cost(asked[place], cost) for place in met]
-        decisions = await self._limiter.check_many(domain, alone, timeout=within) if met else []
+        decisions = await self._limiter.check_many(domain, alone, timeout=within)
         statuses = [NO_RULE] * len(asked)
         for place, each in zip(met, decisions, strict=True):
             statuses[place] = each.statuses[0]

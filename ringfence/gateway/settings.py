@@ -74,6 +74,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Requests of these methods pass `/v1/auth` uncounted."""
     exempt_paths: list[str] = []
     """Requests of these paths, and of all below them, pass `/v1/auth` uncounted."""
+    strict: bool = False
+    """Do not serve with a `domain` or `auth` that no rule can match, and answer checks that no rule
+    can match with an error; else these are warnings in the log."""
     headers: HeaderStyle = HeaderStyle.BOTH
     """Which header fields tell about limits."""
     deny_status: int = 429

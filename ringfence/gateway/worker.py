@@ -16,7 +16,7 @@ from ringfence.client.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url
-from ringfence.errors import RingfenceError
+from ringfence.errors import ConfigError, RingfenceError
 from ringfence.gateway.api import Api
 from ringfence.gateway.exchange import Problem
 from ringfence.gateway.grpc_server import GrpcServer
@@ -27,7 +27,7 @@ from ringfence.gateway.settings import GatewaySettings
 from ringfence.gateway.tokens import TokenFile, Tokens, load_tokens
 from ringfence.http.headers import LimitHeaders
 
-__all__ = ["Worker", "make_api", "make_rls", "warm_up"]
+__all__ = ["Worker", "make_api", "make_rls", "require_rules", "warm_up"]
 
 logger = logging.getLogger("ringfence.gateway")
 
@@ -137,7 +137,7 @@ class Worker:
             try:
                 await self._serve()
             except RingfenceError as error:
-                logger.error("the cluster cannot be had, trying again: %s", error)
+                logger.error("the gateway cannot serve, trying again: %s", error)
             except Exception:
                 logger.exception("a bug in Ringfence; the gateway begins anew")
             await asyncio.sleep(_RETRY)
@@ -149,7 +149,8 @@ class Worker:
             cluster = await stack.enter_async_context(
                 open_cluster(url, patience=settings.patience, deadline=settings.deadline, wait=0.0)
             )
-            limiter = Limiter(cluster, near=cluster.near)
+            limiter = Limiter(cluster, near=cluster.near, strict=settings.strict)
+            cluster.on_rules = limiter.rules_changed
             rls = make_rls(limiter, settings)
             if self._grpc is not None:
                 await self._grpc.stop()
@@ -171,6 +172,7 @@ class Worker:
             if error := cluster.outage():
                 raise error
             await asyncio.sleep(_LOOK)
+        require_rules(limiter, self._settings)
         await warm_up(limiter)
         self._is_ready = not self._is_stopping
         logger.info("the gateway knows %d rules and serves", len(cluster.rules.rules()))
@@ -186,6 +188,20 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+
+def require_rules(limiter: Limiter, settings: GatewaySettings) -> None:
+    """Have the limiter report a `domain` or `auth` of the settings that no rule can match.
+
+    Raises `ConfigError` then, when strict. Settings left at their defaults are not looked at: a
+    gateway for Envoy alone needs no such rules.
+    """
+    default = GatewaySettings()
+    if (settings.domain, settings.auth) == (default.domain, default.auth):
+        return
+    problems = limiter.expect(settings.domain, *settings.keys.paths)
+    if problems and settings.strict:
+        raise ConfigError("; ".join(problems))
 
 
 async def warm_up(limiter: Limiter) -> None:

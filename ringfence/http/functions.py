@@ -5,11 +5,18 @@ and an outage lets requests through.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 
 from ringfence.errors import ConfigError
 
-__all__ = ["as_text", "require_answer", "require_plain", "texts"]
+__all__ = [
+    "as_text",
+    "require_answer",
+    "require_arguments",
+    "require_arguments_of",
+    "require_plain",
+    "texts",
+]
 
 
 def require_plain(name: str, function: Callable[..., object]) -> None:
@@ -21,6 +28,53 @@ def require_plain(name: str, function: Callable[..., object]) -> None:
                 "nobody would await it, or iterate over it; write def without async or yield, and "
                 "have what it awaits found out before, as by a middleware outside"
             )
+
+
+def require_arguments(name: str, function: Callable[..., object], *arguments: str) -> None:
+    """Raise `ConfigError` for a function that cannot be called with so many positional arguments.
+
+    A callable that does not show its signature, as some written in C, passes.
+    """
+    try:
+        shown = signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        shown.bind(*arguments)
+    except TypeError as error:
+        wanted = ", ".join(arguments)
+        raise ConfigError(
+            f"{name} must be a function that can be called with {wanted or 'no argument'}, got "
+            f"{getattr(function, '__qualname__', function)!r} with the parameters {shown}; "
+            f"write def {name.split(maxsplit=1)[0]}({wanted}): ..."
+        ) from error
+
+
+def require_arguments_of(
+    name: str, function: Callable[..., object], called: Callable[..., object]
+) -> None:
+    """Raise `ConfigError` for a function that cannot be called with the arguments of `called`."""
+    parameters = list(signature(called).parameters.values())
+    if any([each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters]):
+        return  # It may be called with anything.
+    try:
+        shown = signature(function)
+    except (TypeError, ValueError):
+        return
+    required = [each for each in parameters if each.default is each.empty]
+    for given in (parameters, required):  # A call may leave away what has a default.
+        by_place = [each.name for each in given if each.kind is not each.KEYWORD_ONLY]
+        by_name = {each.name: None for each in given if each.kind is each.KEYWORD_ONLY}
+        try:
+            shown.bind(*by_place, **by_name)
+        except TypeError:
+            continue
+        return
+    raise ConfigError(
+        f"{name} must be a function that takes the arguments of {called.__qualname__}"
+        f"{signature(called)}, got {getattr(function, '__qualname__', function)!r} with the "
+        f"parameters {shown}; give it the same parameters"
+    )
 
 
 def require_answer(name: str, value: object) -> object:
@@ -37,6 +91,7 @@ def texts(name: str, function: Callable[..., object]) -> Callable[..., str | Non
     if not callable(function):
         raise ConfigError(f"{name} {function!r} is no function; give one that takes the request")
     require_plain(name, function)
+    require_arguments(name, function, "request")
 
     def read(*args: object) -> str | None:
         value = function(*args)

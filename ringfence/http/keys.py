@@ -115,6 +115,11 @@ class Keys:
         """Whether a request's own `user` is read: some frameworks have to fetch it first."""
         return self._asks_user and not self._is_told_user
 
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of each descriptor: what rules have to be for."""
+        return tuple([tuple([name for name, _ in entries]) for entries in self._descriptors])
+
     def descriptors(self, request: PlainRequest) -> list[dict[str, str]]:
         """The descriptors that a request has all parts of; perhaps none."""
         found = []

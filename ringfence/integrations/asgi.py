@@ -45,6 +45,8 @@ class RateLimits:
         self._spec = limiter
         self._limiter: Limiter | None = None
         self._perform: Perform | None = None
+        self._declared = {_ways(self.policy): self.policy}
+        """One policy of each domain and keys in use."""
         if isinstance(limiter, Limiter):
             self._use(limiter)
         self._troubles = Troubles()
@@ -83,12 +85,27 @@ class RateLimits:
             yield
 
     def _use(self, limiter: Limiter) -> None:
+        for policy in self._declared.values():
+            policy.require_rules(limiter)
         self._limiter = limiter
         self._perform = performer(limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
         """Make the policy of one view: these settings, but for its own limit and options."""
-        return self.policy.for_view(name, limit, options)
+        policy = self.policy.for_view(name, limit, options)
+        if self._declared.setdefault(_ways(policy), policy) is policy and self._limiter is not None:
+            policy.require_rules(self._limiter)
+        return policy
+
+    async def admit_general(self, visit: Visit) -> Refusal | None:
+        """Check one request by what limits all of them, unless its endpoint is exempt."""
+        if self.is_exempt(visit):
+            return None
+        return await self.admit(self.policy, visit)
+
+    def is_exempt(self, visit: Visit) -> bool:
+        """Whether an endpoint was marked as exempt; plain ASGI knows none."""
+        return False
 
     async def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
@@ -146,7 +163,7 @@ class RateLimitMiddleware:
 
     async def _within(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         """Limit once more inside another of our middlewares, which writes the headers of both."""
-        refusal = await self.limits.admit(self.limits.policy, visit)
+        refusal = await self.limits.admit_general(visit)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -160,7 +177,8 @@ class RateLimitMiddleware:
             nonlocal start
             if message["type"] == "http.response.start":
                 start = message
-                fields = visit.headers(style, message["status"])
+                names = (bytes(name).decode("latin-1") for name, _ in message.get("headers", ()))
+                fields = visit.headers(style, message["status"], names)
                 if fields:
                     message = {
                         **message,
@@ -168,7 +186,7 @@ class RateLimitMiddleware:
                     }
             await send(message)
 
-        refusal = await self.limits.admit(self.limits.policy, visit)
+        refusal = await self.limits.admit_general(visit)
         if refusal is not None:
             await respond(refusal, visit, send_with_limits)
             return
@@ -186,6 +204,11 @@ async def _settle(visit: Visit, response: Response) -> None:
         for limits in owners_of(visit):
             assert isinstance(limits, RateLimits)
             await limits.settle(visit, response)
+
+
+def _ways(policy: Policy) -> tuple[object, ...]:
+    """What policies have in common that the rules are looked at once for."""
+    return policy.settings.domain, policy.paths, policy.settings.strict
 
 
 def visit_of(scope: Scope) -> Visit:

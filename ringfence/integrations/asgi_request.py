@@ -58,10 +58,18 @@ class AsgiRequest:
         path = _chosen(scope)
         if path is not None:
             return path
-        routes = getattr(scope.get("app"), "routes", None)
-        if not routes or not isinstance(routes[0], _Route):
+        routes = _routes_of(scope)
+        if routes is None:
             return None
-        return _find(routes, scope) or _UNMATCHED
+        found = _find(routes, scope)
+        return _UNMATCHED if found is None else found[0]
+
+    @property
+    def endpoint(self) -> object:
+        """What will answer, where the application is one of Starlette or FastAPI; else None."""
+        routes = _routes_of(self._scope)
+        found = None if routes is None else _find(routes, self._scope)
+        return None if found is None else found[1]
 
     @property
     def user(self) -> str | None:
@@ -109,15 +117,22 @@ def _chosen(scope: Scope) -> str | None:
     return getattr(scope.get("route"), "path", None) if template is None else template
 
 
-def _find(routes: Iterable[_Route], scope: Scope) -> str | None:
+def _routes_of(scope: Scope) -> list[_Route] | None:
+    """The application's routes; None where it has none of the kind that is known here."""
+    routes = getattr(scope.get("app"), "routes", None)
+    return routes if routes and isinstance(routes[0], _Route) else None
+
+
+def _find(routes: Iterable[_Route], scope: Scope) -> tuple[str, object] | None:
+    """Find the pattern and the endpoint of the first route that matches in full."""
     for route in routes:
         match, child = route.matches(scope)
         if match.value == _FULL:
-            return _pattern(route, {**scope, **child})
+            return _resolve(route, {**scope, **child})
     return None
 
 
-def _pattern(route: _Route, scope: Scope) -> str | None:
+def _resolve(route: _Route, scope: Scope) -> tuple[str, object] | None:
     path: str | None = getattr(route, "path", None)
     included = getattr(route, "effective_route_contexts", None)
     mounted = getattr(route, "routes", None)
@@ -125,5 +140,5 @@ def _pattern(route: _Route, scope: Scope) -> str | None:
         return _find(included(), scope)
     if mounted:
         found = _find(mounted, scope)
-        return None if found is None else (path or "") + found
-    return path
+        return None if found is None else ((path or "") + found[0], found[1])
+    return None if path is None else (path, getattr(route, "endpoint", scope.get("endpoint")))

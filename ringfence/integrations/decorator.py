@@ -9,7 +9,7 @@ from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
 from ringfence.errors import ConfigError
-from ringfence.http.functions import require_plain
+from ringfence.http.functions import require_arguments_of, require_plain
 from ringfence.integrations.budget import AdHoc, Budget, ByRules, Question, require_one
 from ringfence.integrations.crossing import ask
 from ringfence.integrations.over_limit import OverLimit
@@ -62,6 +62,9 @@ def limited(
 
     def decorate(function: Callable[_Params, _Result]) -> Callable[_Params, _Result]:
         full_name = name or f"{function.__module__}.{function.__qualname__}"
+        for setting, value in (("key", key), ("descriptors", descriptors), ("cost", cost)):
+            if callable(value):
+                require_arguments_of(setting, value, function)
         key_of = _key_reader(key, function)
 
         def budget(*args: _Params.args, **kwargs: _Params.kwargs) -> Budget:

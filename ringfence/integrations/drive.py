@@ -28,7 +28,7 @@ from ringfence.integrations.effects import (
     Steps,
 )
 from ringfence.integrations.visit import Refusal
-from ringfence.wire import BY_POLICY
+from ringfence.wire import BY_POLICY, Source
 
 __all__ = [
     "Perform",
@@ -48,6 +48,9 @@ _REST = 1.0
 """Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
 _TELL_AGAIN = 60.0
 """Seconds between two lines in the log, however many requests are let through."""
+_CALM = 1.0
+"""Seconds without a failure after which an answer of a node ends an outage."""
+_BY_NODE = (Source.OWNER, Source.STANDBY)
 
 
 class Troubles:
@@ -57,34 +60,67 @@ class Troubles:
         self._clock = clock
         self._rests_until: float | None = None
         self._silent_until = float("-inf")
+        self._began = 0.0
+        self._last = float("-inf")
+        self._requests = 0
+        """Checks without an answer since the outage began; 0 while there is none."""
+        self._is_logged = False
 
     @property
     def is_resting(self) -> bool:
         """Whether the limiter is not to be asked now."""
         return self._rests_until is not None and self._rests_until > self._clock()
 
-    def note(self, error: Exception) -> LimiterFailed:
+    def note_failure(self, error: Exception) -> LimiterFailed:
         """Remember and log a failure; return what the policy is told."""
         if isinstance(error, AccessDenied | ConfigError):
             self._rests_until = self._clock() + _REST
         if self._may_tell():
-            logger.error("the limiter failed; requests are let through", exc_info=error)
+            logger.error("Ringfence: the limiter failed; requests are let through", exc_info=error)
         return LimiterFailed(str(error))
 
-    def note_outage(self) -> None:
-        """Log that no node could be had, and that the limits' `on_failure` decided."""
-        if self._may_tell():
-            logger.warning(
-                "no node of the limiter answers; requests pass uncounted, or are refused where "
-                "on_failure says so"
-            )
+    @property
+    def is_out(self) -> bool:
+        """Whether a check had no answer lately, and nothing has ended that."""
+        return self._requests > 0
+
+    def note(self, decision: Decision) -> None:
+        """Log the begin and the end of the time in which no node decides.
+
+        Meanwhile the limits' `on_failure` does.
+        """
+        if decision.source in BY_POLICY:
+            if self._may_tell():
+                logger.warning(
+                    "Ringfence: no node of the limiter answers; requests pass uncounted, or are "
+                    "refused where on_failure says so"
+                )
+        elif self._requests and decision.source in _BY_NODE:
+            self._end()
 
     def _may_tell(self) -> bool:
-        now = self._clock()
+        now = self._last = self._clock()
+        if not self._requests:
+            self._began = now
+        self._requests += 1
         if now < self._silent_until:
             return False
         self._silent_until = now + _TELL_AGAIN
+        self._is_logged = True
         return True
+
+    def _end(self) -> None:
+        now = self._clock()
+        if now < self._last + _CALM:
+            return  # Some keys have an answer, others have none.
+        if self._is_logged:
+            logger.warning(
+                "Ringfence: the limiter answers again after %.0f s, in which it did not decide "
+                "%d checks",
+                now - self._began,
+                self._requests,
+            )
+        self._requests, self._is_logged = 0, False
 
 
 async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal | None:
@@ -99,10 +135,10 @@ async def drive(steps: Steps, perform: Perform, troubles: Troubles) -> Refusal |
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
             except Exception as error:  # noqa: BLE001 - its failure must not become the application's
-                effect = steps.throw(troubles.note(error))
+                effect = steps.throw(troubles.note_failure(error))
             else:
-                if answer is not None and answer.source in BY_POLICY:
-                    troubles.note_outage()
+                if answer is not None and (troubles.is_out or answer.source in BY_POLICY):
+                    troubles.note(answer)
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value
@@ -153,10 +189,10 @@ def drive_blocking(steps: Steps, limiter: BlockingLimiter, troubles: Troubles) -
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
             except Exception as error:  # noqa: BLE001 - as above
-                effect = steps.throw(troubles.note(error))
+                effect = steps.throw(troubles.note_failure(error))
             else:
-                if answer is not None and answer.source in BY_POLICY:
-                    troubles.note_outage()
+                if answer is not None and (troubles.is_out or answer.source in BY_POLICY):
+                    troubles.note(answer)
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value

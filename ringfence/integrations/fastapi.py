@@ -4,12 +4,19 @@ limits = RateLimits("ringfence://...", keys="user_or_ip")
 app = FastAPI()
 limits.install(app)
 
-@app.get("/report", dependencies=[limits.depends("5/minute")])
+@app.get("/report")
+@limits.limit("5/minute")
 async def report(): ...
+
+@app.get("/budget", dependencies=[limits.depends("5/minute")])
+async def budget(): ...
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, Unpack
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Annotated, Any, Protocol, TypeVar, Unpack
 
 from fastapi import Depends, FastAPI
 from fastapi.dependencies.models import Dependant
@@ -17,16 +24,22 @@ from fastapi.routing import APIRoute
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from ringfence.client import Decision
+from ringfence.client import Decision, Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations import starlette
-from ringfence.integrations.asgi import RateLimitMiddleware, decision_of, visit_of
+from ringfence.integrations.asgi import (
+    LimiterSpec,
+    RateLimitMiddleware,
+    decision_of,
+    visit_of,
+)
 from ringfence.integrations.policy import Policy
-from ringfence.integrations.settings import LimitSpec, ViewOptions
+from ringfence.integrations.settings import LimitSpec, Options, ViewOptions
 from ringfence.integrations.starlette import TooManyRequests
 
 __all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests", "ViewLimit"]
 
+_Route = TypeVar("_Route", bound=Callable[..., object])
 _METHODS = {"get", "put", "post", "delete", "patch", "trace"}
 
 _REFUSAL = {
@@ -83,6 +96,44 @@ class ViewLimit:
 class RateLimits(starlette.RateLimits):
     """A limiter, and how it is asked: by the middleware for all requests, by views for theirs."""
 
+    def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
+        super().__init__(limiter, **options)
+        self._decorated: set[Callable[..., object]] = set()
+        """Route functions below `limit`, as they were before."""
+        self._apps: list[FastAPI] = []
+
+    def limit(
+        self, limit: LimitSpec = None, **options: Unpack[ViewOptions]
+    ) -> Callable[[_Route], _Route]:
+        """Limit a route function, plain or async: `@limits.limit("5/minute")` below `@app.get`.
+
+        It need not take the request. The budget is as that of `depends`. Above `@app.get` it would
+        come too late, which is a `ConfigError` when the application starts.
+        """
+        view_limit = ViewLimit(self, limit, options)
+
+        def decorate(function: _Route) -> _Route:
+            self._decorated.add(function)
+            return _depending(function, view_limit)
+
+        return decorate
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Limiter]:
+        """Open the limiter for the block, unless it is open.
+
+        Raises `ConfigError` for a limit that stands above the decorator of its route.
+        """
+        for route in [each for app in self._apps for each in _described(app)]:
+            if route.endpoint in self._decorated:
+                raise ConfigError(
+                    f"@limits.limit must stand below the decorator of the route "
+                    f"{route.path_format!r}, got it above, where the route does not see it; move "
+                    f"it right above def {getattr(route.endpoint, '__name__', route.endpoint)}"
+                )
+        async with super().opened() as limiter:
+            yield limiter
+
     def depends(self, limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Any:
         """Make a dependency that limits a route, a router or the application.
 
@@ -97,19 +148,69 @@ class RateLimits(starlette.RateLimits):
         if not isinstance(app, FastAPI):
             raise ConfigError(f"{app!r} is no FastAPI; use ringfence.integrations.starlette")
         super().install(app)
+        self._apps.append(app)
         bare = app.openapi
         everywhere = self.policy.limits_something
 
         def openapi() -> dict[str, Any]:
             document = bare()
             limited = _limited_routes(app)
+            exempt = _routes_with(app, lambda route: self.has_exempted(route.endpoint))
             for path, method, operation in _operations(document):
-                is_general = everywhere and not self.policy.exempts(method.upper(), path)
+                is_general = (
+                    everywhere
+                    and not self.policy.exempts(method.upper(), path)
+                    and (path, method) not in exempt
+                )
                 if is_general or (path, method) in limited:
                     operation.setdefault("responses", {}).setdefault("429", _REFUSAL)
             return document
 
         app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _depending(function: _Route, view_limit: ViewLimit) -> _Route:
+    """Make a route function that depends on a limit besides what it takes itself."""
+    if not inspect.isroutine(function) or _yields(function):
+        raise ConfigError(
+            f"@limits.limit must stand above a plain or async function, got {function!r}; limit "
+            "other routes by dependencies=[limits.depends(...)]"
+        )
+    shown = inspect.signature(function)
+    name = "ringfence_decision"
+    while name in shown.parameters:  # Of another limit of the same route.
+        name += "_"
+    own = inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Any, Depends(view_limit)],
+    )
+    taken = [each for each in shown.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    rest = [each for each in shown.parameters.values() if each.kind is each.VAR_KEYWORD]
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def limited_async(*args: object, **kwargs: object) -> object:
+            kwargs.pop(name, None)
+            return await function(*args, **kwargs)
+
+        limited: Any = limited_async
+    else:
+
+        @wraps(function)
+        def limited_sync(*args: object, **kwargs: object) -> object:
+            kwargs.pop(name, None)
+            return function(*args, **kwargs)
+
+        limited = limited_sync
+    limited.__signature__ = shown.replace(parameters=[*taken, own, *rest])
+    typed: _Route = limited
+    return typed
+
+
+def _yields(function: Callable[..., object]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _name(request: Request) -> str:
@@ -130,13 +231,19 @@ class _Described(Protocol):
     path_format: str
     methods: set[str] | None
     dependant: Dependant
+    endpoint: Callable[..., object]
 
 
 def _limited_routes(app: FastAPI) -> set[tuple[str, str]]:
+    return _routes_with(app, lambda route: _is_limited(route.dependant))
+
+
+def _routes_with(app: FastAPI, has: Callable[[_Described], bool]) -> set[tuple[str, str]]:
+    """Name the routes that are so, by pattern and method in lower case."""
     return {
         (route.path_format, method.lower())
         for route in _described(app)
-        if _is_limited(route.dependant)
+        if has(route)
         for method in route.methods or ()
     }
 

@@ -24,6 +24,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from ringfence.client import Decision
 from ringfence.errors import ConfigError
+from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import wsgi
 from ringfence.integrations.flask_marks import Face, Mark, Marked
 from ringfence.integrations.policy import Policy
@@ -42,10 +43,14 @@ _T = TypeVar("_T", bound=Callable[..., object] | Blueprint)
 
 
 class TooManyRequests(werkzeug.exceptions.TooManyRequests):
-    """A limit refused; `@app.errorhandler(429)` may answer in a way of its own."""
+    """A limit refused; `@app.errorhandler(429)` may answer in a way of its own.
+
+    `retry_after` are whole seconds to wait, None when no wait helps; `refusal` has the decision.
+    """
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.refused.detail, _answer(refusal))
+        wait = retry_after_seconds(refusal.refused.decision)
+        super().__init__(refusal.refused.detail, _answer(refusal), retry_after=wait)
         self.refusal = refusal
 
 
@@ -177,7 +182,8 @@ def _after(response: Any) -> Any:
     visit, limits = _visit(), _face().limits
     if visit is not None:
         code: int = response.status_code
-        response.headers.extend(visit.headers(limits.policy.headers, code))
+        names = response.headers.keys()
+        response.headers.extend(visit.headers(limits.policy.headers, code, names))
         if visit.spent:
             told = Response(code, {name.lower(): value for name, value in response.headers})
             if response.is_streamed:  # Its end is when the server has sent it all.

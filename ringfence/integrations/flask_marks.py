@@ -91,16 +91,21 @@ class Face:
                 yield self._policy(mark, endpoint or "")
 
     def look_for_lost_limits(self) -> None:
-        """Warn, once, of limits that no endpoint has."""
+        """Warn, once, of limits that no endpoint has, and of those whose domain has no rules."""
         if self._has_looked:
             return
+        views = [marks for _, marks in self._marked.views]
+        for marks in [*views, *self._marked.blueprints.values()]:
+            for mark in marks.limits:
+                if mark.options.get("domain") is not None:
+                    self.limits.policy_for("", mark.limit, mark.options)
         self._has_looked = True
-        views = self._app.view_functions
+        endpoints = self._app.view_functions
         found = {
             id(marks)
-            for endpoint in views
+            for endpoint in endpoints
             for method in _METHODS
-            for marks in marks_of(views, endpoint, method)
+            for marks in marks_of(endpoints, endpoint, method)
         }
         for name, marks in self._marked.views:
             if id(marks) not in found:
@@ -123,7 +128,7 @@ class Face:
     def _policy(self, mark: Mark, name: str) -> Policy:
         policy = self._policies.get((mark, name))
         if policy is None:
-            policy = self.limits.policy.for_view(name, mark.limit, mark.options)
+            policy = self.limits.policy_for(name, mark.limit, mark.options)
             self._policies[mark, name] = policy
         return policy
 

@@ -11,12 +11,14 @@ try:
     import httpx
 except ImportError as error:
     raise ImportError(
-        "ringfence.integrations.httpx needs httpx; install Ringfence with its extra 'httpx'"
+        "ringfence.integrations.httpx needs httpx; install it with its extra: "
+        "pip install '.[httpx]' in a checkout, or 'ringfence[httpx]' where it is published"
     ) from error
 
 from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
+from ringfence.http.functions import require_arguments
 from ringfence.integrations import pausing
 from ringfence.integrations.budget import AdHoc, Budget, ByRules, require_one
 from ringfence.integrations.crossing import ask
@@ -55,6 +57,9 @@ class _Waiting:
         heed_retry_after: bool,
     ) -> None:
         require_one(limit, domain, descriptors)
+        require_arguments("key", key, "request")
+        if descriptors is not None:
+            require_arguments("descriptors", descriptors, "request")
         self.max_wait = checked_seconds("max_wait", max_wait)
         self._limit = limit
         self._key = key

@@ -12,6 +12,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import cast
 
+from ringfence.client import Limiter
+from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.decision import Decision, Status
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
@@ -101,6 +103,25 @@ class Policy:
     def needs_user(self) -> bool:
         """Whether the request's user is read."""
         return self._keys.needs_user
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of each descriptor that requests may have."""
+        return self._keys.paths
+
+    def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:
+        """Have the limiter report a domain or keys that no rule can match.
+
+        Raises `ConfigError` then, when strict and the rules are known.
+        """
+        settings = self.settings
+        if settings.domain is None or not settings.enabled:
+            return
+        if settings.strict:
+            limiter.rules  # noqa: B018 - a blocking limiter connects now, not with the first check
+        problems = limiter.expect(settings.domain, *self.paths)
+        if problems and settings.strict:
+            raise ConfigError("; ".join(problems))
 
     def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
         """Make the policy of one view: these settings, but for its own limit and options."""

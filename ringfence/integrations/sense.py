@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 from ringfence.errors import ConfigError
-from ringfence.http.functions import require_plain
+from ringfence.http.functions import require_arguments, require_plain
 from ringfence.limiter import Limit
 
 __all__ = ["in_place_of", "require_known", "require_sense"]
@@ -81,10 +81,23 @@ _MEANT: Mapping[str, tuple[_Test, str]] = {
     "exempt_when": (_is_function, "a function of the request that returns True or False"),
     "template": (_is_function, "a function of the refusal that returns text, a Body or None"),
     "timeout": (_is_duration, "seconds, 0 or more"),
+    "strict": (lambda value: isinstance(value, bool), "True or False"),
     "enabled": (lambda value: isinstance(value, bool), "True or False"),
 }
 """By setting: whether a value can be meant, and what to give else. What is not named here is read,
 and refused, by what uses it."""
+
+
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "limit": ("request",),
+    "cost": ("request",),
+    "deduct_when": ("response",),
+    "cost_after": ("request", "response"),
+    "user": ("request",),
+    "exempt_when": ("request",),
+    "template": ("refusal",),
+}
+"""What functions given as settings are called with."""
 
 
 def require_sense(settings: Mapping[str, object]) -> None:
@@ -95,6 +108,7 @@ def require_sense(settings: Mapping[str, object]) -> None:
             raise ConfigError(f"{name} {value!r} makes no sense; give {mend}")
         if callable(value):
             require_plain(name, value)
+            require_arguments(name, value, *_ARGUMENTS[name])
 
 
 def require_known(given: Iterable[str], known: Collection[str]) -> None:

@@ -58,7 +58,7 @@ class Settings:
     """The domain of the rules to check against."""
     limit: LimitSpec = None
     """A limit that stands in no rule; it is counted per `scope` and key."""
-    keys: KeySpec = "ip"
+    keys: KeySpec = "client=ip"
     """What is counted: names such as `user_or_ip+route`, see `ringfence.http.keys`."""
     scope: str | None = None
     """What shares one budget under `limit`; None is each view by itself, or all of the application
@@ -95,6 +95,8 @@ class Settings:
     """Makes the body of a refusal."""
     timeout: float | None = None
     """Most seconds that a check by rules may take before `on_failure` decides."""
+    strict: bool = False
+    """Raise `ConfigError` at the start for a domain or keys that no rule can match."""
     enabled: bool = True
     """The off switch."""
 
@@ -120,6 +122,7 @@ class ViewOptions(TypedDict, total=False):
     reset: str
     template: Template | None
     timeout: float | None
+    strict: bool
     enabled: bool
 
 

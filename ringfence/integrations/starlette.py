@@ -18,15 +18,20 @@ from starlette.responses import Response
 
 from ringfence.client import Decision
 from ringfence.errors import ConfigError
+from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi
 from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
+from ringfence.integrations.asgi_request import AsgiRequest
 from ringfence.integrations.policy import Policy
 from ringfence.integrations.settings import LimitSpec, ViewOptions
-from ringfence.integrations.visit import Refusal
+from ringfence.integrations.visit import Refusal, Visit
 
 __all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests"]
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Response | Awaitable[Response]])
+_Any = TypeVar("_Any", bound=Callable[..., object])
+_EXEMPT = "_ringfence_exempt"
+"""Where an endpoint holds the limits that it is exempt from."""
 
 
 class TooManyRequests(HTTPException):
@@ -44,9 +49,16 @@ class TooManyRequests(HTTPException):
         """The decision that refused."""
         return self.refusal.refused.decision
 
+    @property
+    def retry_after(self) -> int | None:
+        """Whole seconds to wait; None when no wait helps."""
+        return retry_after_seconds(self.decision)
+
 
 class RateLimits(asgi.RateLimits):
     """A limiter, and how it is asked: by the middleware for all requests, by views for theirs."""
+
+    _has_exempt = False
 
     def install(self, app: Starlette) -> None:
         """Add the middleware and the handler of refusals. Call it once, before the first request.
@@ -88,6 +100,28 @@ class RateLimits(asgi.RateLimits):
             return limited  # type: ignore[return-value]  # as an endpoint it is the same
 
         return decorate
+
+    def exempt(self, endpoint: _Any) -> _Any:
+        """Exempt an endpoint, function or class, from what limits all requests.
+
+        A limit of its own still holds. It does not matter which decorator stands above the other.
+        """
+        setattr(endpoint, _EXEMPT, (*getattr(endpoint, _EXEMPT, ()), self))
+        self._has_exempt = True
+        return endpoint
+
+    def is_exempt(self, visit: Visit) -> bool:
+        """Whether the endpoint that will answer is exempt."""
+        request = visit.request
+        return (
+            self._has_exempt
+            and isinstance(request, AsgiRequest)
+            and self.has_exempted(request.endpoint)
+        )
+
+    def has_exempted(self, endpoint: object) -> bool:
+        """Whether `exempt` was applied to an endpoint."""
+        return self in getattr(endpoint, _EXEMPT, ())
 
     async def require(self, policy: Policy, connection: HTTPConnection) -> None:
         """Raise `TooManyRequests` unless a request may pass."""

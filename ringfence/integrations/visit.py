@@ -4,6 +4,7 @@ A request may meet several limits: those of the middleware, those of its view. E
 decision here, so that the answer gets one set of headers, written when it starts.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Refusal", "Visit"]
 
 _REFUSALS = (429, 503)
+_ONCE = ("Cache-Control", "Retry-After")
+"""Fields that a refusal keeps as the application wrote them."""
 _WAITS = ("Retry-After", "X-RateLimit-Retry-After")
 
 
@@ -64,9 +67,13 @@ class Visit:
         refused = Refused.of(self.decisions[-1], self.request.header("accept"))
         return Refusal(refused, refused_body(refused, template))
 
-    def headers(self, style: LimitHeaders, status: int) -> list[tuple[str, str]]:
+    def headers(
+        self, style: LimitHeaders, status: int, present: Iterable[str]
+    ) -> list[tuple[str, str]]:
         """The header fields that tell of limits, for an answer of this status.
 
+        A refusal is not to be kept by caches, whoever wrote it. `present` are the names of the
+        fields that the answer has already; they are looked at for refusals only.
         An application may turn a refusal into an answer of its own; a wait is then no part of it,
         since clients would wait after a success.
         """
@@ -77,6 +84,12 @@ class Visit:
             fields = style.of(decision)
             if not decision.allowed and status not in _REFUSALS:
                 fields = [each for each in fields if each[0] not in _WAITS]
+            elif not decision.allowed:
+                has = {name.lower() for name in present}
+                fields = [*fields, ("Cache-Control", "no-store")]
+                fields = [
+                    each for each in fields if each[0] not in _ONCE or each[0].lower() not in has
+                ]
         if self.has_failed and style.style is not HeaderStyle.NONE:
             fields = [each for each in fields if each[0] != OUTAGE_HEADER]
             fields.append((OUTAGE_HEADER, "allow"))

@@ -16,7 +16,7 @@ from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders
 from ringfence.integrations.drive import Troubles, drive_blocking
 from ringfence.integrations.policy import Policy, owners_of, settle
-from ringfence.integrations.settings import Options, Response, Settings
+from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
 from ringfence.integrations.visit import Refusal, Visit
 
 if TYPE_CHECKING:
@@ -108,6 +108,13 @@ class RateLimits:
                 _require_address(limiter)
             self.limiter = connect(limiter, wait=_WAIT)
         self.troubles = Troubles()
+        self.policy.require_rules(self.limiter)
+
+    def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
+        """Make the policy of one view: these settings, but for its own limit and options."""
+        policy = self.policy.for_view(name, limit, options)
+        policy.require_rules(self.limiter)
+        return policy
 
     def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
@@ -181,7 +188,8 @@ class _Begin:
     ) -> Callable[[bytes], object]:
         code = int(status[:3])
         self._response = Response(code, {name.lower(): value for name, value in headers})
-        fields = self._visit.headers(self._limits.policy.headers, code)
+        names = (name for name, _ in headers)
+        fields = self._visit.headers(self._limits.policy.headers, code, names)
         return self._start(status, [*headers, *fields], *error)  # type: ignore[arg-type]
 
     def settle(self) -> None:

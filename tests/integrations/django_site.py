@@ -42,7 +42,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ringfence.integrations.costs import set_cost, told_cost
-from ringfence.integrations.django import decision_of, rate_limit
+from ringfence.integrations.django import decision_of, exempt, rate_limit
 from ringfence.integrations.django.rest import RingfenceThrottle
 
 
@@ -173,6 +173,23 @@ class Wrong(View):
         return HttpResponse("never")
 
 
+@exempt
+def open_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("open")
+
+
+@exempt
+@rate_limit("2/hour", scope="half open")
+async def half_open(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("half open")
+
+
+@method_decorator(exempt, name="dispatch")
+class Open(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("open")
+
+
 class Searches(RingfenceThrottle):
     limit = "1/hour"
 
@@ -227,5 +244,7 @@ urlpatterns = [
     path("failed-search", FailedSearch.as_view()),
     path("other-search", other_search),
     path("decorated-search", decorated_search),
-    path("v1/", include(_users)),
+    path("v1/", include([*_users, path("open", open_view)])),
+    path("half-open", half_open),
+    path("open-class", Open.as_view()),
 ]

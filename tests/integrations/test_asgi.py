@@ -20,7 +20,7 @@ from ringfence.integrations.testing import FakeClock
 from ringfence.rules import parse_limit
 from tests.integrations.asgi_client import ask, living, scope_of, statuses
 
-PER_CLIENT = {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}
+PER_CLIENT = {"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}
 RULES = {
     "domain": "api",
     "descriptors": [
@@ -85,8 +85,8 @@ async def test_headers_are_added_once_and_the_answer_stays_as_it_is() -> None:
         answer = await ask(app)
 
     assert answer.fields[:2] == [("content-type", "text/plain"), ("x-tokens", "4")]
-    assert answer.headers["ratelimit-policy"] == '"ip";q=2;w=3600'
-    assert answer.headers["ratelimit"].startswith('"ip";r=1;t=')
+    assert answer.headers["ratelimit-policy"] == '"client";q=2;w=3600'
+    assert answer.headers["ratelimit"].startswith('"client";r=1;t=')
     assert answer.headers["x-ratelimit-remaining"] == "1"
     assert "retry-after" not in answer.headers
     assert [each["body"] for each in answer.messages[1:]] == [b"hello, ", b"world"]
@@ -169,7 +169,7 @@ async def test_several_limits_stand_or_fall_together() -> None:
     async with living(app) as _:
         assert await statuses(app, ["/"] * 2) == [200, 429]
         async with app.limits.opened() as limiter:
-            left = await limiter.check_limit("5/hour", "app", "ip", "203.0.113.9", cost=0)
+            left = await limiter.check_limit("5/hour", "app", "client", "203.0.113.9", cost=0)
         assert left.remaining == 4
 
 
@@ -236,7 +236,7 @@ async def test_the_cost_may_be_told_by_the_answer(limit: str, left: int) -> None
     async with living(app):
         await ask(app)
         async with app.limits.opened() as limiter:
-            decision = await limiter.check_limit(limit, "app", "ip", "203.0.113.9", cost=0)
+            decision = await limiter.check_limit(limit, "app", "client", "203.0.113.9", cost=0)
 
     assert decision.remaining == left
 
@@ -333,7 +333,7 @@ async def test_what_each_of_two_limiters_charged_is_settled_by_that_one() -> Non
     app = RateLimitMiddleware(inner, here(), limit="9/hour")
     async with living(app), inner.limits.opened() as limiter:
         assert await statuses(app, ["/"] * 3) == [200] * 3
-        assert (await limiter.peek("api", {"ip": "203.0.113.9"})).remaining == 2
+        assert (await limiter.peek("api", {"client": "203.0.113.9"})).remaining == 2
 
 
 async def test_views_can_see_what_was_decided() -> None:
@@ -384,6 +384,9 @@ class Failing(Limiter):
         self.error = error
         self.asked = 0
 
+    def expect(self, *_: object) -> list[str]:
+        return []
+
     async def check(self, *_: object, **__: object) -> Decision:
         self.asked += 1
         raise self.error
@@ -407,6 +410,9 @@ class Unreachable(Limiter):
 
     def __init__(self) -> None:
         pass
+
+    def expect(self, *_: object) -> list[str]:
+        return []
 
     async def check(self, *_: object, **__: object) -> Decision:
         return decide([UNDECIDED])

@@ -217,3 +217,22 @@ def test_an_asynchronous_generator_cannot_be_limited(limiter):
 
     with pytest.raises(ConfigError, match="limit the function that iterates"):
         limited(limiter, "1/s")(numbers)
+
+
+@pytest.mark.parametrize("setting", ["key", "cost", "descriptors"])
+def test_a_function_that_cannot_take_the_calls_arguments_is_refused_at_once(setting, limiter):
+    options = {setting: lambda: 1}
+    options |= {"domain": "d"} if setting == "descriptors" else {"limit": "1/s"}
+
+    with pytest.raises(ConfigError, match=rf"{setting} must be .* arguments of .*mail\(to"):
+
+        @limited(limiter, **options)
+        def mail(to, text=""): ...
+
+
+def test_a_function_may_leave_out_arguments_that_have_defaults(limiter):
+    @limited(limiter, "1/s", key=lambda to: to, cost=lambda to, text="": 1)
+    def mail(to, text=""):
+        return True
+
+    assert mail("ann")

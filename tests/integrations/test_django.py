@@ -20,7 +20,7 @@ USERS = "tests.integrations.django_site.knows_users"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 RULES = {
     "domain": "api",
-    "descriptors": [{"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
+    "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
 
 
@@ -61,6 +61,20 @@ def server(request: pytest.FixtureRequest, limiter: BlockingLimiter) -> Sync:
     return made
 
 
+def test_an_exempt_view_is_not_limited_by_what_limits_all_but_by_its_own_limit(
+    server: Sync, limiter: BlockingLimiter
+) -> None:
+    with override_settings(RINGFENCE={"URL": limiter, "LIMIT": "1/hour"}, MIDDLEWARE=[USERS, OURS]):
+        assert server.statuses(*["/v1/open", "/open-class"] * 2) == [200] * 4
+        assert server.statuses(*["/half-open"] * 3) == [200, 200, 429]
+        assert server.statuses("/free", "/free", "/nothing") == [200, 429, 429]
+    with override_settings(
+        RINGFENCE={"URL": limiter, "LIMIT": "1/hour", "SCOPE": "users"},
+        ROOT_URLCONF="tests.integrations.django_users",
+    ):
+        assert server.statuses("/users/1", "/users/2") == [200, 429]
+
+
 @pytest.mark.parametrize("path", ["/plain", "/async", "/class", "/async-class"])
 @pytest.mark.parametrize("middleware", [[OURS], []], ids=["middleware", "alone"])
 def test_a_view_has_a_budget_of_its_own(server: Sync, path: str, middleware: list[str]) -> None:
@@ -84,7 +98,7 @@ def test_all_requests_are_limited_by_rules_those_for_nothing_included(
         assert server.responses("/free", method="options")[0].status_code == 200
         assert server.statuses("/free", x_forwarded_for="1.1.1.1") == [429]
 
-    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert first.headers["RateLimit"].startswith('"client";r=1;t=')
     assert lost.status_code == 404
     assert refused.status_code == 429
     assert b"<h1>Too many requests</h1>" in refused.content

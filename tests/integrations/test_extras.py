@@ -13,7 +13,7 @@ def test_without_its_extra_an_integration_says_which_one_to_install(extra):
     )
 
     assert told.returncode == 1
-    assert f"install Ringfence with its extra '{extra}'" in told.stderr
+    assert f"pip install '.[{extra}]' in a checkout" in told.stderr
 
 
 def test_the_decorator_needs_no_extra():

@@ -1,11 +1,13 @@
 """Limits as FastAPI's dependencies, and what its OpenAPI document says of them."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated
 
 import anyio
 import pytest
-from fastapi import APIRouter, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Body, FastAPI, HTTPException, Request, Response
+from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 
 import ringfence
@@ -15,7 +17,7 @@ from tests.integrations.asgi_client import ask, living, statuses
 
 RULES = {
     "domain": "api",
-    "descriptors": [{"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
+    "descriptors": [{"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}}],
 }
 here = partial(ringfence.local, RULES)
 
@@ -207,3 +209,109 @@ def test_a_bad_limit_is_told_when_the_route_is_written() -> None:
 def test_an_application_that_is_not_fastapis_is_told_where_to_go() -> None:
     with pytest.raises(ConfigError, match=r"ringfence\.integrations\.starlette"):
         RateLimits(here).install(Starlette())
+
+
+def decorated(limits: RateLimits) -> FastAPI:
+    """As users of slowapi write it: the limit below the route, with and without a request."""
+    app = FastAPI()
+    limits.install(app)
+
+    @app.get("/async")
+    @limits.limit("2/hour")
+    async def asynchronous() -> str:
+        return "async"
+
+    @app.get("/sync/{number}")
+    @limits.limit("2/hour")
+    def sync(number: int, detail: bool = False) -> list[object]:
+        return [number, detail]
+
+    @app.post("/request")
+    @limits.limit("2/hour")
+    async def takes_request(request: Request, amount: Annotated[int, Body()]) -> list[object]:
+        return [request.method, amount]
+
+    @app.get("/twice")
+    @limits.limit("3/hour")
+    @limits.limit("2/hour", scope="twice")
+    def twice() -> str:
+        return "twice"
+
+    return app
+
+
+@pytest.mark.parametrize("path", ["/async", "/sync/1", "/twice"])
+async def test_a_limit_below_the_routes_decorator_limits_as_a_dependency_does(path: str) -> None:
+    app = decorated(RateLimits(here))
+
+    async with living(app):
+        assert await statuses(app, [path] * 3) == [200, 200, 429]
+        refused = await ask(app, path)
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_a_decorated_function_is_given_what_it_takes_and_nothing_else() -> None:
+    app = decorated(RateLimits(here))
+
+    with TestClient(app) as client:
+        assert client.get("/sync/7?detail=1").json() == [7, True]
+        assert client.get("/sync/x").status_code == 422
+        assert client.post("/request", json=3).json() == ["POST", 3]
+    shown = app.openapi()["paths"]["/sync/{number}"]["get"]
+    assert [each["name"] for each in shown["parameters"]] == ["number", "detail"]
+    assert "429" in shown["responses"]
+
+
+def test_a_limit_above_the_routes_decorator_is_an_error_at_the_start() -> None:
+    limits, app = RateLimits(here), FastAPI()
+    limits.install(app)
+    router = APIRouter(prefix="/in")
+
+    @limits.limit("2/hour")
+    @router.get("/report")
+    async def report() -> str:
+        return "report"
+
+    app.include_router(router)
+
+    above = pytest.raises(ConfigError, match=r"below .* '/in/report', got it above.*def report")
+    with above, TestClient(app):
+        pass
+
+
+def test_a_limit_on_a_function_that_yields_names_the_other_way() -> None:
+    def stream() -> Iterator[str]:
+        yield "part"
+
+    with pytest.raises(ConfigError, match=r"dependencies=\[limits\.depends"):
+        RateLimits(here).limit("2/hour")(stream)
+
+
+async def test_an_exempt_route_is_not_limited_by_what_limits_all_but_by_its_own_limit() -> None:
+    limits = RateLimits(here, limit="1/hour")
+    app = FastAPI()
+    limits.install(app)
+    router = APIRouter()
+
+    @limits.exempt
+    @app.get("/above")
+    async def above() -> str:
+        return "above"
+
+    @router.get("/below/{number}")
+    @limits.exempt
+    @limits.limit("2/hour")
+    def below(number: int) -> int:
+        return number
+
+    app.include_router(router, prefix="/v1")
+    app.get("/other")(lambda: "other")
+
+    async with living(app):
+        assert await statuses(app, ["/above"] * 3) == [200] * 3
+        assert await statuses(app, [f"/v1/below/{n}" for n in range(3)]) == [200, 200, 429]
+        assert await statuses(app, ["/other"] * 2) == [200, 429]
+        assert await statuses(app, ["/above"]) == [200]
+    paths = app.openapi()["paths"]
+    assert "429" not in paths["/above"]["get"]["responses"]
+    assert "429" in paths["/other"]["get"]["responses"]

@@ -17,7 +17,7 @@ from ringfence.integrations.flask import RateLimits, TooManyRequests
 RULES = {
     "domain": "api",
     "descriptors": [
-        {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
+        {"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
         {
             "key": "running",
             "rate_limit": {"unit": "hour", "requests_per_unit": 1, "algorithm": "concurrency"},
@@ -34,7 +34,7 @@ def shared() -> Iterator[BlockingLimiter]:
 
 @pytest.fixture
 def limiter(shared: BlockingLimiter, request: pytest.FixtureRequest) -> BlockingLimiter:
-    shared.reset("api", {"ip": "127.0.0.1"})
+    shared.reset("api", {"client": "127.0.0.1"})
     return shared
 
 
@@ -108,7 +108,7 @@ def test_all_requests_are_limited_by_rules_those_for_nothing_included(
     client = app.test_client()
 
     first = client.get("/")
-    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert first.headers["RateLimit"].startswith('"client";r=1;t=')
     assert client.get("/nowhere").status_code == 404
     refused = client.get("/nowhere", headers={"Accept": "text/html"})
     assert refused.status_code == 429
@@ -123,6 +123,7 @@ def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimi
 
     @app.errorhandler(429)
     def own(error: TooManyRequests) -> tuple[str, int]:
+        assert 1 <= (error.retry_after or 0) <= 7200
         return f"limit {error.refusal.refused.decision.limit}", 429
 
     client = app.test_client()
@@ -130,6 +131,22 @@ def test_the_application_may_answer_refusals_itself(app: Flask, limits: RateLimi
     refused = client.get("/")
     assert refused.text == "limit 1"
     assert int(refused.headers["Retry-After"]) >= 1
+    assert refused.headers["Cache-Control"] == "no-store"
+
+
+def test_a_handler_keeps_the_fields_that_it_wrote_itself(app: Flask, limits: RateLimits) -> None:
+    app.get("/")(limits.limit("1/hour")(view))
+    limits.init_app(app)
+
+    @app.errorhandler(429)
+    def own(error: TooManyRequests) -> Any:
+        return "no", 429, {"Retry-After": str(error.retry_after), "Cache-Control": "private"}
+
+    client = app.test_client()
+    client.get("/")
+    refused = client.get("/")
+    assert refused.headers.getlist("Cache-Control") == ["private"]
+    assert len(refused.headers.getlist("Retry-After")) == 1
 
 
 def test_a_blueprint_has_one_budget_nested_ones_add_theirs_and_views_can_be_exempt(
@@ -349,6 +366,6 @@ def test_the_command_shows_what_each_route_meets(app: Flask, limiter: BlockingLi
     shown = app.test_cli_runner().invoke(args=["ringfence", "rules"]).output.splitlines()
 
     lines = {line.split()[1]: line for line in shown}
-    assert lines["/report"].endswith("rules of domain api by ip; 5/minute by user_or_ip")
+    assert lines["/report"].endswith("rules of domain api by client=ip; 5/minute by user_or_ip")
     assert lines["/open"].split(None, 2) == ["POST", "/open", "no limit"]
     assert lines["/healthz"].endswith("exempt")

@@ -112,3 +112,30 @@ def test_functions_that_nobody_would_await_are_refused(setting: str, function: o
 def test_an_asynchronous_function_among_entries_of_keys_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"key 'tenant' 'awaited' must be a plain function"):
         Policy(Settings(keys=["ip", {"tenant": awaited}]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "function", "wanted"),
+    [
+        ("user", lambda: 1, "request"),
+        ("limit", lambda: "5/m", "request"),
+        ("cost", lambda request, response: 1, "request"),
+        ("exempt_when", lambda: True, "request"),
+        ("deduct_when", lambda request, response: True, "response"),
+        ("cost_after", lambda response: 1, "request, response"),
+        ("template", lambda: "no", "refusal"),
+        ("keys", lambda: "key", "request"),
+        ("keys", {"tenant": lambda a, b: "acme"}, "request"),
+    ],
+)
+def test_functions_with_another_number_of_arguments_are_refused(
+    setting: str, function: object, wanted: str
+) -> None:
+    options: Any = {setting: function}
+    with pytest.raises(ConfigError, match=rf"can be called with {wanted}, got '.*lambda.*\("):
+        Policy(Settings(**options))
+
+
+def test_functions_that_take_more_by_default_or_hide_their_arguments_are_taken() -> None:
+    Policy(Settings(user=lambda request, fallback=None: "ada", cost_after=lambda *_: 1))
+    Policy(Settings(keys={"path": str}, exempt_when=dict))  # type: ignore[arg-type]

@@ -52,6 +52,25 @@ def test_an_endpoint_has_a_budget_of_its_own(backend: str) -> None:
     anyio.run(main, backend=backend)
 
 
+async def test_an_exempt_endpoint_is_not_limited_by_what_limits_all() -> None:
+    limits = RateLimits(here, limit="1/hour")
+
+    @limits.exempt
+    class Open(HTTPEndpoint):
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("open")
+
+    app = Starlette(routes=[Mount("/in", routes=[Route("/open", Open)]), Route("/", hello)])
+    limits.install(app)
+    other = RateLimits(here, limit="1/hour", scope="other")
+    app.add_middleware(RateLimitMiddleware, limiter=other)
+
+    async with living(app):
+        assert await statuses(app, ["/in/open"] * 2) == [200, 429], "exempt from one of the two"
+    async with living(app):
+        assert await statuses(app, ["/"] * 2) == [200, 429]
+
+
 async def test_limits_that_share_a_scope_share_a_budget() -> None:
     limits = RateLimits(here)
     shared = limits.limit("2/hour", scope="both")
@@ -92,6 +111,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
 
     async def own(request: Request, error: Exception) -> Response:
         assert isinstance(error, TooManyRequests)
+        assert 1 <= (error.retry_after or 0) <= 7200
         return PlainTextResponse(f"limit {error.decision.limit}", error.status_code)
 
     app.add_exception_handler(TooManyRequests, own)
@@ -101,6 +121,7 @@ async def test_the_applications_own_handler_sees_the_refusal_and_gets_the_header
 
     assert (answer.status, answer.body) == (429, b"limit 1")
     assert int(answer.headers["retry-after"]) >= 1
+    assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_a_handler_that_makes_a_success_of_a_refusal_tells_nobody_to_wait() -> None:

@@ -18,7 +18,7 @@ from ringfence.integrations.wsgi import RateLimitMiddleware, WsgiRequest, decisi
 RULES = {
     "domain": "api",
     "descriptors": [
-        {"key": "ip", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
+        {"key": "client", "rate_limit": {"unit": "hour", "requests_per_unit": 2}},
         {
             "key": "running",
             "rate_limit": {"unit": "hour", "requests_per_unit": 1, "algorithm": "concurrency"},
@@ -72,7 +72,7 @@ def test_a_client_over_its_limit_is_refused(limiter: BlockingLimiter) -> None:
 
     first = Answer(app)
     assert (first.status, first.body) == (200, b"hello")
-    assert first.headers["RateLimit"].startswith('"ip";r=1;t=')
+    assert first.headers["RateLimit"].startswith('"client";r=1;t=')
     assert "Retry-After" not in first.headers
     assert Answer(app).status == 200
     refused = Answer(app, HTTP_ACCEPT="*/*")
@@ -151,7 +151,7 @@ def test_an_application_that_fails_is_settled_and_its_error_passes(
 
     with pytest.raises(ZeroDivisionError):
         Answer(app)
-    assert limiter.peek("api", {"ip": "203.0.113.9"}).remaining == 2
+    assert limiter.peek("api", {"client": "203.0.113.9"}).remaining == 2
 
 
 def test_one_middleware_inside_another_adds_to_the_same_headers(limiter: BlockingLimiter) -> None:
@@ -187,6 +187,9 @@ def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     class Unreachable(BlockingLimiter):
         def __init__(self) -> None:
             pass
+
+        def expect(self, *_: object) -> list[str]:
+            return []
 
         def check(self, *_: object, **__: object) -> Decision:
             return decide([UNDECIDED])
@@ -226,7 +229,7 @@ def test_what_each_of_two_limiters_charged_is_settled_by_that_one(limiter: Block
 
         assert statuses(app, "/", "/", "/") == [200] * 3
 
-    assert limiter.peek("api", {"ip": "203.0.113.9"}).remaining == 2
+    assert limiter.peek("api", {"client": "203.0.113.9"}).remaining == 2
 
 
 def test_functions_find_headers_in_whatever_case() -> None:

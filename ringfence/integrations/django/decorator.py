@@ -31,7 +31,7 @@ def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Calla
     # each call, which must not read the limit anew.
     @cache
     def policy_of(limits: Face, name: str) -> Policy:
-        return limits.policy.for_view(name, limit, options)
+        return limits.policy_for(name, limit, options)
 
     def decorate(view: _View) -> _View:
         limited = _Limited(view, policy_of)

@@ -125,7 +125,9 @@ class Face(wsgi.RateLimits):
     def finish(self, visit: Visit, response: HttpResponseBase) -> Response:
         """Add the limit headers; tell the answer as settling reads it."""
         headers = {name.lower(): value for name, value in response.items()}
-        for name, value in visit.headers(self.policy.headers, response.status_code):
+        for name, value in visit.headers(
+            self.policy.headers, response.status_code, response.headers
+        ):
             response[name] = value
         return Response(response.status_code, headers)
 
@@ -133,7 +135,7 @@ class Face(wsgi.RateLimits):
         try:
             self.limiter.rules  # noqa: B018 - any look at it connects
         except Exception as error:  # noqa: BLE001 - the check that follows lets the request through
-            self.troubles.note(error)
+            self.troubles.note_failure(error)
 
 
 def visit_of(request: HttpRequest) -> tuple[Visit, bool]:

@@ -1,7 +1,7 @@
 """The middleware: limits every request by the project's settings, and writes the headers of all.
 
 It stands after `AuthenticationMiddleware` where the user is counted. Exempt what is not to be
-limited by `EXEMPT_PATHS`: the view is not known yet when the request is checked.
+limited by `EXEMPT_PATHS`, or by `exempt` on a view.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -11,6 +11,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from ringfence.integrations.django.exempting import Exemptions
 from ringfence.integrations.django.face import Face, face, refusal_response, visit_of
 from ringfence.integrations.settings import Response
 from ringfence.integrations.visit import Visit
@@ -31,6 +32,7 @@ class RateLimitMiddleware:
         self._next = get_response
         self._face = face()
         self._limits_all = self._face.policy.limits_something
+        self._exemptions = Exemptions()
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
@@ -42,7 +44,7 @@ class RateLimitMiddleware:
     def _serve(self, request: HttpRequest) -> HttpResponseBase:
         limits = self._face
         visit, _ = visit_of(request)
-        refusal = limits.admit(limits.policy, visit) if self._limits_all else None
+        refusal = limits.admit(limits.policy, visit) if self._is_limited(request) else None
         response = self._next(request) if refusal is None else refusal_response(refusal)
         told = limits.finish(visit, response)
         if not (visit.spent and _settles_at_its_end(response, limits, visit, told)):
@@ -52,12 +54,17 @@ class RateLimitMiddleware:
     async def _serve_async(self, request: HttpRequest) -> HttpResponseBase:
         limits = self._face
         visit, _ = visit_of(request)
-        refusal = await limits.admit_async(limits.policy, visit) if self._limits_all else None
+        refusal = None
+        if self._is_limited(request):
+            refusal = await limits.admit_async(limits.policy, visit)
         response = await self._next(request) if refusal is None else refusal_response(refusal)
         told = limits.finish(visit, response)
         if not (visit.spent and _settles_at_its_end(response, limits, visit, told)):
             await limits.settle_async(visit, told)
         return response
+
+    def _is_limited(self, request: HttpRequest) -> bool:
+        return self._limits_all and not self._exemptions.cover(request)
 
 
 def _settles_at_its_end(

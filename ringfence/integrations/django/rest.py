@@ -63,4 +63,4 @@ class RingfenceThrottle(BaseThrottle):
 
 @cache
 def _policy_of(limits: Face, throttle: type[RingfenceThrottle], view: str) -> Policy:
-    return limits.policy.for_view(view, throttle.limit, throttle.options)
+    return limits.policy_for(view, throttle.limit, throttle.options)

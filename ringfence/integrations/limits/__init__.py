@@ -8,8 +8,8 @@ try:
     import limits as _limits  # noqa: F401 - only to say what is missing
 except ImportError as error:
     raise ImportError(
-        "ringfence.integrations.limits needs the package limits; install Ringfence with its extra "
-        "'limits'"
+        "ringfence.integrations.limits needs the package limits; install it with its extra: "
+        "pip install '.[limits]' in a checkout, or 'ringfence[limits]' where it is published"
     ) from error
 
 from ringfence.integrations.limits.asynchronous import AsyncRingfenceStorage

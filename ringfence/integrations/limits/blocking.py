@@ -51,6 +51,11 @@ class RingfenceStorage(
         """What this storage may raise."""
         return RingfenceError
 
+    @property
+    def storage(self) -> BlockingLimiter:
+        """What counts; other storages have their client here, and Flask-Limiter shows it."""
+        return self._limiter
+
     def close(self) -> None:
         """Close the connections; a limiter that was given is for its owner to close."""
         if self._is_own:
@@ -121,8 +126,8 @@ class RingfenceStorage(
         """Whether a member of the cluster decides."""
         try:
             return self._run(self._counting.check)
-        except RingfenceError:
-            return False  # It could not even be connected to.
+        except Exception:  # noqa: BLE001 - whatever fails, nothing can be counted
+            return False
 
     def _run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
         return self._limiter.run(call)

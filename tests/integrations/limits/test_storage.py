@@ -244,6 +244,22 @@ def test_a_storage_that_was_closed_says_so():
         storage.get("k/1/1/minute")
 
 
+def test_a_check_is_false_whatever_fails(limiter, monkeypatch):
+    storage = RingfenceStorage(limiter=limiter)
+
+    def fail(*_):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(limiter, "run", fail)
+    assert storage.check() is False
+
+
+def test_a_fractional_cost_is_refused_with_the_way_out(storage):
+    for strategy in STRATEGIES.values():
+        with pytest.raises(ConfigError, match=r"cost 0\.5 must be a whole number.*smaller unit"):
+            strategy(storage).hit(parse("5/minute"), "a", cost=0.5)
+
+
 def test_a_limiter_that_was_given_is_left_to_its_owner(limiter):
     RingfenceStorage(limiter=limiter).close()
 

@@ -6,6 +6,7 @@ import pytest
 from fastapi import FastAPI, Request
 from flask import Flask
 from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.commands import cli as flask_limiter_commands
 from flask_limiter.util import get_remote_address as flask_address
 from slowapi import Limiter as SlowLimiter
 from slowapi import _rate_limit_exceeded_handler
@@ -42,6 +43,27 @@ def flask_app(uri, strategy="fixed-window", **options):
         return "no", 401
 
     return app, limiter
+
+
+def test_flask_limiters_own_commands_show_the_storage_and_clear_it(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    app, limiter = flask_app(LOCAL)
+    runner = app.test_cli_runner()
+    try:
+        assert [app.test_client().get("/a").status_code for _ in range(6)][-1] == 429
+        shown = runner.invoke(flask_limiter_commands, ["config"])
+        limits = runner.invoke(flask_limiter_commands, ["limits", "--key=127.0.0.1"])
+        cleared = runner.invoke(flask_limiter_commands, ["clear", "--key=127.0.0.1", "-y"])
+        assert app.test_client().get("/a").status_code == 200
+    finally:
+        limiter.storage.close()
+
+    assert shown.exit_code == 0, shown.exception
+    assert "RingfenceStorage" in shown.output
+    assert "BlockingLimiter(open)" in shown.output
+    assert "OK" in shown.output
+    assert (limits.exit_code, cleared.exit_code) == (0, 0)
+    assert "5 per 1 hour: Fail (0 out of 5 remaining)" in limits.output
 
 
 def slow_app(uri, strategy="fixed-window", **options):

@@ -1,0 +1,64 @@
+"""Finds requests that no rule can match, and says so with the names that the rules know.
+
+Two mistakes limit nothing and are no error in Envoy's semantics: a domain that is in no rule file,
+and a descriptor whose keys are the path of no rule. Values are not looked at: another value of the
+same key is an ordinary request.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from ringfence.rules.ruleset import RuleSet
+
+__all__ = ["known_paths", "unknown_domain", "unknown_path"]
+
+_SHOWN = 8
+_LONGEST = 100
+
+
+def known_paths(rules: RuleSet, domain: str) -> tuple[tuple[str, ...], ...]:
+    """List the key paths of the rules of `domain`, each once, in file order."""
+    paths = [tuple(key for key, _ in rule.path) for rule in rules.rules() if rule.domain == domain]
+    return tuple(dict.fromkeys(paths))
+
+
+def unknown_domain(rules: RuleSet, domain: str) -> str | None:
+    """Describe a domain that is in no rule file; None for one that is."""
+    if rules.knows_domain(domain):
+        return None
+    known = ", ".join(rules.domains)
+    if not known:
+        return (
+            f"domain {_cut(domain)!r} has no rules, so its checks are never limited: the cluster "
+            "has no rules at all; start the nodes with --rules"
+        )
+    near = get_close_matches(domain[:_LONGEST], rules.domains, 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"domain {_cut(domain)!r} has no rules, so its checks are never limited; {guess}"
+        f"the cluster knows {known}"
+    )
+
+
+def unknown_path(rules: RuleSet, domain: str, path: Sequence[str]) -> str | None:
+    """Describe descriptor keys that no rule of `domain` has as its path; None where one has."""
+    known = known_paths(rules, domain)
+    if tuple(path) in known:
+        return None
+    what = f"domain {domain!r} has no rule for descriptor key {_cut(_written(path))!r}"
+    if not known:
+        return f"{what}, so it is never limited: the rules of this domain have no limit"
+    written = [_written(each) for each in known]
+    near = get_close_matches(_written(path)[:_LONGEST], written, 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    shown = ", ".join(written[:_SHOWN])
+    more = f" and {len(written) - _SHOWN} more" if len(written) > _SHOWN else ""
+    return f"{what}, so it is never limited; {guess}its rules are for {shown}{more}"
+
+
+def _written(path: Sequence[str]) -> str:
+    return " > ".join(path)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."

@@ -1,0 +1,334 @@
+"""Snippets of the pages that need a cluster, run against one with the rules they name: they limit.
+
+The cluster has `examples/rules`, as README's three nodes have. Only addresses are replaced.
+"""
+
+import ast
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import CoroutineType
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from flask import Flask
+
+import ringfence
+import ringfence.blocking
+from node.demo.cluster import running_cluster
+from ringfence import Source
+from tests.docs.test_examples import ROOT, every
+
+_ADDRESS = re.compile(r"ringfence://(?:TOKEN@10\.0|127\.0\.0\.1)[^\"\s]*")
+_PAGES = {
+    "README.md": ["ringfence.connect(", "FastAPI()", "ringfence.blocking.connect("],
+    "asgi.md": ["TOKEN@10.0.0.1"],
+    "denial-cache.md": ["denied again"],
+    "django.md": ["# settings.py", "# views.py", "RingfenceThrottle"],
+    "limits-storage.md": ["in_memory_fallback"],
+    "quick-start.md": ["ringfence://127.0.0.1", "ringfence://TOKEN"],
+    "testing-your-app.md": ["# conftest.py", "# test_shop.py"],
+}
+"""By page, what names each of its snippets below."""
+
+
+def snippet(page: str, mark: str, url: str = "ringfence://127.0.0.1:7101") -> str:
+    """The one snippet of a page that contains `mark`, asking the cluster at `url`."""
+    assert mark in _PAGES[page]
+    [found] = [
+        block.body
+        for block in every("python no-run")
+        if block.page.name == page and mark in block.body
+    ]
+    return _ADDRESS.sub(lambda _: url, found)
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """Run a snippet, awaiting what it awaits; return its names."""
+    compiled = compile(code, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def body() -> None:
+        result = eval(compiled, names)
+        if isinstance(result, CoroutineType):
+            await result
+
+    asyncio.run(body())
+    return names
+
+
+def test_every_snippet_that_is_not_run_alone_is_run_here() -> None:
+    snippets = [(block.page.name, block.body) for block in every("python no-run")]
+
+    assert len(snippets) == sum(map(len, _PAGES.values()))
+    for page, body in snippets:
+        assert [mark in body for mark in _PAGES[page]].count(True) == 1
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_cluster(ROOT / "examples" / "rules", ["a"], "check,reset") as cluster:
+        yield cluster.url
+
+
+@pytest.fixture
+def spend(url: str) -> Iterator[ringfence.blocking.BlockingLimiter]:
+    """What spends budgets beforehand; all that the snippets count is forgotten before."""
+    with ringfence.blocking.connect(url, raise_on_outage=True) as limiter:
+        for client in ("203.0.113.7", "testclient", "127.0.0.1", "unknown", "ip:127.0.0.1"):
+            limiter.reset("api", {"client": client})
+            limiter.reset("log", {"client": client})
+        yield limiter
+
+
+@pytest.mark.parametrize(
+    ("page", "mark"),
+    [
+        ("README.md", "ringfence.connect("),
+        ("README.md", "ringfence.blocking.connect("),
+        ("quick-start.md", "ringfence://127.0.0.1"),
+    ],
+)
+def test_a_client_of_the_pages_is_allowed_and_then_denied(
+    page: str, mark: str, url: str, spend: ringfence.blocking.BlockingLimiter
+) -> None:
+    code = snippet(page, mark, url)
+
+    assert run(code, ringfence=ringfence)["decision"].allowed
+    for _ in range(5):  # Between the two, time may give a unit back.
+        while spend.check("log", {"client": "203.0.113.7"}):
+            pass
+        denied = run(code, ringfence=ringfence)["decision"]
+        if not denied:
+            break
+
+    assert (denied.allowed, denied.source) == (False, Source.OWNER)
+
+
+def test_the_quick_starts_address_with_a_token_connects(url: str) -> None:
+    code = snippet("quick-start.md", "ringfence://TOKEN", url)
+
+    assert run(code, ringfence=ringfence)["limiter"].rules.knows_domain("api")
+
+
+async def test_the_second_denial_comes_from_the_cache(
+    url: str, spend: ringfence.blocking.BlockingLimiter
+) -> None:
+    lines = snippet("denial-cache.md", "denied again").splitlines()
+    bodies = [line.partition("await ")[2].partition("  #")[0] for line in lines]
+
+    for _ in range(5):  # Between the two, time may give a unit back.
+        while spend.check("api", {"client": "203.0.113.7"}):
+            pass
+        async with ringfence.connect(url) as limiter:
+            sources = [(await eval(body, {"limiter": limiter})).source for body in bodies]
+        if sources[1] is Source.CACHE:
+            break
+
+    assert sources == [Source.OWNER, Source.CACHE]
+
+
+def fastapi_of(code: str) -> FastAPI:
+    app: FastAPI = run(code)["app"]
+    return app
+
+
+def test_readmes_fastapi_application_limits_its_route_and_by_the_rules_it_names(
+    url: str, spend: ringfence.blocking.BlockingLimiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TestClient(fastapi_of(snippet("README.md", "FastAPI()", url))) as client:
+        reports = [client.get("/report").status_code for _ in range(12)]
+        others = [client.get("/") for _ in range(320)]
+
+    assert (reports[:5], 429 in reports) == ([200] * 5, True)
+    assert others[0].headers["ratelimit-policy"] == '"client";q=300;w=60'
+    assert 429 in [each.status_code for each in others]
+    assert not [text for text in caplog.messages if "limited" in text]
+
+
+@pytest.mark.parametrize(
+    ("change", "report"),
+    [
+        (('domain="api"', 'domain="apii"'), r"'apii'.*did you mean 'api'\?.*knows api, log, web"),
+        (('domain="api"', 'domain="api", keys="ip"'), r"key 'ip'.*rules are for client, path"),
+    ],
+)
+def test_readmes_fastapi_application_warns_where_its_rules_limit_nothing(
+    url: str, change: tuple[str, str], report: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = snippet("README.md", "FastAPI()", url).replace(*change)
+
+    with TestClient(fastapi_of(code)) as client:
+        assert re.search(report, caplog.text)
+        assert client.get("/").headers.get("ratelimit") is None
+
+
+def test_the_limits_of_the_asgi_page_meet_the_rules_they_name(
+    url: str, spend: ringfence.blocking.BlockingLimiter
+) -> None:
+    from ringfence.integrations.fastapi import RateLimits
+
+    names = run(snippet("asgi.md", "TOKEN@10.0.0.1", url), RateLimits=RateLimits)
+    app = FastAPI()
+    names["limits"].install(app)
+
+    with TestClient(app) as client:
+        assert client.get("/").headers["ratelimit-policy"] == '"client";q=300;w=60'
+
+
+@pytest.mark.parametrize("domain", ["api", "apii"])
+def test_flask_by_its_page_limits_or_warns(
+    domain: str,
+    url: str,
+    spend: ringfence.blocking.BlockingLimiter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from ringfence.integrations.flask import RateLimits
+
+    app = Flask("shop")
+    app.config |= {"RINGFENCE_URL": url, "RINGFENCE_DOMAIN": domain}
+    RateLimits(app)
+
+    statuses = {app.test_client().get("/").status_code for _ in range(320)}
+    app.extensions["ringfence"].limits.limiter.close()
+
+    assert statuses == ({404, 429} if domain == "api" else {404})
+    warned = re.search(r"'apii'.*did you mean 'api'\?.*knows api, log, web", caplog.text)
+    assert bool(warned) == (domain == "apii")
+
+
+_DJANGO = """
+import sys, types
+import logging; logging.basicConfig(level="WARNING")
+space = {}
+exec(open("settings_of_the_page.py").read(), space)
+from django.conf import settings
+ours = {name: value for name, value in space.items() if name.isupper()}
+for name in ("INSTALLED_APPS", "MIDDLEWARE"):
+    ours[name] = [each for each in ours[name] if each is not ...]
+ours["INSTALLED_APPS"] += ["django.contrib.auth", "django.contrib.contenttypes",
+                           "django.contrib.sessions"]
+ours["MIDDLEWARE"].insert(0, "django.contrib.sessions.middleware.SessionMiddleware")
+ours["RINGFENCE"] |= eval(sys.argv[1])
+for name in [name for name, value in ours["RINGFENCE"].items() if value is None]:
+    del ours["RINGFENCE"][name]
+settings.configure(ROOT_URLCONF="urls", ALLOWED_HOSTS=["*"], SECRET_KEY="tests",
+    SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies", **ours)
+import django; django.setup()
+from django.http import HttpResponse
+from django.urls import path
+views = {}
+exec(open("views_of_the_page.py").read(), views)
+exec(open("rest_of_the_page.py").read(), views)
+urls = types.ModuleType("urls")
+class Search(views["SearchView"]):
+    authentication_classes = []
+    def get(self, request):
+        return HttpResponse("found")
+urls.urlpatterns = [path("search", Search.as_view()), path("free", lambda request: HttpResponse())]
+sys.modules["urls"] = urls
+from django.test import Client
+client = Client()
+print({client.get("/free").status_code for _ in range(320)})
+print([client.get("/search").status_code for _ in range(12)])
+"""
+
+
+@pytest.mark.parametrize("domain", [None, "api", "apii"])
+def test_django_by_its_page_limits_or_warns(
+    domain: str | None, url: str, spend: ringfence.blocking.BlockingLimiter, tmp_path: Path
+) -> None:
+    for name, mark in (
+        ("settings", "# settings.py"),
+        ("views", "# views.py"),
+        ("rest", "RingfenceThrottle"),
+    ):
+        code = snippet("django.md", mark, url)
+        (tmp_path / f"{name}_of_the_page.py").write_text(code, "utf-8")
+    changes: dict[str, str | None] = {} if domain is None else {"DOMAIN": domain, "LIMIT": None}
+
+    done = run_python("-c", _DJANGO, repr(changes), cwd=tmp_path)
+
+    free, search = [eval(line) for line in done.stdout.splitlines()]
+    if domain == "api":
+        assert free == {200, 429}
+    else:
+        assert free == {200}
+    if domain is None:
+        assert (search[:5], 429 in search) == ([200] * 5, True)
+    warned = re.search(r"'apii'.*did you mean 'api'\?.*knows api, log, web", done.stderr)
+    assert bool(warned) == (domain == "apii"), done.stderr
+
+
+def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    environment: Mapping[str, str] = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_flask_limiter_by_its_page_limits_in_the_cluster(url: str) -> None:
+    from flask_limiter import Limiter
+    from flask_limiter.util import get_remote_address
+
+    import ringfence.integrations.limits
+
+    assert ringfence.integrations.limits is not None
+    app = Flask("shop-of-the-page")
+    names = run(
+        snippet("limits-storage.md", "in_memory_fallback", url),
+        Limiter=Limiter,
+        get_remote_address=get_remote_address,
+        app=app,
+    )
+
+    @app.get("/")
+    @names["limiter"].limit("2/minute")
+    def index() -> str:
+        return "hello"
+
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(3)] == [200, 200, 429]
+    names["limiter"].storage.close()
+
+
+def test_the_tests_of_the_testing_page_pass(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "shop.yaml").write_text(
+        "domain: shop\ndescriptors:\n"
+        "  - {key: client, rate_limit: {unit: minute, requests_per_unit: 3}}\n",
+        "utf-8",
+    )
+    conftest = snippet("testing-your-app.md", "# conftest.py")
+    conftest += """
+
+@pytest.fixture
+def client(ringfence_cluster):
+    from flask import Flask
+    from ringfence.integrations.flask import RateLimits
+
+    app = Flask("shop")
+    app.post("/order")(lambda: ("ordered", 201))
+    RateLimits(app, domain="shop", strict=True)
+    return app.test_client()
+"""
+    (tmp_path / "conftest.py").write_text(conftest, "utf-8")
+    test = snippet("testing-your-app.md", "# test_shop.py")
+    (tmp_path / "test_shop.py").write_text(test, "utf-8")
+
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+
+    assert "1 passed" in done.stdout

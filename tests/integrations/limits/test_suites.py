@@ -1,0 +1,16 @@
+"""The page names each test of others' suites that is left out."""
+
+from pathlib import Path
+
+from tests.integrations.limits.suites import LEFT_OUT
+
+PAGE = Path(__file__).parents[3] / "docs" / "limits-storage.md"
+
+
+def test_the_page_lists_every_test_that_is_left_out() -> None:
+    section = PAGE.read_text("utf-8").partition("## Their own test suites")[2].partition("\n## ")[0]
+    listed = {
+        row.split("`")[1] for row in section.splitlines() if row.count("`") >= 2 and "|" in row
+    }
+
+    assert listed == {name.rpartition("::")[2] for name in LEFT_OUT}
