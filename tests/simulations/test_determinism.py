@@ -55,6 +55,7 @@ ALLOWED = {
     ("node/settings.py", "socket.gethostname"): "what a real node is started with",
     ("ringfence/client/cluster.py", "id()"): "asks whether a link is in use; nothing is ordered",
     ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
+    ("node/node.py", "weakref.WeakSet"): "asks whether a link is in it; nothing goes through it",
     ("node/measures.py", "time.perf_counter_ns"): "a stopwatch, which no decision depends on",
     ("node/throttled.py", "order of here.counts.keys() | before.counts.keys()"): "sorted below",
     ("simulations/simulate.py", "time.perf_counter"): "how long a run took, which no event tells",

@@ -452,7 +452,7 @@ def test_an_expired_certificate_is_refused(wire: Wire) -> None:
 
     assert code == TransportCode.CERTIFICATE_EXPIRED
     assert reason.startswith("the certificate of 10.0.0.1:7600 has expired or is not valid yet")
-    assert "ringfence keys new" in reason
+    assert "ringfence keys renew" in reason
 
 
 def test_a_certificate_without_the_expected_name_is_refused(wire: Wire) -> None:
