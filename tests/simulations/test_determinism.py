@@ -23,6 +23,7 @@ OUTSIDE = {
     "node/keys.py": "makes keys, which nobody may foresee",
     "node/replay": "replays a log against a real cluster",
     "node/serve.py": "a node on a real network",
+    "node/systemd.py": "tells systemd about a process on a real host",
     "node/several": "starts processes and watches over them",
     "ringfence/blocking.py": "threads",
     "ringfence/client/background.py": "threads",
