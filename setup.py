@@ -4,7 +4,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 FOLDER = "ringfence/limiter/compiled"
-PARTS = ("_answers", "_hot", "_laws", "_ring", "_siphash", "_slots", "_store")
+PARTS = ("_answers", "_hot", "_algorithms", "_ring", "_siphash", "_slots", "_store")
 
 extensions = cythonize(
     [
@@ -18,7 +18,7 @@ extensions = cythonize(
     ]
     + [
         Extension(name, [f"{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"])
-        for name in ("hashring._compiled", "ringfence.client._rows")
+        for name in ("hashring._compiled", "ringfence.client._batch_ops")
     ],
     language_level=3,
     compiler_directives={

@@ -23,10 +23,10 @@ import trio
 from hpack import Encoder
 
 from ringfence.client.url import parse_token
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from ringfence.limiter import MAX_CARRIED_SLOTS, NS_PER_SECOND, Limit
 from ringfence.transport.interface import Connection
-from ringfence.transport.pipe import Pipe
+from ringfence.transport.quic_connection import StreamConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls import ClientTls, load_client_tls
 from ringfence.transport.udp_trio import TrioUdp
@@ -259,7 +259,7 @@ class _Caller:
         transport.flush()
 
     def stop_reading(self) -> None:
-        assert isinstance(self.connection, Pipe)
+        assert isinstance(self.connection, StreamConnection)
         assert self.connection.quic is not None
         self.connection.window = self.connection.quic.window = 0
 

@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.cluster import connected
 from benchmarks.figure import Figure, figure, interleaved
-from benchmarks.pace import cpu_s_of
+from benchmarks.rates import cpu_s_of
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence import Limiter
 

@@ -49,7 +49,7 @@ def run(rounds: int) -> Iterator[Figure]:
         words += ["--grpc", f"127.0.0.1:{gateway[1]}", "--log-level", "error"]
         with (
             running_cluster(rules, ["a"]) as nodes,
-            program("benchmarks.bare", *map(str, bare)) as bare_main,
+            program("benchmarks.baseline_servers", *map(str, bare)) as bare_main,
             program("node.entry", *words, "--cluster", nodes.url) as main,
         ):
             wait_up(*gateway, *bare)

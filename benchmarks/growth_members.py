@@ -12,7 +12,7 @@ import trio
 
 from benchmarks.cluster import RULES
 from benchmarks.figure import Figure, figure, ratio
-from benchmarks.town import town_client
+from benchmarks.in_process_cluster import town_client
 from ringfence.client.limiter import Limiter
 from ringfence.rules.load import load_text
 

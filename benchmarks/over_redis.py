@@ -1,4 +1,4 @@
-"""Rate limiters over Redis, each in the way that it is fastest with: one round of each is a `Pace`.
+"""Rate limiters over Redis, each in the way that it is fastest with: one round of each is a `Rate`.
 
 `limits` with its fixed windows, by one thread and by eight, and by 64 tasks of asyncio; GCRA as a
 script, in pipelines; and the script alone, asked by Redis' own benchmark, which is written in C.
@@ -17,7 +17,7 @@ from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixedWindow
 from limits.storage import RedisStorage
 from limits.strategies import FixedWindowRateLimiter
 
-from benchmarks.pace import Pace, paced_by
+from benchmarks.rates import Rate, paced_by
 from benchmarks.redis_server import RedisServer, redis_program
 
 __all__ = ["SECONDS", "TASKS", "OverRedis"]
@@ -62,7 +62,7 @@ class OverRedis:
         """Close the connection that is ours."""
         self._redis.close()
 
-    def limits_sync(self, threads: int = 1) -> Pace:
+    def limits_sync(self, threads: int = 1) -> Rate:
         """`limits`, blocking, by some threads."""
 
         def work(first: int) -> int:
@@ -77,7 +77,7 @@ class OverRedis:
             starts = range(0, _KEYS, _KEYS // threads)
             return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
 
-    def limits_async(self, implementation: str) -> Pace:
+    def limits_async(self, implementation: str) -> Rate:
         """`limits` by 64 tasks of asyncio, over the Redis client named."""
         return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
 
@@ -98,7 +98,7 @@ class OverRedis:
                 group.create_task(work(place))
         return done
 
-    def lua_pipelined(self) -> Pace:
+    def lua_pipelined(self) -> Rate:
         """GCRA as a script, a hundred checks to a pipeline, by one thread."""
         return paced_by(self._pipelines, self._server.pid)
 
@@ -112,7 +112,7 @@ class OverRedis:
             done += sum([answer[0] for answer in pipeline.execute()])
         return done
 
-    def evalsha(self, pipeline: int) -> Pace:
+    def evalsha(self, pipeline: int) -> Rate:
         """The same script, asked by `redis-benchmark` over 50 connections."""
         requests = _REQUESTS * (3 if pipeline > 1 else 1)
         words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
@@ -127,4 +127,4 @@ class OverRedis:
             return requests
 
         pace = paced_by(work, self._server.pid)
-        return Pace(found[0], pace.per_core_s)  # Its own figure leaves its start-up out.
+        return Rate(found[0], pace.per_core_s)  # Its own figure leaves its start-up out.

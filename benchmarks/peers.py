@@ -20,7 +20,7 @@ from benchmarks.cluster import RULES, batches, connected, crowd
 from benchmarks.figure import Figure, figure, interleaved, ratio
 from benchmarks.in_process import in_process_samples
 from benchmarks.over_redis import SECONDS, TASKS, OverRedis
-from benchmarks.pace import Pace, paced_by
+from benchmarks.rates import Rate, paced_by
 from benchmarks.redis_server import redis_program, running_redis
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence import Limiter, blocking
@@ -68,7 +68,7 @@ def _in_process(rounds: int) -> Iterator[Figure]:
     yield ratio("peers.memory_local_vs_limits", found["local"], found["limits"])
 
 
-def _network(found: dict[str, list[Pace]]) -> Iterator[Figure]:
+def _network(found: dict[str, list[Rate]]) -> Iterator[Figure]:
     wall = {name: [pace.per_s for pace in paces] for name, paces in found.items()}
     core = {name: [pace.per_core_s for pace in paces] for name, paces in found.items()}
     for name, label in _NETWORK.items():
@@ -90,7 +90,7 @@ def _best(one: Sequence[float], other: Sequence[float]) -> list[float]:
     return [max(pair) for pair in zip(one, other, strict=True)]
 
 
-def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Pace]]:
+def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Rate]]:
     pid = nodes.processes["a"].pid
     return {
         "check": partial(_asked, nodes.url, pid, crowd(TASKS)),
@@ -99,7 +99,7 @@ def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Pace]]:
     }
 
 
-def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -> Pace:
+def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -> Rate:
     """The round's own rate, which leaves the handshake out; the processors' with it."""
     rates: list[float] = []
 
@@ -108,10 +108,10 @@ def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -
         return round(rates[0] * SECONDS)
 
     pace = paced_by(work, pid)
-    return Pace(rates[0], pace.per_core_s)
+    return Rate(rates[0], pace.per_core_s)
 
 
-def _blocked(url: str, pid: int) -> Pace:
+def _blocked(url: str, pid: int) -> Rate:
     """One thread that asks and waits, as `limits` without asyncio does."""
     with blocking.connect(url, raise_on_outage=True) as limiter:
 
@@ -124,7 +124,7 @@ def _blocked(url: str, pid: int) -> Pace:
         return paced_by(work, pid)
 
 
-def _theirs(theirs: OverRedis) -> dict[str, Callable[[], Pace]]:
+def _theirs(theirs: OverRedis) -> dict[str, Callable[[], Rate]]:
     return {
         "async_coredis": partial(theirs.limits_async, "coredis"),
         "async_redispy": partial(theirs.limits_async, "redispy"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from ringfence.errors import ConfigError
-from simulations.plots import escape, number
+from simulations.reporting.plots import escape, number
 
 __all__ = ["drawn", "write_plot"]
 

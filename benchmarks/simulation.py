@@ -10,10 +10,10 @@ from statistics import median
 from time import process_time
 
 from benchmarks.figure import Figure
-from simulations.outcome import Outcome
+from simulations.reporting.outcome import Outcome
 from simulations.running import run_scenario
-from simulations.scenario import Fault, Level, Load, Scenario
-from simulations.scenarios import RULES
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.scenario import Fault, Level, Load, Scenario
 
 __all__ = ["run"]
 

@@ -1,7 +1,7 @@
 """The tables and keys that the limiter's benchmarks share."""
 
-from ringfence.client.engines import SECRET_BYTES
 from ringfence.limiter import NS_PER_SECOND, Limit, Table, compiled_tables, why_not_compiled
+from ringfence.peering.engine_choice import SECRET_BYTES
 
 __all__ = ["MINUTE", "START", "key_of", "new_table"]
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
+from gossip.member_table import MemberTable, Pool
 from gossip.outbox import Outbox
 from gossip.record import Address
-from gossip.roster import Pool, Roster
 from gossip.settings import ProbeSettings, Settings
 from gossip.timers import Due, Timers
 
@@ -25,7 +25,7 @@ class Exchanges:
 
     def __init__(
         self,
-        roster: Roster,
+        table: MemberTable,
         outbox: Outbox,
         timers: Timers,
         settings: Settings,
@@ -33,7 +33,7 @@ class Exchanges:
         counters: Counter[str],
     ) -> None:
         self.seeds: tuple[Address, ...] = ()
-        self._roster = roster
+        self._table = table
         self._outbox = outbox
         self._timers = timers
         self._settings = settings
@@ -61,24 +61,24 @@ class Exchanges:
         """Ask all seeds while we know nobody; later one that is no member, if there is any."""
         if not self.seeds:
             return
-        if self._roster.is_alone:
+        if self._table.is_alone:
             for seed in self.seeds:
-                if seed != self._roster.me.address:
+                if seed != self._table.me.address:
                     self._ask(seed)
             self._timers.set((Due.JOIN, ""), now + self._jittered(self._join_pause))
             self._join_pause = min(self._settings.join_pause_most, 2 * self._join_pause)
             return
         self._join_pause = self._settings.join_pause
         self._timers.set((Due.JOIN, ""), now + self._jittered(self._settings.seeds_every))
-        known = {record.address for record in self._roster.records.values() if not record.is_gone}
+        known = {record.address for record in self._table.records.values() if not record.is_gone}
         strangers = [seed for seed in self.seeds if seed not in known]
         if strangers:
             self._ask(self._random.choice(strangers))
 
     def compare(self, sender: str, digest: int, now: int) -> None:
         """Notice that others believe something else for longer than news take to arrive."""
-        record = self._roster.get(sender)
-        if digest == self._roster.digest:
+        record = self._table.get(sender)
+        if digest == self._table.digest:
             self._differs_since.pop(sender, None)
             self._nobody_agrees_since = None
             return
@@ -87,7 +87,7 @@ class Exchanges:
         if self._nobody_agrees_since is None:
             self._nobody_agrees_since = now
         since = min(self._differs_since.setdefault(sender, now), self._nobody_agrees_since)
-        which = "near" if self._roster.is_near(record) else "far"
+        which = "near" if self._table.is_near(record) else "far"
         patience = round(
             self._settings.mismatch_rounds * self._probing(which).gossip_interval * _NS
         )
@@ -101,7 +101,7 @@ class Exchanges:
         """Ask anybody, for what a digest does not tell."""
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):
-            self._ask(self._roster.records[name].address)
+            self._ask(self._table.records[name].address)
 
     def ask_again_soon(self, now: int) -> None:
         """Bring the next regular exchanges forward, now that we know somebody.
@@ -121,11 +121,11 @@ class Exchanges:
         return self._last_at is None or now - self._last_at >= pause
 
     def _regular_pause(self, which: str) -> int:
-        scale = max(1.0, len(self._roster.records) / _UNSCALED)
+        scale = max(1.0, len(self._table.records) / _UNSCALED)
         return self._jittered(self._probing(which).exchange_every * scale)
 
     def _pool(self, which: str) -> Pool:
-        return self._roster.near if which == "near" else self._roster.far
+        return self._table.near if which == "near" else self._table.far
 
     def _probing(self, which: str) -> ProbeSettings:
         return self._settings.near if which == "near" else self._settings.far

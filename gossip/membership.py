@@ -14,18 +14,18 @@ from dataclasses import replace
 from random import Random
 from typing import assert_never
 
-from gossip.accusations import Accusations
 from gossip.codec import MAX_OWN_RECORD, record_size
 from gossip.effects import Effect, Stamps
 from gossip.exchanges import Exchanges
 from gossip.health import LocalHealth
+from gossip.local_member import LocalMember
+from gossip.member_table import MemberTable
 from gossip.messages import Ack, Gossip, Message, Nack, Ping, PingReq
-from gossip.myself import Myself
 from gossip.outbox import Outbox
 from gossip.prober import Prober
 from gossip.record import Address, Record, Status
-from gossip.roster import Roster
 from gossip.settings import ProbeSettings, Settings
+from gossip.suspicion_timers import SuspicionTimers
 from gossip.timers import Due, Timer, Timers
 from gossip.tombstones import Tombstones
 
@@ -51,12 +51,12 @@ class Membership:
         """What has happened so far, by name."""
         self._settings = settings
         self._random = random
-        self._roster = Roster(me)
+        self._table = MemberTable(me)
         self._timers = Timers()
         self._health = LocalHealth(settings.max_health, is_used=settings.local_health)
-        self._outbox = Outbox(self._roster, self._timers, settings, self.counters, now)
+        self._outbox = Outbox(self._table, self._timers, settings, self.counters, now)
         self._prober = Prober(
-            self._roster,
+            self._table,
             self._outbox,
             self._timers,
             self._health,
@@ -66,12 +66,12 @@ class Membership:
             self.counters,
         )
         self._exchanges = Exchanges(
-            self._roster, self._outbox, self._timers, settings, random, self.counters
+            self._table, self._outbox, self._timers, settings, random, self.counters
         )
-        self._accusations = Accusations(self._roster, self._timers, settings)
+        self._suspicion_timers = SuspicionTimers(self._table, self._timers, settings)
         self._tombstones = Tombstones(self._timers, settings)
-        self._myself = Myself(
-            self._roster, self._outbox, self._timers, self._health, settings, self.counters
+        self._local_member = LocalMember(
+            self._table, self._outbox, self._timers, self._health, settings, self.counters
         )
         self._late_until = now
         for which, probing in (("near", settings.near), ("far", settings.far)):
@@ -84,40 +84,40 @@ class Membership:
     @property
     def me(self) -> Record:
         """What this member says of itself."""
-        return self._roster.me
+        return self._table.me
 
     @property
     def records(self) -> Mapping[str, Record]:
         """All members that are remembered, this one included."""
-        return self._roster.records
+        return self._table.records
 
     def snapshot(self) -> list[Record]:
         """The records to tell in an exchange."""
         hushed = self._tombstones.hushed
-        return [each for name, each in self._roster.records.items() if name not in hushed]
+        return [each for name, each in self._table.records.items() if name not in hushed]
 
     def routed(self) -> list[Record]:
         """The members that checks are sent to, sorted by name."""
-        return [each for _, each in sorted(self._roster.records.items()) if each.is_routed]
+        return [each for _, each in sorted(self._table.records.items()) if each.is_routed]
 
     def placed(self) -> list[Record]:
         """The members that counters belong to, sorted by name."""
-        return [each for _, each in sorted(self._roster.records.items()) if each.is_placed]
+        return [each for _, each in sorted(self._table.records.items()) if each.is_placed]
 
     @property
     def is_damped(self) -> bool:
         """Whether this member stays out of the ring for a while, being accused too often."""
-        return self.me.forward_only and self._myself.is_damped
+        return self.me.forward_only and self._local_member.is_damped
 
     @property
     def datacenters_left(self) -> set[str]:
         """The data centers whose members have all left by their own will."""
-        return self._roster.datacenters_left()
+        return self._table.datacenters_left()
 
     @property
     def digest(self) -> int:
         """Names what is believed in 64 bits; equal beliefs have equal digests."""
-        return self._roster.digest
+        return self._table.digest
 
     @property
     def health(self) -> int:
@@ -147,31 +147,31 @@ class Membership:
     def become_alive(self, now: int) -> list[Effect]:
         """Take a place in the ring."""
         if self.me.status is Status.JOINING:
-            self._myself.say(now, status=Status.ALIVE)
+            self._local_member.say(now, status=Status.ALIVE)
         return self._outbox.take()
 
     def leave(self, now: int) -> list[Effect]:
         """Give the place in the ring up, and tell everybody near at once."""
         if self.me.status in (Status.JOINING, Status.ALIVE):
-            self._myself.say(now, status=Status.LEAVING)
+            self._local_member.say(now, status=Status.LEAVING)
             self._tell_all_near()
         return self._outbox.take()
 
     def left(self, now: int) -> list[Effect]:
         """Say goodbye for good; from now on this member is silent."""
-        if not self._myself.has_left:
-            self._myself.say(now, status=Status.LEFT)
+        if not self._local_member.has_left:
+            self._local_member.say(now, status=Status.LEFT)
             self._tell_all_near()
         return self._outbox.take()
 
     def set_forward_only(self, flag: bool, now: int) -> list[Effect]:
         """Leave the ring while still serving, or come back to it."""
-        self._myself.set_forward_only(flag, now)
+        self._local_member.set_forward_only(flag, now)
         return self._outbox.take()
 
     def report_unreachable(self, name: str, now: int) -> list[Effect]:
         """Probe a member at once: the shell could not reach it."""
-        record = self._roster.get(name)
+        record = self._table.get(name)
         if record is not None and not record.is_gone and record is not self.me:
             self._prober.begin(name, now)
         return self._outbox.take()
@@ -180,13 +180,13 @@ class Membership:
 
     def receive(self, message: Message, source: Address, now: int) -> list[Effect]:
         """Take a datagram's message."""
-        if self._myself.has_left or message.sender == self.me.name:
-            self.counters["refused_own_name"] += not self._myself.has_left
+        if self._local_member.has_left or message.sender == self.me.name:
+            self.counters["refused_own_name"] += not self._local_member.has_left
             return []
         self._notice_lag(now)
         for record in message.updates:
             self._hear(record, now, sender=message.sender, source=source)
-        sender = self._roster.get(message.sender)
+        sender = self._table.get(message.sender)
         if sender is not None and sender.generation == message.generation:
             self._tell_the_accused(sender, message, source)
         match message:
@@ -208,20 +208,20 @@ class Membership:
 
     def merge(self, records: Iterable[Record], now: int) -> list[Effect]:
         """Take another member's list."""
-        if not self._myself.has_left:
-            is_first = self._roster.is_alone
+        if not self._local_member.has_left:
+            is_first = self._table.is_alone
             for record in records:
-                self._hear_in_exchange(record, now, is_first=is_first)
+                self._merge_exchanged(record, now, is_first=is_first)
         return self._outbox.take()
 
     def next_deadline(self) -> int:
         """When `tick` has something to do."""
         at = self._timers.next_at()
-        return _FAR_FUTURE if self._myself.has_left or at is None else at
+        return _FAR_FUTURE if self._local_member.has_left or at is None else at
 
     def tick(self, now: int) -> list[Effect]:
         """Do what is due; harmless when early."""
-        if not self._myself.has_left:
+        if not self._local_member.has_left:
             self._notice_lag(now)
             while (timer := self._timers.pop(now)) is not None:
                 self._do(timer, now)
@@ -242,7 +242,7 @@ class Membership:
             case (Due.GOSSIP, str(which)):
                 self._gossip(which, now)
             case (Due.SUSPICION, str(name)):
-                self._condemn(name, now)
+                self._declare_dead(name, now)
             case (Due.FORGET, str(name)):
                 self._forget(name)
             case (Due.ANNOUNCE, _):
@@ -252,19 +252,19 @@ class Membership:
             case (Due.JOIN, _):
                 self._exchanges.look_for_seeds(now)
             case (Due.DAMPING, _):
-                self._myself.end_damping(now)
+                self._local_member.end_damping(now)
 
     # -- what is said of others ----------------------------------------------------------------
 
     def _hear(self, record: Record, now: int, *, sender: str, source: Address) -> None:
         """Take one saying from a message."""
-        known = self._roster.get(record.name)
+        known = self._table.get(record.name)
         if record.name == self.me.name:
-            self._myself.hear(record, now)
+            self._local_member.hear(record, now)
         elif known is None or record.replaces(known):
             self._adopt(record, now)
         elif record.rank == known.rank:
-            if self._accusations.confirm(record, now):
+            if self._suspicion_timers.confirm(record, now):
                 self._outbox.spread(record, now)
         else:
             self.counters["updates_stale"] += 1
@@ -273,18 +273,18 @@ class Membership:
                 # not have heard itself, and alone can refute it, or somebody who passes it on.
                 self._outbox.tell(source, known)
 
-    def _hear_in_exchange(self, record: Record, now: int, *, is_first: bool) -> None:
+    def _merge_exchanged(self, record: Record, now: int, *, is_first: bool) -> None:
         """Take one saying from a list, which may be older than it looks.
 
         After a split each side's list holds the other side dead. Those words begin a suspicion
         only, so that nobody leaves the ring who is there to refute it. And what is said there of
         the dead that we forgot, or never knew, goes no further: else they would be told for ever.
         """
-        known = self._roster.get(record.name)
+        known = self._table.get(record.name)
         if record is known:
             return  # Members in one process hand the same records round, nearly always.
         if record.name == self.me.name:
-            self._myself.hear(record, now)
+            self._local_member.hear(record, now)
         elif known is None:
             self._adopt(record, now, is_hushed=record.is_gone, is_news=not is_first)
         elif record.replaces(known):
@@ -301,15 +301,15 @@ class Membership:
         self, record: Record, now: int, *, is_hushed: bool = False, is_news: bool = True
     ) -> None:
         """Believe this from now on, and pass it on."""
-        before = self._roster.get(record.name)
+        before = self._table.get(record.name)
         was_gone = before is None or before.is_gone
-        was_alone = self._roster.is_alone
-        self._roster.put(record)
+        was_alone = self._table.is_alone
+        self._table.put(record)
         if was_alone:
             # What we said of ourselves while alone, nobody heard.
             self._outbox.spread(self.me, now)
             self._exchanges.ask_again_soon(now)
-        self._accusations.drop(record.name)
+        self._suspicion_timers.drop(record.name)
         if record.is_gone:
             is_seed = record.address in self._exchanges.seeds
             self._tombstones.add(record.name, now, is_seed=is_seed, is_hushed=is_hushed)
@@ -318,46 +318,46 @@ class Membership:
         else:
             self._tombstones.drop(record.name)
             if was_gone:
-                rounds = self._prober.near if self._roster.is_near(record) else self._prober.far
+                rounds = self._prober.near if self._table.is_near(record) else self._prober.far
                 rounds.add(record.name)
         if before is not None and before.status is Status.DEAD and not record.is_gone:
             self.counters["flaps"] += before.generation == record.generation
         if record.status is Status.SUSPECT:
-            self._accusations.begin(record, now)
-            self._seek_second_opinion(record, now)
+            self._suspicion_timers.begin(record, now)
+            self._start_indirect_probe(record, now)
         if is_news and not is_hushed:
             self._outbox.spread(record, now)
         self._outbox.changed(before, record)
         was_routed = before is not None and before.is_routed
-        if was_routed and not record.is_routed and self._roster.is_near(record):
-            self._myself.look_around(now)
+        if was_routed and not record.is_routed and self._table.is_near(record):
+            self._local_member.look_around(now)
 
     def _accuse(self, name: str, generation: int, now: int) -> None:
         """Hold a member's silence against it."""
-        record = self._roster.get(name)
+        record = self._table.get(name)
         if record is None or record.is_gone or record.generation != generation:
             return
         accusation = replace(record, status=Status.SUSPECT, accuser=self.me.name)
         if record.status is not Status.SUSPECT:
             self.counters["suspicions"] += 1
             self._adopt(accusation, now)
-        elif self._accusations.confirm(accusation, now):
+        elif self._suspicion_timers.confirm(accusation, now):
             self._outbox.spread(accusation, now)
         if self._settings.buddy:
             # An accuser goes on asking: the answer to a ping that accuses is the refutation.
             self._outbox.tell(record.address, accusation)
             self._prober.begin(name, now)
 
-    def _seek_second_opinion(self, record: Record, now: int) -> None:
+    def _start_indirect_probe(self, record: Record, now: int) -> None:
         """Some of those who hear of a suspicion look for themselves, a few in the whole cluster."""
         if not self._settings.dynamic_suspicion or record.accuser == self.me.name:
             return
-        likely = 2 * self._settings.confirmations / max(1, len(self._roster.beside(record)))
-        if self._roster.is_near(record) and self._random.random() < likely:
+        likely = 2 * self._settings.confirmations / max(1, len(self._table.beside(record)))
+        if self._table.is_near(record) and self._random.random() < likely:
             self._prober.begin(record.name, now)
 
-    def _condemn(self, name: str, now: int) -> None:
-        record = self._roster.records[name]
+    def _declare_dead(self, name: str, now: int) -> None:
+        record = self._table.records[name]
         self._adopt(replace(record, status=Status.DEAD, accuser=self.me.name), now)
 
     def _tell_the_accused(self, sender: Record, message: Message, source: Address) -> None:
@@ -376,7 +376,7 @@ class Membership:
     def _forget(self, name: str) -> None:
         self._tombstones.drop(name)
         self._outbox.drop(name)
-        self._roster.forget(name)
+        self._table.forget(name)
 
     # -- when something is due -----------------------------------------------------------------
 
@@ -390,22 +390,22 @@ class Membership:
 
     def _gossip(self, which: str, now: int) -> None:
         probing = self._probing(which)
-        pool = self._roster.near if which == "near" else self._roster.far
+        pool = self._table.near if which == "near" else self._table.far
         names = pool.draw(probing.gossip_fanout, self._random)
         if which == "near":
-            names += self._tombstones.recent(now, self._roster, self._random)
+            names += self._tombstones.recent(now, self._table, self._random)
         self._outbox.gossip(which, names, probing, now)
 
     def _announce(self, now: int) -> None:
         """Speak to members held dead: after a split they are not, and will say so."""
         self._timers.set((Due.ANNOUNCE, ""), now + round(self._settings.announce_every * _NS))
-        for name in self._roster.dead.draw(self._settings.announce_to, self._random):
-            record = self._roster.records[name]
+        for name in self._table.dead.draw(self._settings.announce_to, self._random):
+            record = self._table.records[name]
             self._outbox.tell(record.address, record, self.me)
 
     def _tell_all_near(self) -> None:
-        for name in self._roster.near:
-            self._outbox.tell(self._roster.records[name].address, self.me)
+        for name in self._table.near:
+            self._outbox.tell(self._table.records[name].address, self.me)
 
     def _notice_lag(self, now: int) -> None:
         """Hold against nobody what was missed while we could not look."""
@@ -421,9 +421,9 @@ class Membership:
         interval = round(self._settings.near.interval * _NS)
         if lag > 2 * interval:
             self.counters["own_pauses"] += 1
-            self._accusations.restart(now + interval)
+            self._suspicion_timers.restart(now + interval)
         else:
-            self._accusations.postpone(lag, no_sooner=now + interval)
+            self._suspicion_timers.postpone(lag, no_sooner=now + interval)
 
     def _phase(self, interval: float) -> int:
         """When to begin: members that boot together should not do everything together for ever."""

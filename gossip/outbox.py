@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from gossip.codec import room_for_updates
 from gossip.effects import Changed, Conflict, Effect, Exchange, Send
+from gossip.member_table import MemberTable
 from gossip.messages import Gossip, Message
 from gossip.record import Address, Record, Status
-from gossip.roster import Roster
 from gossip.settings import ProbeSettings, Settings
 from gossip.timers import Due, Timers
 from gossip.updates import Updates, transmissions
@@ -25,13 +25,18 @@ class Outbox:
     """The effects of the call that runs, and the news that wait for a message to ride on."""
 
     def __init__(
-        self, roster: Roster, timers: Timers, settings: Settings, counters: Counter[str], now: int
+        self,
+        table: MemberTable,
+        timers: Timers,
+        settings: Settings,
+        counters: Counter[str],
+        now: int,
     ) -> None:
         self.near = Updates()
         """News for the own data center."""
         self.far = Updates()
         """News for the others: counted apart, since gossip there is slower."""
-        self._roster = roster
+        self._table = table
         self._timers = timers
         self._settings = settings
         self._counters = counters
@@ -45,10 +50,10 @@ class Outbox:
 
     def spread(self, record: Record, now: int) -> None:
         """Let everybody hear this: at once, unless other news were sent a moment ago."""
-        if self._roster.near or self._roster.far:
+        if self._table.near or self._table.far:
             self.near.add(record)
             self._plan("near", now)
-        if self._roster.far:
+        if self._table.far:
             self.far.add(record)
             self._plan("far", now)
 
@@ -56,11 +61,11 @@ class Outbox:
         """Send the news that wait to these members, and plan the next time if some are left."""
         news = self.near if which == "near" else self.far
         self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
-        me = self._roster.me
+        me = self._table.me
         is_sent = False
         for name in names:
             if news:
-                self.write(self._roster.records[name], Gossip(me.name, me.generation))
+                self.write(self._table.records[name], Gossip(me.name, me.generation))
                 is_sent = True
         if news and is_sent:
             self._plan(which, now)
@@ -83,10 +88,10 @@ class Outbox:
         """
         if member is not None and self._is_to_be_told(member):
             first = (*first, member)
-        is_far = member is not None and not self._roster.is_near(member)
+        is_far = member is not None and not self._table.is_near(member)
         news = self.far if is_far else self.near
         if news or first:
-            limit = transmissions(self._settings.retransmit, len(self._roster.records))
+            limit = transmissions(self._settings.retransmit, len(self._table.records))
             updates = news.take(room_for_updates(message), limit, first)
             self._counters["updates_sent"] += len(updates)
             message = replace(message, updates=updates)
@@ -94,7 +99,7 @@ class Outbox:
 
     def tell(self, to: Address, *records: Record) -> None:
         """Send these records, and nothing else."""
-        me = self._roster.me
+        me = self._table.me
         self._effects.append(Send(to, Gossip(me.name, me.generation, records)))
 
     def exchange(self, with_: Address) -> None:

@@ -11,10 +11,10 @@ from random import Random
 
 from gossip.effects import Stamps
 from gossip.health import LocalHealth
+from gossip.member_table import MemberTable, Pool
 from gossip.messages import Ack, Nack, Ping, PingReq
 from gossip.outbox import Outbox
 from gossip.record import Address, Record, Status
-from gossip.roster import Pool, Roster
 from gossip.settings import ProbeSettings, Settings
 from gossip.timers import Due, Timers
 
@@ -79,7 +79,7 @@ class Prober:
 
     def __init__(
         self,
-        roster: Roster,
+        table: MemberTable,
         outbox: Outbox,
         timers: Timers,
         health: LocalHealth,
@@ -90,9 +90,9 @@ class Prober:
     ) -> None:
         self.rtts: dict[str, int] = {}
         """Smoothed round trip to each member that answered, in ns."""
-        self.near = Rounds(roster.near, random)
-        self.far = Rounds(roster.far, random)
-        self._roster = roster
+        self.near = Rounds(table.near, random)
+        self.far = Rounds(table.far, random)
+        self._table = table
         self._outbox = outbox
         self._timers = timers
         self._health = health
@@ -108,7 +108,7 @@ class Prober:
 
     def begin(self, name: str, now: int) -> None:
         """Probe a member, unless it is being probed."""
-        target = self._roster.get(name)
+        target = self._table.get(name)
         if target is None or name in self._running or len(self._probes) >= _MOST_PROBES:
             return
         probing = self._probing(target)
@@ -128,16 +128,16 @@ class Prober:
         And ping it once more, for a datagram may be lost, and a small data center has few others.
         """
         probe = self._probes[seq]
-        target = self._roster.get(probe.target)
+        target = self._table.get(probe.target)
         if target is None:
             return
         self._ping(target, seq)
-        me = self._roster.me
+        me = self._table.me
         request = PingReq(me.name, me.generation, seq, target.name, target.address)
         for name in self._helpers(target):
             probe.helpers += 1
             self._counters["indirect_probes"] += 1
-            self._outbox.write(self._roster.records[name], request)
+            self._outbox.write(self._table.records[name], request)
 
     def fail(self, seq: int) -> tuple[str, int]:
         """End a probe that nobody answered; returns the member's name and generation."""
@@ -154,13 +154,13 @@ class Prober:
 
     def on_ping(self, ping: Ping, source: Address, now: int) -> None:
         """Answer, if it is we who are meant."""
-        me = self._roster.me
+        me = self._table.me
         if ping.target != me.name:
             self._counters["refused_not_me"] += 1
             return  # Meant for whoever had this address before.
         accused = any(record.name == me.name for record in ping.updates)
-        ack = Ack(me.name, me.generation, ping.seq, self._roster.digest, self._stamps.read(now))
-        sender = self._roster.get(ping.sender)
+        ack = Ack(me.name, me.generation, ping.seq, self._table.digest, self._stamps.read(now))
+        sender = self._table.get(ping.sender)
         self._outbox.answer(source, sender, ack, (me,) if accused else ())
 
     def on_ack(self, ack: Ack, now: int) -> None:
@@ -191,34 +191,34 @@ class Prober:
         if len(self._relays) >= _MOST_RELAYS:
             self._counters["refused_relays"] += 1
             return
-        target = self._roster.get(request.target)
+        target = self._table.get(request.target)
         probing = self._settings.near if target is None else self._probing(target)
         seq = self._next_seq()
         self._relays[seq] = _Relay(source, request.sender, request.seq, request.target)
         waits = round(self._settings.nack_share * probing.timeout * _NS)
         self._timers.set((Due.NACK, seq), now + waits)
         self._timers.set((Due.RELAY_END, seq), now + round(probing.interval * _NS))
-        me = self._roster.me
-        ping = Ping(me.name, me.generation, seq, request.target, self._roster.digest)
+        me = self._table.me
+        ping = Ping(me.name, me.generation, seq, request.target, self._table.digest)
         self._outbox.answer(request.address, target, ping)
 
     def nack(self, seq: int) -> None:
         """Tell an asker that the third has not answered so far."""
         relay = self._relays.get(seq)
         if relay is not None:
-            me = self._roster.me
+            me = self._table.me
             nack = Nack(me.name, me.generation, relay.seq)
-            self._outbox.answer(relay.asker, self._roster.get(relay.asker_name), nack)
+            self._outbox.answer(relay.asker, self._table.get(relay.asker_name), nack)
 
     def end_relay(self, seq: int) -> None:
         """Wait no longer for a third member."""
         self._relays.pop(seq, None)
 
     def _pass_on(self, relay: _Relay, ack: Ack) -> None:
-        me = self._roster.me
-        passed_on = Ack(me.name, me.generation, relay.seq, self._roster.digest, 0)
-        asker = self._roster.get(relay.asker_name)
-        target = self._roster.get(ack.sender)
+        me = self._table.me
+        passed_on = Ack(me.name, me.generation, relay.seq, self._table.digest, 0)
+        asker = self._table.get(relay.asker_name)
+        target = self._table.get(ack.sender)
         is_news = target is not None and target.name in {each.name for each in ack.updates}
         self._outbox.answer(relay.asker, asker, passed_on, (target,) if target and is_news else ())
 
@@ -236,12 +236,12 @@ class Prober:
         """Those beside the target know best whether it is there; else those beside us."""
 
         def can_help(name: str) -> bool:
-            return name != target.name and self._roster.records[name].status is not Status.SUSPECT
+            return name != target.name and self._table.records[name].status is not Status.SUSPECT
 
         count = self._settings.indirect
-        beside = self._roster.beside(target).draw(count, self._random, can_help)
-        if len(beside) < count and not self._roster.is_near(target):
-            beside += self._roster.near.draw(count - len(beside), self._random, can_help)
+        beside = self._table.beside(target).draw(count, self._random, can_help)
+        if len(beside) < count and not self._table.is_near(target):
+            beside += self._table.near.draw(count - len(beside), self._random, can_help)
         return beside
 
     def _patience(self, name: str, probing: ProbeSettings) -> int:
@@ -252,12 +252,12 @@ class Prober:
         return min(most, max(3 * rtt, round(probing.least_timeout * _NS)))
 
     def _ping(self, target: Record, seq: int) -> None:
-        me = self._roster.me
-        ping = Ping(me.name, me.generation, seq, target.name, self._roster.digest)
+        me = self._table.me
+        ping = Ping(me.name, me.generation, seq, target.name, self._table.digest)
         self._outbox.write(target, ping)
 
     def _probing(self, target: Record) -> ProbeSettings:
-        return self._settings.near if self._roster.is_near(target) else self._settings.far
+        return self._settings.near if self._table.is_near(target) else self._settings.far
 
     def _end(self, seq: int) -> _Probe:
         probe = self._probes.pop(seq)

@@ -88,7 +88,7 @@ class Settings:
     seeds_every: float = 30.0
     """Between two looks at the seeds that are no members, while others are: islands must meet."""
     flaps: int = 3
-    """Accusations within `flap_memory` after which a member leaves the ring by itself."""
+    """SuspicionTimers within `flap_memory` after which a member leaves the ring by itself."""
     flap_memory: float = 300.0
     flap_pause: float = 60.0
     flap_pause_most: float = 600.0

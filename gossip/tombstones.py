@@ -2,8 +2,8 @@
 
 from random import Random
 
+from gossip.member_table import MemberTable
 from gossip.record import Status
-from gossip.roster import Roster
 from gossip.settings import Settings
 from gossip.timers import Due, Timers
 
@@ -38,13 +38,13 @@ class Tombstones:
             self.hushed.pop(name, None)
             self._timers.cancel((Due.FORGET, name))
 
-    def recent(self, now: int, roster: Roster, random: Random) -> list[str]:
+    def recent(self, now: int, table: MemberTable, random: Random) -> list[str]:
         """One of those that died a moment ago, if any: it may hear of it and refute it."""
         oldest = now - round(self._settings.gossip_to_dead * _NS)
         names: list[str] = []
         for name in reversed(self._since):
             if self._since[name] < oldest or len(names) == _LOOK_AT:
                 break
-            if roster.records[name].status is Status.DEAD:
+            if table.records[name].status is Status.DEAD:
                 names.append(name)
         return [random.choice(names)] if names else []

@@ -17,11 +17,11 @@ from hashring.shards import SHARD_BITS, SHARDS
 __all__ = [
     "VNODES_PER_WEIGHT",
     "Vnode",
-    "arrange",
+    "sort_vnodes",
     "first_vnodes",
-    "next_other",
+    "next_distinct",
     "points_of",
-    "rearrange",
+    "update_vnodes",
     "shards_that_meet",
 ]
 
@@ -49,7 +49,7 @@ def points_of(member: Member) -> list[int]:
     return [mmh3_x64_128_utupledigest(name + i.to_bytes(4, "big"))[0] for i in range(count)]
 
 
-def arrange(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[int]]:
+def sort_vnodes(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[int]]:
     """Sort the vnodes of all members along the ring; return their points and their ranks.
 
     A rank is the index of a member in the order of names. Vnodes that fall on one point stay side
@@ -65,7 +65,7 @@ def arrange(points_by_rank: Iterable[Iterable[int]]) -> tuple[list[int], list[in
     return [vnode >> _RANK_BITS for vnode in vnodes], [vnode & mask for vnode in vnodes]
 
 
-def rearrange(
+def update_vnodes(
     points: "array[int]", names: list[NodeId], gone: Iterable[Vnode], come: Iterable[Vnode]
 ) -> "tuple[array[int], list[NodeId]]":
     """Take vnodes out of sorted ones and put others in, as if all were sorted anew.
@@ -107,7 +107,7 @@ def first_vnodes(points: Sequence[int], shards: Iterable[int]) -> list[int]:
     return firsts
 
 
-def next_other(
+def next_distinct(
     names: Sequence[NodeId], label_of: Mapping[NodeId, Hashable], places: Sequence[int]
 ) -> list[int]:
     """Find, for each of some ascending places of a circle, the next place with another label.

@@ -13,12 +13,12 @@ from hashring.errors import EmptyRing, MixedDatacenters, UnknownShard
 from hashring.member import Member, NodeId, by_name
 from hashring.placement import (
     Vnode,
-    arrange,
     first_vnodes,
-    next_other,
+    next_distinct,
     points_of,
-    rearrange,
     shards_that_meet,
+    sort_vnodes,
+    update_vnodes,
 )
 from hashring.shards import SHARDS
 
@@ -70,7 +70,7 @@ class Ring:
             gone, come = _differing(like.members, roster)
             if len(gone) + len(come) <= len(roster) // _MANY:
                 return cls._from(like, roster, gone, come)
-        points, ranks = arrange(points_of(member) for member in roster)
+        points, ranks = sort_vnodes(points_of(member) for member in roster)
         names = [roster[rank].name for rank in ranks]
         blank = [NodeId("")] * SHARDS
         return cls._answering(roster, array("Q", points), names, range(SHARDS), blank, blank.copy())
@@ -85,7 +85,7 @@ class Ring:
     ) -> Self:
         """Change what differs: few shards meet the vnodes of one member."""
         gone_vnodes, come_vnodes = _vnodes_of(gone), _vnodes_of(come)
-        points, names = rearrange(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
+        points, names = update_vnodes(like._points, like._name_by_vnode, gone_vnodes, come_vnodes)
         changed = [point for point, _ in gone_vnodes + come_vnodes]
         shards = shards_that_meet(points, names, _labels_to_leave(roster), changed)
         owners, standbys = list(like.owner_by_shard), list(like.standby_by_shard)
@@ -110,7 +110,7 @@ class Ring:
         if len(roster) == 1:
             return cls(roster, tuple(owners), (), points, names)
         for shard, vnode in zip(
-            shards, next_other(names, _labels_to_leave(roster), firsts), strict=True
+            shards, next_distinct(names, _labels_to_leave(roster), firsts), strict=True
         ):
             standbys[shard] = names[vnode]
         return cls(roster, tuple(owners), tuple(standbys), points, names)

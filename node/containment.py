@@ -9,7 +9,7 @@ from typing import TypeVarTuple
 
 import trio
 
-from ringfence.client.internal_errors import InternalErrors
+from ringfence.peering.internal_errors import InternalErrors
 
 __all__ = ["Containment"]
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from ringfence.client.batch import Verdicts
 from ringfence.limiter import Code
+from ringfence.peering.columns import Results
 from ringfence.wire import Op
 
 __all__ = ["Counters"]
@@ -47,7 +47,7 @@ class Counters:
         """Raise one counter."""
         self._counts[name] += count
 
-    def decided(self, op: Op, verdicts: Verdicts, *, stand_in: bool) -> None:
+    def decided(self, op: Op, verdicts: Results, *, stand_in: bool) -> None:
         """Count a batch this node decided by its own counters."""
         counts = self._counts
         rows = len(verdicts.outcomes)

@@ -1,8 +1,8 @@
 """A node: a member of the cluster that decides for the shards it holds and forwards the rest.
 
-Puts the parts together and answers what sessions ask; the parts are `gossiping` (who is there),
-`holdings`, `handoff` and `streaming` (whose counters are where), `deciding` (what a check gets) and
-`worldwide` (other data centers). Clock, chance and transport come in from outside: production
+Puts the parts together and answers what sessions ask; the parts are `gossip_driver` (who is there),
+`ownership`, `handoff` and `replication` (whose counters are where), `handler` (what a check gets)
+and `cross_dc` (other data centers). Clock, chance and transport come in from outside: production
 passes the host's, a simulation its own.
 """
 
@@ -23,72 +23,69 @@ from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View, shard_of
-from node.access import Access, Scope
-from node.carried import overrule, oversized
+from node.clock import ClusterTime, ProbeStamps
+from node.config.access import Access, Scope
+from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.counters import Counters
-from node.decided_checks import DecidedChecks
-from node.deciding import Deciding, NodeRoutes
-from node.gossiping import Gossiping
-from node.handoff import Handoff
-from node.holdings import Holdings
-from node.ledger import Ledger
-from node.lending import Lender
-from node.measures import Measures
-from node.parts import Part
+from node.cross_dc.counts import CrossDcCounts
+from node.gossip_driver import GossipDriver
+from node.metrics import Metrics
 from node.peers import Peers, member_of
-from node.places import Places
-from node.refusals import RefusalLog
-from node.reports import Reports, reported_counter
-from node.senders import Sender, Senders
-from node.session import Session, internal_refusal
-from node.settings import NodeSettings
-from node.stall_recovery import STALLED_NS, StallRecovery
-from node.streaming import Streaming, as_snapshot
-from node.throttled import PERIOD
-from node.times import ClusterTime, ProbeStamps
-from node.unsent import Unsent
-from node.watchers import Watchers
-from node.worldwide import Worldwide
-from ringfence.client.batch import Batch, Verdicts
-from ringfence.client.clock import Clock
-from ringfence.client.engines import new_engine
-from ringfence.client.failure import FailurePolicy
-from ringfence.client.link import Link, LinkSettings
-from ringfence.client.link_call import call, counters_of, throttled_of
-from ringfence.client.router import Router
-from ringfence.client.slot_queue import MOST_WAITERS
+from node.requests.auth_failure_log import AuthFailureLog
+from node.requests.carried_limits import overrule, oversized
+from node.requests.client_leases import Lender
+from node.requests.client_reports import Reports, reported_counter
+from node.requests.connection_places import ConnectionPlaces
+from node.requests.decided_checks import DecidedChecks
+from node.requests.deduplication import Sender, SentAnswers
+from node.requests.denial_subscriptions import DenialSubscriptions
+from node.requests.handler import NodeRoutes, RequestHandler
+from node.requests.refund_ledger import RefundLedger
+from node.requests.request_parts import Part
+from node.requests.session import Session, internal_refusal
+from node.requests.throttled_keys import PERIOD
+from node.requests.unacknowledged import UnacknowledgedBytes
+from node.shards.handoff import Handoff
+from node.shards.ownership import ShardOwnership
+from node.shards.replication import Replication, as_snapshot
+from node.shards.stall_recovery import STALLED_NS, StallRecovery
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
+from ringfence.peering.clock import Clock
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.engine_choice import new_engine
+from ringfence.peering.failure_policy import FailurePolicy
+from ringfence.peering.link import Link, LinkSettings
+from ringfence.peering.link_calls import call, counters_of, throttled_of
+from ringfence.peering.router import Router
+from ringfence.peering.slot_queue import MOST_WAITERS
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
     MAX_KEYS,
     Answer,
     AskTakenOver,
-    Borrow,
-    CallIn,
-    Cells,
     Copy,
+    DenialRevoked,
     Digest,
     Done,
     ErrorCode,
     Exchange,
     Goodbye,
     Hello,
-    Kept,
-    Lent,
-    Lifted,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
     MemberRow,
     Members,
     Message,
-    Offer,
     Op,
     PackedRules,
     Ping,
     Pong,
     Pull,
-    Recall,
+    RecoverCounts,
     Refused,
     Report,
     Request,
@@ -97,7 +94,10 @@ from ringfence.wire import (
     Stats,
     TakenOver,
     Throttled,
+    TransferAck,
+    TransferOffer,
     Welcome,
+    WindowCounts,
     encode,
 )
 from ringfence.wire import (
@@ -133,7 +133,7 @@ class Node:
     _packed_rules: PackedRules | None = None
     _began: float | None = None
     _peers: Peers | None = None
-    _gossiping: Gossiping | None = None
+    _gossiping: GossipDriver | None = None
     _conflict: Conflict | None = None
 
     def __init__(  # noqa: PLR0915 - a few lines for each part
@@ -196,9 +196,9 @@ class Node:
         )
         self._lost_links: WeakSet[Link] = WeakSet()
         """Links that were reported as lost, and not as within reach since."""
-        self._senders: Senders[Session] = Senders(clock=self._clock.now)
+        self._senders: SentAnswers[Session] = SentAnswers(clock=self._clock.now)
         self._decided_checks = DecidedChecks(self._senders.find)
-        self._holdings = Holdings(
+        self._holdings = ShardOwnership(
             self.name,
             self._engine,
             self.counters,
@@ -221,7 +221,7 @@ class Node:
             self._clock.now,
             self.containment,
         )
-        self._streaming = Streaming(
+        self._streaming = Replication(
             self.name,
             self._holdings,
             self._engine,
@@ -230,7 +230,7 @@ class Node:
             self._clock.now,
             self.containment,
         )
-        self._worldwide = Worldwide(
+        self._worldwide = CrossDcCounts(
             settings.datacenter,
             self._engine,
             self._holdings,
@@ -244,7 +244,7 @@ class Node:
         self._router = Router(
             FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
         )
-        self._deciding = Deciding(
+        self._deciding = RequestHandler(
             self.name,
             self._engine,
             self._holdings,
@@ -263,7 +263,7 @@ class Node:
         self._waiters: OrderedDict[int, Sender[Session]] = OrderedDict()
         """By ticket, whose check was passed on and waits for a slot at another member."""
         self._recovery = self._new_recovery()
-        self._watchers: Watchers[Session] = Watchers(self._tell_lifted)
+        self._watchers: DenialSubscriptions[Session] = DenialSubscriptions(self._tell_lifted)
         self._deciding.lifted = self._watchers.lift
         self._lender: Lender[Session] = Lender(
             self._engine, self._rule_of, self._recall, first_lease=max(1, now)
@@ -273,11 +273,11 @@ class Node:
         self._deciding.lender = self._holdings.lender = self._lender
         self._worldwide.set_rules(rules)
         self._lender.settled = lambda session, key, units: session.spent(key, units)
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[str, RefundLedger] = {}
         """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
-        self._unsent: Unsent[Session] = Unsent(Session.give_up)
-        self._places: Places[Session] = Places(settings.places)
+        self._unsent: UnacknowledgedBytes[Session] = UnacknowledgedBytes(Session.give_up)
+        self._places: ConnectionPlaces[Session] = ConnectionPlaces(settings.places)
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -285,7 +285,7 @@ class Node:
         self._has_joined = trio.Event()
         self.asked_to_leave = trio.Event()
         """Set when an operator wants this node to leave."""
-        self.measures: Measures | None = None
+        self.measures: Metrics | None = None
         """What `measure` counts."""
         self._reports = Reports()
         self.rules_refusal = ""
@@ -298,7 +298,7 @@ class Node:
         self._removed_rules: dict[int, Rule] = {}
         """Rules that were in force before, by id: names for what was counted by them."""
         self._conflicted = trio.Event()
-        self._refusal_log = RefusalLog()
+        self._refusal_log = AuthFailureLog()
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Node:
             transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
         )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
-        self._gossiping = Gossiping(
+        self._gossiping = GossipDriver(
             self._membership,
             seal,
             transport,
@@ -554,7 +554,7 @@ class Node:
             holder_of=self._deciding.holder_of,
         )
 
-    def _target(self, name: NodeId) -> Link | Deciding | None:
+    def _target(self, name: NodeId) -> Link | RequestHandler | None:
         return self._deciding if name == self.name else self._link_to(name)
 
     def _is_suspect(self, name: NodeId) -> bool:
@@ -619,10 +619,10 @@ class Node:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.role, hello.name, hello.session)
 
-    def ledger(self, name: str) -> Ledger:
+    def ledger(self, name: str) -> RefundLedger:
         """Return the recent charges of a token, which bound its refunds."""
         if name not in self._ledgers:
-            self._ledgers[name] = Ledger(self._clock.now, self._limit_of)
+            self._ledgers[name] = RefundLedger(self._clock.now, self._limit_of)
         return self._ledgers[name]
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
@@ -655,7 +655,7 @@ class Node:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
-    def decide(self, request: Request, batch: Batch) -> Verdicts | Refused | list[Part]:
+    def decide(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
         """Decide the rows that are held here; return parts when some rows must wait."""
         held_up_ns = self._notice_stall()
         if batch.limits:
@@ -677,7 +677,7 @@ class Node:
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
             verdicts = self._deciding.decide_now(request, batch)
-            if isinstance(verdicts, Verdicts):
+            if isinstance(verdicts, Results):
                 measures.decided_ns.add(measures.stopwatch() - began)
         else:
             verdicts = self._deciding.decide_now(request, batch)
@@ -785,7 +785,7 @@ class Node:
             sender.session.send_payload(payload)
             self._transport.flush()
 
-    def answer(self, request: Request, verdicts: Verdicts, rows: list[int] | None = None) -> Answer:
+    def answer(self, request: Request, verdicts: Results, rows: list[int] | None = None) -> Answer:
         """Make the answer for some rows of a request; None for all."""
         return Answer(
             request.seq,
@@ -814,21 +814,21 @@ class Node:
                 self._holdings.keep_copy(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
-            case Offer(seq, shards):
+            case TransferOffer(seq, shards):
                 self._handoff.offered(NodeId(name), shards)
                 session.send(Done(seq))
-            case Kept(seq, shards, gift):
+            case TransferAck(seq, shards, gift):
                 self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case AskTakenOver(seq):
                 session.send(TakenOver(seq, self._deciding.taken_over_from(NodeId(name))))
-            case Cells():
+            case WindowCounts():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_cells(datacenter, message))
             case Digest():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_digest(datacenter, message))
-            case Recall():
+            case RecoverCounts():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_recall(datacenter, message))
             case _:
@@ -896,7 +896,7 @@ class Node:
         """A client remembers denials: tell it of those that end early."""
         self._watchers.listen(session)
 
-    def denied(self, session: Session, batch: Batch, verdicts: Verdicts) -> None:
+    def denied(self, session: Session, batch: Batch, verdicts: Results) -> None:
         """Note what a client was denied here just now."""
         now = self._clock.now()
         self._watchers.denied(session, batch, verdicts, now)
@@ -906,9 +906,9 @@ class Node:
     def unsettle(self, session: Session) -> None:
         """Have a client forget all denials that came from here."""
         if self._watchers.listens(session):
-            session.send(Lifted([]))
+            session.send(DenialRevoked([]))
 
-    def lend(self, session: Session, borrow: Borrow) -> Lent:
+    def lend(self, session: Session, borrow: LeaseRequest) -> LeaseGrant:
         """Lend units of a key to a client."""
         lent = self._lender.lend(
             session, borrow, self._clock.now(), is_ours=self._deciding.may_lend(borrow.key)
@@ -927,13 +927,13 @@ class Node:
 
     def _recall(self, session: Session, keys: list[bytes]) -> None:
         self.counters.add("leases_recalled", len(keys))
-        session.send(CallIn(keys))
+        session.send(LeaseRecall(keys))
         if self._transport is not None:
             self._transport.flush()
 
     def _tell_lifted(self, session: Session, keys: list[bytes]) -> None:
         self.counters.add("denials_lifted", len(keys) or 1)
-        session.send(Lifted(keys))
+        session.send(DenialRevoked(keys))
         if self._transport is not None:
             self._transport.flush()
 
@@ -1047,10 +1047,10 @@ class Node:
 
     # -- what the operator's port asks ---------------------------------------------------------
 
-    def measure(self) -> Measures:
+    def measure(self) -> Metrics:
         """Count from now on what costs a little: decisions by rule, times, who is throttled."""
         if self.measures is None:
-            self.measures = self._deciding.measures = Measures(self._rule_of)
+            self.measures = self._deciding.measures = Metrics(self._rule_of)
             self.measures.follow(self._rules)
         return self.measures
 
@@ -1092,7 +1092,7 @@ class Node:
         return self._ring
 
     @property
-    def worldwide(self) -> Worldwide:
+    def worldwide(self) -> CrossDcCounts:
         """The part that deals with other data centers."""
         return self._worldwide
 
@@ -1112,7 +1112,7 @@ class Node:
         """The round trip to a member, once it has been probed."""
         return self._membership.rtt_ns(name)
 
-    async def ask(self, batch: Batch) -> Verdicts:
+    async def ask(self, batch: Batch) -> Results:
         """Have a batch decided as if it had come from a client: here or by whoever decides it.
 
         Long enough to ask a standby after an owner that is silent.

@@ -10,7 +10,7 @@ from random import Random
 
 from gossip import Record, Status
 from hashring import Member, NodeId
-from ringfence.client.link import Link, LinkListener, LinkSettings, Prove
+from ringfence.peering.link import Link, LinkListener, LinkSettings, Prove
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Hello
 

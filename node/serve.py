@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from node.access import Access, KeyDir, load_access
-from node.certificates import expiry_of, load_node_tls
-from node.discovery import Discovery
-from node.expiry import Expiry, expiries, log_expiries, warn_daily
-from node.key_changes import changes_between
+from node.config.access import Access, KeyDir, load_access
+from node.config.certificate_expiry import Expiry, expiries, log_expiries, warn_daily
+from node.config.certificates import expiry_of, load_node_tls
+from node.config.discovery import Discovery
+from node.config.key_changes import changes_between
+from node.config.rule_files import RuleFiles
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.rulebook import Rulebook
-from node.settings import NodeSettings
 from node.systemd import notify_systemd
-from ringfence.client.clock import SystemClock
 from ringfence.errors import ConfigError
+from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet
 from ringfence.transport.authority import self_signed
 from ringfence.transport.settings import Settings as TransportSettings
@@ -33,7 +33,7 @@ from ringfence.transport.tls import ClientTls, ServerTls
 from ringfence.transport.udp_trio import TrioUdp
 
 if TYPE_CHECKING:
-    from node.http import OperatorPort  # A node without the port starts without its libraries.
+    from node.admin import AdminPort  # A node without the port starts without its libraries.
 
 __all__ = ["Files", "read_files", "serve"]
 
@@ -112,7 +112,7 @@ class Files:
 
     keys: KeyDir | None
     access: Access
-    rulebook: Rulebook | None
+    rulebook: RuleFiles | None
     rules: RuleSet
     client_tls: ClientTls
     server_tls: ServerTls
@@ -123,7 +123,7 @@ def read_files(settings: NodeSettings) -> Files:
     keys = KeyDir(Path(settings.keys)) if settings.keys else None
     access = load_access(keys, settings.cluster)
     rulebook = (
-        Rulebook(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
+        RuleFiles(Path(settings.rules), settings.default_algorithm, merge=settings.merge_domains)
         if settings.rules
         else None
     )
@@ -131,13 +131,11 @@ def read_files(settings: NodeSettings) -> Files:
     return Files(keys, access, rulebook, rules, *_tls_of(keys, settings.name))
 
 
-async def _open_http(
-    node: Node, settings: NodeSettings, keys: KeyDir | None
-) -> "OperatorPort | None":
+async def _open_http(node: Node, settings: NodeSettings, keys: KeyDir | None) -> "AdminPort | None":
     """Open the operator's port, if there is to be one."""
     if settings.http_at is None:
         return None
-    from node.http import open_port
+    from node.admin import open_port
 
     return await open_port(node, settings.http_at, keys)
 
@@ -176,7 +174,7 @@ class _KeyReload:
         self,
         node: Node,
         transport: TrioUdp,
-        port: "OperatorPort | None",
+        port: "AdminPort | None",
         keys: KeyDir,
         in_force: tuple[Access, ClientTls, ServerTls],
     ) -> None:
@@ -220,7 +218,7 @@ class _KeyReload:
 
 
 async def _follow(
-    rulebook: Rulebook, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
+    rulebook: RuleFiles, node: Node, interval: float, asked: trio.MemoryReceiveChannel[None]
 ) -> None:
     """Put rules in force that have changed or are asked for; look every `interval` seconds.
 

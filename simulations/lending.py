@@ -12,12 +12,12 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from node.lending import Lender
-from ringfence.client.batch import Batch
-from ringfence.client.leases import Ask, Leases
+from node.requests.client_leases import Lender
+from ringfence.client.leases import LeaseAsk, Leases
 from ringfence.limiter import NS_PER_SECOND, Code, Engine, EngineRule, Limit, Snapshot
+from ringfence.peering.columns import Batch
 from ringfence.rules import Rule
-from ringfence.wire import Borrow, Lent, Op
+from ringfence.wire import LeaseGrant, LeaseRequest, Op
 
 __all__ = ["Admission", "LendingWorld", "replayed"]
 
@@ -129,10 +129,10 @@ class LendingWorld:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _ask(self, number: int, ask: Ask) -> None:
+    def _ask(self, number: int, ask: LeaseAsk) -> None:
         who, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
         life = self._life if ask.teller is None else ask.teller
-        borrow = Borrow(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
+        borrow = LeaseRequest(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
         def arrive() -> None:
             if life != self._life:
@@ -142,7 +142,7 @@ class LendingWorld:
                 self._since_copy += answer.units
             self._send(lambda: take(answer), lambda: take(None))
 
-        def take(answer: Lent | None) -> None:
+        def take(answer: LeaseGrant | None) -> None:
             if life != self._life:
                 answer = None
             who.leases.lent(ask, life, asked_at, answer)

@@ -3,11 +3,11 @@
 import gc
 import logging
 
-from simulations.changes import command_of
-from simulations.outcome import Outcome
-from simulations.scenario import Scenario
-from simulations.simulate import Progress, simulate_nodes
-from simulations.simulate_cores import simulate_cores
+from simulations.core_level.run import simulate_cores
+from simulations.node_level.run import Progress, simulate_nodes
+from simulations.reporting.outcome import Outcome
+from simulations.scenarios.rule_changes import command_of
+from simulations.scenarios.scenario import Scenario
 
 __all__ = ["run_scenario"]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from traceback import format_exception_only
 
-from simulations.drawing import DRAWN, drawn
-from simulations.marks import WANTED
+from simulations.judging.coverage import WANTED
 from simulations.running import run_scenario
-from simulations.scenario import Fault, Level
-from simulations.scenarios import scenario as scenario_of
+from simulations.scenarios.catalog import scenario as scenario_of
+from simulations.scenarios.generate import DRAWN, drawn
+from simulations.scenarios.scenario import Fault, Level
 
 __all__ = ["Batch", "Finding", "Run", "pool", "run_seed", "search", "shrink"]
 

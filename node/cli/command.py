@@ -33,19 +33,19 @@ class _ReaderGone(Exception):
 
 
 _MODULES = {
-    "check": "checking",
-    "demo": "demonstrating",
-    "gateway": "gatewaying",
-    "info": "telling",
+    "check": "check",
+    "demo": "demo",
+    "gateway": "gateway",
+    "info": "info",
     "keys": "keys",
-    "leave": "leaving",
+    "leave": "leave",
     "members": "members",
-    "node": "running",
-    "replay": "replaying",
+    "node": "node",
+    "replay": "replay",
     "rules": "rules",
     "simulate": "simulations.cli",
     "throttled": "throttled",
-    "why": "explaining",
+    "why": "why",
 }
 """Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from node.access import KeyDir
 from node.cli.common import VerbGroup, as_json, console, json_option, printable
-from node.key_listing import CertificateRow, TokenRow, list_certificates, list_tokens
-from node.keys import add_node as add_node_keys
-from node.keys import add_token as add_token_to
-from node.keys import renew as renew_certificates
-from node.keys import revoke_token as revoke_token_in
-from node.keys import rotate as rotate_key
-from node.keys import write_keys
+from node.config.access import KeyDir
+from node.config.key_files import add_node as add_node_keys
+from node.config.key_files import add_token as add_token_to
+from node.config.key_files import renew as renew_certificates
+from node.config.key_files import revoke_token as revoke_token_in
+from node.config.key_files import rotate as rotate_key
+from node.config.key_files import write_keys
+from node.config.key_listing import CertificateRow, TokenRow, list_certificates, list_tokens
 
 __all__ = ["keys"]
 

@@ -19,12 +19,12 @@ from rich.table import Table
 
 from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
 from node.cli.members import GONE
-from node.denied_keys import DeniedKey, joined, values_of
-from node.throttled import PERIOD
+from node.requests.denied_keys import DeniedKey, joined, values_of
+from node.requests.throttled_keys import PERIOD
 from ringfence.client.connect import open_cluster
-from ringfence.client.router import Routes
 from ringfence.client.url import ClusterUrl, masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
+from ringfence.peering.router import Routes
 from ringfence.rules import RuleSet
 from ringfence.rules.tree import place
 from ringfence.wire import MAX_THROTTLED, MemberRow, Throttled

@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from node.access import KeyDir
-from node.keys import write_keys
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
 from ringfence.errors import PeerUnavailable
 
 __all__ = ["NAMES", "STARTUP", "DemoCluster", "running_cluster", "started_cluster"]

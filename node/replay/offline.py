@@ -10,12 +10,11 @@ from itertools import accumulate
 
 from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape, Tally, Values
-from ringfence.client.batch import Verdicts
-from ringfence.client.clock import Clock
-from ringfence.client.engines import new_engine
-from ringfence.client.local import engine_rules
-from ringfence.client.question import Question
+from ringfence.client.request_rows import RequestRows
 from ringfence.limiter import Code, Engine
+from ringfence.peering.clock import Clock
+from ringfence.peering.columns import Results
+from ringfence.peering.engine_choice import engine_rules, new_engine
 from ringfence.rules import Match, RuleSet
 from ringfence.wire import Op, Source
 
@@ -63,7 +62,7 @@ class _Plan:
         self.numbers = [match.rule.id for match in met]
         self.is_lone = len(met) == 1
         has_quota = len(met) > 1 and any([match.rule.quota for match in met])
-        self.alone = Question(Op.CHECK, [matches], [1]) if has_quota else None
+        self.alone = RequestRows(Op.CHECK, [matches], [1]) if has_quota else None
         """The check, when it must be decided alone."""
 
 
@@ -153,10 +152,10 @@ class _Run:
         )
         tally.add_lines(clients)
 
-    def _decide_alone(self, entry: Entry, question: Question, now: int) -> None:
+    def _decide_alone(self, entry: Entry, question: RequestRows, now: int) -> None:
         batch = question.batch
         outcomes = self._engine.decide(batch.keys, batch.costs, batch.groups, (), (), now)
-        verdicts = Verdicts(outcomes, [Source.LOCAL] * len(batch))
+        verdicts = Results(outcomes, [Source.LOCAL] * len(batch))
         decisions = question.read(verdicts)
         undue = question.undue(decisions, verdicts)
         if undue:

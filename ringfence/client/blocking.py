@@ -25,15 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from ringfence.client.acquire import UNDO_WITHIN
 from ringfence.client.background import Background, closed
-from ringfence.client.clock import Clock
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.connect import local_limiter
 from ringfence.client.decision import Decision
 from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
-from ringfence.client.patience import UNDO_WITHIN
 from ringfence.limiter import Limit
+from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet
 
 __all__ = ["BlockingLimiter", "connect", "local"]

@@ -15,22 +15,13 @@ import anyio
 import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
-from ringfence.client.asks import joined_batch
-from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
-from ringfence.client.clock import Clock, loop_time
-from ringfence.client.denials import Denials
-from ringfence.client.failure import FailurePolicy
+from ringfence.client.decision_reports import Reporting
+from ringfence.client.denial_cache import DenialCache
 from ringfence.client.held_slots import RENEWED_PART, Held, HeldSlots
-from ringfence.client.leases import Ask, Leases
-from ringfence.client.link import CertificateExpired, Link, LinkSettings
-from ringfence.client.link_call import ask_to_leave, call, counters_of, peers_of, throttled_of
-from ringfence.client.near import Near
-from ringfence.client.reporting import Reporting
-from ringfence.client.round_trips import HedgingBudget
-from ringfence.client.router import Router, Routes
-from ringfence.client.slot_queue import ASK_AGAIN_NS
+from ringfence.client.leases import LeaseAsk, Leases
+from ringfence.client.local_cache import LocalCache
+from ringfence.client.local_decisions import LocalDecisions
 from ringfence.client.slot_waits import SlotWaits
-from ringfence.client.tally import Tally
 from ringfence.errors import (
     AccessDenied,
     ConfigError,
@@ -40,14 +31,23 @@ from ringfence.errors import (
     UntrustedPeer,
 )
 from ringfence.limiter import Code
+from ringfence.peering.clock import Clock, loop_time
+from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
+from ringfence.peering.failure_policy import FailurePolicy
+from ringfence.peering.link import CertificateExpired, Link, LinkSettings
+from ringfence.peering.link_calls import ask_to_leave, call, counters_of, peers_of, throttled_of
+from ringfence.peering.outgoing import joined_batch
+from ringfence.peering.round_trips import HedgingBudget
+from ringfence.peering.router import Router, Routes
+from ringfence.peering.slot_queue import ASK_AGAIN_NS
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import (
     AskMembers,
     AskRules,
-    Borrow,
     Hello,
-    Lent,
+    LeaseGrant,
+    LeaseRequest,
     MemberRow,
     Members,
     Message,
@@ -129,7 +129,7 @@ class Cluster:
         self._rules = RuleSet() if rules is None else rules
         self._fixed_rules = self._knows_rules = rules is not None
         policy = FailurePolicy(self._rule_of, clock, settings.local_keys)
-        tally = Tally(self._rule_of)
+        tally = LocalDecisions(self._rule_of)
         self._router = Router(policy.decide, patience=settings.patience, undecided=tally.add)
         self._links: dict[Address, Link] = {}
         self._rows: tuple[MemberRow, ...] = ()
@@ -148,16 +148,16 @@ class Cluster:
         self._datacenter = settings.datacenter
         self._misplaced: ConfigError | None = None
         """Why the members that answered are of no use: none is in the data center asked for."""
-        self.near: Near | None = None
+        self.near: LocalCache | None = None
         """What is decided without asking a member; None when everything is asked."""
         self.on_rules: Callable[[], None] = _nothing
         """Called after each change of the rules."""
         self._tick: Timer | None = None
         """When leases are to be given back."""
         if settings.denials or settings.leases:
-            denials, leases = Denials(self._rule_of, settings.denials), Leases(self._borrow)
+            denials, leases = DenialCache(self._rule_of, settings.denials), Leases(self._borrow)
             borrowed = leases if settings.leases else None
-            self.near = Near(denials, borrowed, transport.now, tally)
+            self.near = LocalCache(denials, borrowed, transport.now, tally)
         self._reporting = Reporting(
             tally,
             hello.session,
@@ -210,7 +210,7 @@ class Cluster:
 
     async def decide(
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
-    ) -> Verdicts:
+    ) -> Results:
         """Decide every row: owner, standby, or the rule's `on_failure`."""
         verdicts = await self._router.decide(batch, vetoes, within=within)
         if self.near is not None and batch.op is not Op.CHECK:
@@ -223,7 +223,12 @@ class Cluster:
         return self._router.join(key, cost, within)
 
     def decide_one(
-        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+        self,
+        key: bytes,
+        cost: int,
+        asked: Waiting | None,
+        late: TimedOut | None,
+        within: float | None,
     ) -> Awaitable[Row]:
         """Decide a lone check: owner, standby, or the rule's `on_failure`."""
         return self._router.decide_one(key, cost, asked, late, within)
@@ -232,9 +237,7 @@ class Cluster:
         """The event loop's seconds."""
         return loop_time()
 
-    def refund(
-        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
-    ) -> None:
+    def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
         """Give back what rows were just charged, without waiting."""
         self._router.refund(batch, rows, verdicts, asked_at)
 
@@ -631,7 +634,7 @@ class Cluster:
 
     # -- borrowing -----------------------------------------------------------------------------
 
-    def _borrow(self, ask: Ask) -> None:
+    def _borrow(self, ask: LeaseAsk) -> None:
         """Tell the owner of a key what is wanted, or whoever lent it what was spent."""
         assert self.near is not None
         routes, asked_at, leases = self._router.routes, self._transport.now(), self.near.leases
@@ -644,12 +647,12 @@ class Cluster:
             return
 
         def on_reply(reply: object) -> None:
-            answer = reply if isinstance(reply, Lent) and link.is_listened_to else None
+            answer = reply if isinstance(reply, LeaseGrant) and link.is_listened_to else None
             leases.lent(ask, link, asked_at, answer)
             self._plan_tick()
 
         def make(seq: int) -> Message:
-            return Borrow(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
+            return LeaseRequest(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
         link.call(make, on_reply)
 

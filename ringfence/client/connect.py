@@ -15,16 +15,16 @@ from random import SystemRandom
 import anyio
 from trio.lowlevel import in_trio_run
 
-from ringfence.client.clock import Clock, SystemClock, loop_time
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.descriptors import checked_seconds
-from ringfence.client.internal_errors import InternalErrors
 from ringfence.client.limiter import Limiter
-from ringfence.client.link import LinkSettings
 from ringfence.client.local import LocalDecider
 from ringfence.client.opening import entered
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
+from ringfence.peering.clock import Clock, SystemClock, loop_time
+from ringfence.peering.internal_errors import InternalErrors
+from ringfence.peering.link import LinkSettings
 from ringfence.rules import RuleSet
 from ringfence.transport.tls import NODE_NAME, ClientTls, load_client_tls
 from ringfence.transport.udp_asyncio import AsyncioUdp

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringfence.client.batch import CODE, SOURCE, Batch, Row, Verdicts
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Code
+from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row
 from ringfence.rules import Rule
 from ringfence.wire import Source
 
@@ -222,7 +222,7 @@ def unlimited(rule: Rule) -> Status:
     return Status(True, rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
 
-def status_of(rule: Rule, verdicts: Verdicts, index: int) -> Status:
+def status_of(rule: Rule, verdicts: Results, index: int) -> Status:
     """Read one row of the columns as the application sees it."""
     return status_of_row(rule, verdicts.row(index))
 

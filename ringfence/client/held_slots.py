@@ -9,7 +9,7 @@ owners.
 import weakref
 from dataclasses import dataclass, replace
 
-from ringfence.client.batch import Batch
+from ringfence.peering.columns import Batch
 from ringfence.wire import Op
 
 __all__ = ["RENEWED_PART", "Held", "HeldSlots"]

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from ringfence.client.batch import Row
 from ringfence.client.decision import Decision
 from ringfence.limiter import Code
-from ringfence.wire import MAX_COST, Lent, Source
+from ringfence.peering.columns import Row
+from ringfence.wire import MAX_COST, LeaseGrant, Source
 
-__all__ = ["Ask", "Lease", "Leases"]
+__all__ = ["LeaseAsk", "Lease", "Leases"]
 
 _ALLOWED = Code.ALLOWED.value
 _LEASE = Source.LEASE.value
@@ -75,7 +75,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LeaseAsk:
     """What to tell the owner of a key, or whoever lent what is given back."""
 
     key: bytes
@@ -88,7 +88,7 @@ class Ask:
 class Leases:
     """The leases of this process. `ask` sends; its answer, or None, comes back by `lent`."""
 
-    def __init__(self, ask: Callable[[Ask], None]) -> None:
+    def __init__(self, ask: Callable[[LeaseAsk], None]) -> None:
         self._ask = ask
         self.paid: Callable[[bytes, int], None] = _ignore
         """Receives how many checks of a key were paid for, when a lease ends or by `report`."""
@@ -134,7 +134,9 @@ class Leases:
             self._want[key] = min(self._want.get(key, _FIRST_WANT) * _GROWTH, MAX_COST)
             self._borrow(key, now)
 
-    def lent(self, ask: Ask, teller: Hashable, asked_at: float, answer: Lent | None) -> None:
+    def lent(
+        self, ask: LeaseAsk, teller: Hashable, asked_at: float, answer: LeaseGrant | None
+    ) -> None:
         """Take the answer to what was asked at `asked_at`; None when there is none."""
         key = ask.key
         if not ask.want:
@@ -263,15 +265,15 @@ class Leases:
         self._asking.add(key)
         want = self._want.get(key, _FIRST_WANT)
         if done is None:
-            self._ask(Ask(key, want))
+            self._ask(LeaseAsk(key, want))
         else:
             spent = done.units - done.left
-            self._ask(Ask(key, want, (done.number,), (spent,), done.teller))
+            self._ask(LeaseAsk(key, want, (done.number,), (spent,), done.teller))
 
     def _give_back(self, leases: Sequence[Lease]) -> None:
         numbers = tuple(lease.number for lease in leases)
         spent = tuple(lease.units - lease.left for lease in leases)
-        self._ask(Ask(leases[0].key, 0, numbers, spent, leases[0].teller))
+        self._ask(LeaseAsk(leases[0].key, 0, numbers, spent, leases[0].teller))
 
     def _drop(self, lease: Lease) -> None:
         lease.low = 0

@@ -11,7 +11,9 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.batch import CODE, SOURCE, Batch, Late, Row, Verdicts, Waiting
+from ringfence.client.acquire import UNDO_WITHIN, AcquireLoop
+from ringfence.client.batch_ops import decisions as decisions_of
+from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decision import (
     NO_RULE,
     UNDECIDED,
@@ -28,16 +30,14 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
-from ringfence.client.matches import Matches
-from ringfence.client.near import Near
-from ringfence.client.patience import UNDO_WITHIN, Patience
-from ringfence.client.question import Question, charged, has_slots
-from ringfence.client.rows import decisions as decisions_of
+from ringfence.client.local_cache import LocalCache
+from ringfence.client.match_cache import MatchCache
+from ringfence.client.request_rows import RequestRows, charged, has_slots
 from ringfence.client.slot_waits import SlotWaits
-from ringfence.client.turns import Turns
-from ringfence.client.unmatched import Unmatched
+from ringfence.client.unmatched_checks import Unmatched
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
+from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row, TimedOut, Waiting
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.rules.tree import place as place_of
 from ringfence.wire import BY_POLICY, Op
@@ -64,7 +64,7 @@ class Decider(Protocol):
 
     async def decide(
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
-    ) -> Verdicts:
+    ) -> Results:
         """Decide every row; never raises for a member that cannot be had."""
 
     def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
@@ -75,7 +75,12 @@ class Decider(Protocol):
         """
 
     def decide_one(
-        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+        self,
+        key: bytes,
+        cost: int,
+        asked: Waiting | None,
+        late: TimedOut | None,
+        within: float | None,
     ) -> Awaitable[Row]:
         """Decide a lone check that could not join, or was `asked` in vain, or whose answer is
         `late`; by the policy, `within` seconds after it was asked.
@@ -89,9 +94,7 @@ class Decider(Protocol):
     async def refresh_rules(self) -> None:
         """Fetch the rules again: a member did not know a rule that was asked for."""
 
-    def refund(
-        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
-    ) -> None:
+    def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
         """Give back what rows were just charged, without waiting."""
 
     def outage(self) -> RingfenceError | None:
@@ -132,8 +135,8 @@ class Limiter:
         decider: Decider,
         *,
         raise_on_outage: bool = False,
-        patience: Patience | None = None,
-        near: Near | None = None,
+        patience: AcquireLoop | None = None,
+        near: LocalCache | None = None,
         in_loop: bool = True,
         strict: bool = False,
     ) -> None:
@@ -144,12 +147,12 @@ class Limiter:
         does, so that a thread without an event loop may run the calls to their end.
         """
         self._decider = decider
-        self._patience = patience or Patience()
+        self._patience = patience or AcquireLoop()
         self._near = near
         self._raise_on_outage = raise_on_outage
         self._adhoc: dict[str | Limit, Rule] = {}
-        self._turns = Turns(in_loop=in_loop)
-        self._matches = Matches()
+        self._turns = Checkpoints(in_loop=in_loop)
+        self._matches = MatchCache()
         self._unmatched = Unmatched(strict=strict)
         self._is_closed = False
 
@@ -211,7 +214,7 @@ class Limiter:
             return known
         waiting = self._decider.join(key, cost, timeout)
         row = None if waiting is None else await waiting.wait(self._decider.refund)
-        if row is None or isinstance(row, Late):
+        if row is None or isinstance(row, TimedOut):
             row = await self._decider.decide_one(key, cost, waiting, row, timeout)
         elif isinstance(row, AccessDenied):
             raise row
@@ -714,11 +717,11 @@ class Limiter:
                     "no member of the cluster has told its rules yet"
                 )
             unmet = UNDECIDED
-        question = Question(op, requests, costs, unmet, ticket)
+        question = RequestRows(op, requests, costs, unmet, ticket)
         batch = question.batch
         if not batch.keys:
             await self._turns.take()
-            return question.read(Verdicts(Outcomes(), [])), False
+            return question.read(Results(Outcomes(), [])), False
         if op is Op.CHECK and self._near is not None:
             known = self._near.verdicts(batch)
             if known is not None:
@@ -734,7 +737,7 @@ class Limiter:
                 self._decider.refund(batch, undue, verdicts, asked_at)
         return decisions, Code.UNKNOWN_RULE in verdicts.outcomes.codes
 
-    def _require_decided(self, batch: Batch, verdicts: Verdicts, asked_at: float) -> None:
+    def _require_decided(self, batch: Batch, verdicts: Results, asked_at: float) -> None:
         """Raise, after giving all back, when we may not ask or must not do without a member."""
         refusal: RingfenceError | None = verdicts.refusal
         is_outage = self._raise_on_outage and not _BY_POLICY.isdisjoint(verdicts.sources)

@@ -7,19 +7,18 @@ from threading import Lock
 
 from anyio.lowlevel import checkpoint
 
-from ringfence.client.batch import Batch, Late, Row, Verdicts, Waiting
-from ringfence.client.clock import Clock
-from ringfence.client.engines import new_engine
+from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.held_slots import HeldSlots
-from ringfence.client.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
 from ringfence.client.slot_waits import SlotWaits
-from ringfence.client.turns import Turns
 from ringfence.errors import RingfenceError
-from ringfence.limiter import Engine, EngineRule, Outcomes
-from ringfence.rules import Rule, RuleSet
+from ringfence.peering.clock import Clock
+from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
+from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
+from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
+from ringfence.rules import RuleSet
 from ringfence.wire import Op, Source
 
-__all__ = ["LocalDecider", "decide_by", "engine_rules"]
+__all__ = ["LocalDecider"]
 
 _LOCAL = Source.LOCAL.value
 
@@ -40,7 +39,7 @@ class LocalDecider:
         self._clock = clock
         self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
-        self._turns = Turns(in_loop=in_loop)
+        self._turns = Checkpoints(in_loop=in_loop)
         self._lock = Lock()
         self._slot_waits = SlotWaits()
         self._tickets = count(1)
@@ -69,7 +68,7 @@ class LocalDecider:
 
     async def decide(
         self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
-    ) -> Verdicts:
+    ) -> Results:
         """Decide every row now."""
         await self._turns.take()
         return self.decide_now(batch)
@@ -78,7 +77,12 @@ class LocalDecider:
         """There is nobody to be asked together."""
 
     async def decide_one(
-        self, key: bytes, cost: int, asked: Waiting | None, late: Late | None, within: float | None
+        self,
+        key: bytes,
+        cost: int,
+        asked: Waiting | None,
+        late: TimedOut | None,
+        within: float | None,
     ) -> Row:
         """Decide a lone check now."""
         if self._turns.is_over():
@@ -94,12 +98,12 @@ class LocalDecider:
             *(told.reset_after_ns[0], told.delay_ns[0], told.leases[0], _LOCAL),
         )
 
-    def decide_now(self, batch: Batch) -> Verdicts:
+    def decide_now(self, batch: Batch) -> Results:
         """Decide every row, without a task to wait in."""
         with self._lock:
             now = self._clock.now()
             self._renew(now)
-            verdicts = Verdicts(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
+            verdicts = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
             if batch.leases:
                 self._slots.answered(None, batch, verdicts, now)
         return verdicts
@@ -147,9 +151,7 @@ class LocalDecider:
         """This process is always within reach."""
         return None
 
-    def refund(
-        self, batch: Batch, rows: Sequence[int], verdicts: Verdicts, asked_at: float
-    ) -> None:
+    def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
         """Give back what rows were just charged; the check was at this very instant."""
         taken = batch.take(rows)
         leases = [verdicts.outcomes.leases[i] for i in rows]
@@ -163,28 +165,3 @@ class LocalDecider:
                 leases=leases,
             )
         )
-
-
-def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
-    """Have an engine do what a batch asks for."""
-    keys, limits, which = batch.keys, batch.limits, batch.which
-    match batch.op:
-        case Op.CHECK:
-            return engine.decide(keys, batch.costs, batch.groups, limits, which, now)
-        case Op.REFUND:
-            return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
-        case Op.RENEW:
-            return engine.renew(keys, batch.leases, limits, which, now)
-        case Op.RESET:
-            return engine.reset(keys, limits, which, now)
-        case Op.CHARGE:
-            return engine.charge_now(keys, batch.costs, limits, which, now)
-
-
-def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:
-    """What an engine needs of the rules that have a limit."""
-    return {
-        rule.id: EngineRule(rule.limit, vetoes=not (rule.shadow or rule.quota))
-        for rule in rules
-        if rule.limit is not None
-    }

@@ -4,6 +4,6 @@ Proxies (Envoy, nginx, Caddy, Traefik, HAProxy) and other languages ask it; it a
 needs the extra `gateway`, and is started by `ringfence gateway` or `ringfence node --gateway`.
 """
 
-from ringfence.gateway.settings import GatewaySettings, load_gateway_settings
+from ringfence.gateway.process.settings import GatewaySettings, load_gateway_settings
 
 __all__ = ["GatewaySettings", "load_gateway_settings"]

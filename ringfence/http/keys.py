@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 
 from ringfence.errors import ConfigError
 from ringfence.http.addresses import ClientAddress
-from ringfence.http.functions import texts
+from ringfence.http.callback_checks import texts
 
 __all__ = ["KeyFunction", "KeySpec", "Keys", "PlainRequest", "Request"]
 

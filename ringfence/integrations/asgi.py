@@ -13,12 +13,18 @@ import anyio
 
 from ringfence.client import Decision, Limiter, connect
 from ringfence.errors import ConfigError
-from ringfence.integrations.asgi_request import AsgiRequest
-from ringfence.integrations.drive import Perform, Troubles, drive, performer
-from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send, live
-from ringfence.integrations.policy import Policy, owners_of, settle
-from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
-from ringfence.integrations.visit import Refusal, Visit
+from ringfence.integrations._core.asgi_request import AsgiRequest
+from ringfence.integrations._core.lifespan import AsgiApp, Message, Receive, Scope, Send, live
+from ringfence.integrations._core.policy import Policy, owners_of, settle
+from ringfence.integrations._core.request_state import Refusal, RequestState
+from ringfence.integrations._core.runner import OutageTracker, Perform, drive, performer
+from ringfence.integrations._core.settings import (
+    LimitSpec,
+    Options,
+    Response,
+    Settings,
+    ViewOptions,
+)
 
 __all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "decision_of", "visit_of"]
 
@@ -49,7 +55,7 @@ class RateLimits:
         """One policy of each domain and keys in use."""
         if isinstance(limiter, Limiter):
             self._use(limiter)
-        self._troubles = Troubles()
+        self._troubles = OutageTracker()
 
     @property
     def is_enabled(self) -> bool:
@@ -97,17 +103,17 @@ class RateLimits:
             policy.require_rules(self._limiter)
         return policy
 
-    async def admit_general(self, visit: Visit) -> Refusal | None:
+    async def admit_general(self, visit: RequestState) -> Refusal | None:
         """Check one request by what limits all of them, unless its endpoint is exempt."""
         if self.is_exempt(visit):
             return None
         return await self.admit(self.policy, visit)
 
-    def is_exempt(self, visit: Visit) -> bool:
+    def is_exempt(self, visit: RequestState) -> bool:
         """Whether an endpoint was marked as exempt; plain ASGI knows none."""
         return False
 
-    async def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
+    async def admit(self, policy: Policy, visit: RequestState) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
         if not self.policy.is_enabled:
             return None
@@ -119,7 +125,7 @@ class RateLimits:
             )
         return await drive(policy.admit(visit, self), self._perform, self._troubles)
 
-    async def settle(self, visit: Visit, response: Response) -> None:
+    async def settle(self, visit: RequestState, response: Response) -> None:
         """Make the charges of these limits what the answer says they should be."""
         if self._perform is not None:
             await drive(settle(visit, response, self), self._perform, self._troubles)
@@ -158,10 +164,12 @@ class RateLimitMiddleware:
         elif _VISIT in scope:
             await self._within(scope[_VISIT], scope, receive, send)
         else:
-            visit = scope[_VISIT] = Visit(AsgiRequest(scope))
+            visit = scope[_VISIT] = RequestState(AsgiRequest(scope))
             await self._serve(visit, scope, receive, send)
 
-    async def _within(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _within(
+        self, visit: RequestState, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Limit once more inside another of our middlewares, which writes the headers of both."""
         refusal = await self.limits.admit_general(visit)
         if refusal is None:
@@ -169,7 +177,7 @@ class RateLimitMiddleware:
         else:
             await respond(refusal, visit, send)
 
-    async def _serve(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, visit: RequestState, scope: Scope, receive: Receive, send: Send) -> None:
         style = self.limits.policy.headers
         start: Message | None = None
 
@@ -199,7 +207,7 @@ class RateLimitMiddleware:
                 await _settle(visit, _response(None if has_failed else start))
 
 
-async def _settle(visit: Visit, response: Response) -> None:
+async def _settle(visit: RequestState, response: Response) -> None:
     with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
         for limits in owners_of(visit):
             assert isinstance(limits, RateLimits)
@@ -211,10 +219,10 @@ def _ways(policy: Policy) -> tuple[object, ...]:
     return policy.settings.domain, policy.paths, policy.settings.strict
 
 
-def visit_of(scope: Scope) -> Visit:
+def visit_of(scope: Scope) -> RequestState:
     """Find what the middleware holds of a request. Raises `ConfigError` where there is none."""
     visit = scope.get(_VISIT)
-    if not isinstance(visit, Visit):
+    if not isinstance(visit, RequestState):
         raise ConfigError(
             "a view has a limit but the application has no RateLimitMiddleware: call "
             "limits.install(app), or add the middleware with the same RateLimits"
@@ -225,10 +233,10 @@ def visit_of(scope: Scope) -> Visit:
 def decision_of(scope: Scope) -> Decision | None:
     """All that was decided about a request so far, for views and templates; None when nothing."""
     visit = scope.get(_VISIT)
-    return visit.decision if isinstance(visit, Visit) else None
+    return visit.decision if isinstance(visit, RequestState) else None
 
 
-async def respond(refusal: Refusal, visit: Visit, send: Send) -> None:
+async def respond(refusal: Refusal, visit: RequestState, send: Send) -> None:
     """Send a refusal in place of the application's answer."""
     content = b"" if visit.request.method == "HEAD" else refusal.body.content
     await send(

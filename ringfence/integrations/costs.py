@@ -10,8 +10,8 @@ from typing import Any
 from ringfence.client.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import Request
-from ringfence.integrations.settings import Response
-from ringfence.integrations.visit import Visit
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.settings import Response
 
 __all__ = ["set_cost", "told_cost"]
 
@@ -28,7 +28,7 @@ def set_cost(request: object, cost: int) -> None:
     """
     place = _place_of(request)
     visit = place.get(_VISIT)
-    if isinstance(visit, Visit):  # Kept where frameworks that copy their scope share it.
+    if isinstance(visit, RequestState):  # Kept where frameworks that copy their scope share it.
         visit.told_cost = checked_cost(cost)
     else:
         place[_COST] = checked_cost(cost)
@@ -38,7 +38,7 @@ def told_cost(request: Request, response: Response) -> int | None:
     """Return what `set_cost` told of a request; None, which leaves what was held, when nothing."""
     place = _place_of(request.native)
     visit = place.get(_VISIT)
-    cost: int | None = visit.told_cost if isinstance(visit, Visit) else place.get(_COST)
+    cost: int | None = visit.told_cost if isinstance(visit, RequestState) else place.get(_COST)
     return cost
 
 

@@ -9,10 +9,10 @@ from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
 from ringfence.errors import ConfigError
-from ringfence.http.functions import require_arguments_of, require_plain
-from ringfence.integrations.budget import AdHoc, Budget, ByRules, Question, require_one
-from ringfence.integrations.crossing import ask
-from ringfence.integrations.over_limit import OverLimit
+from ringfence.http.callback_checks import require_arguments_of, require_plain
+from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, Question, require_one
+from ringfence.integrations._core.over_limit import OverLimit
+from ringfence.integrations._core.thread_bridge import ask
 from ringfence.limiter import Limit
 
 __all__ = ["OverLimit", "limited"]

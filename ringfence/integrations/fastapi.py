@@ -27,14 +27,14 @@ from starlette.requests import Request
 from ringfence.client import Decision, Limiter
 from ringfence.errors import ConfigError
 from ringfence.integrations import starlette
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.settings import LimitSpec, Options, ViewOptions
 from ringfence.integrations.asgi import (
     LimiterSpec,
     RateLimitMiddleware,
     decision_of,
     visit_of,
 )
-from ringfence.integrations.policy import Policy
-from ringfence.integrations.settings import LimitSpec, Options, ViewOptions
 from ringfence.integrations.starlette import TooManyRequests
 
 __all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests", "ViewLimit"]

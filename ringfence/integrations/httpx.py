@@ -18,12 +18,12 @@ except ImportError as error:
 from ringfence.client import Decision, Descriptors, Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.descriptors import checked_seconds
-from ringfence.http.functions import require_arguments
-from ringfence.integrations import pausing
-from ringfence.integrations.budget import AdHoc, Budget, ByRules, require_one
-from ringfence.integrations.crossing import ask
-from ringfence.integrations.over_limit import OverLimit
-from ringfence.integrations.retry_after import Pauses, seconds_in
+from ringfence.http.callback_checks import require_arguments
+from ringfence.integrations._core import clock
+from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, require_one
+from ringfence.integrations._core.over_limit import OverLimit
+from ringfence.integrations._core.retry_after import Pauses, seconds_in
+from ringfence.integrations._core.thread_bridge import ask
 from ringfence.limiter import Limit
 
 __all__ = ["AsyncWaitingTransport", "TurnTooLate", "WaitingTransport", "by_host"]
@@ -125,17 +125,17 @@ class WaitingTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait, then send."""
         waiting = self._waiting
-        give_up = pausing.now() + waiting.max_wait
+        give_up = clock.now() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, pausing.now())
-            pausing.sleep(min(pause, max(0.0, give_up - pausing.now())))
-            left = max(0.0, give_up - pausing.now())
+            pause = waiting.pause(request, clock.now())
+            clock.sleep(min(pause, max(0.0, give_up - clock.now())))
+            left = max(0.0, give_up - clock.now())
             question = partial(waiting.budget(request).acquire, max_wait=left)
             decision = self._limiter.run(question)
             if not decision:
                 raise TurnTooLate(request, decision)
             response = self._transport.handle_request(request)
-            if not waiting.should_try_again(request, response, pausing.now(), give_up):
+            if not waiting.should_try_again(request, response, clock.now(), give_up):
                 return response
             response.close()
 
@@ -166,11 +166,11 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait, then send."""
         waiting, limiter = self._waiting, self._limiter
-        give_up = pausing.now_async() + waiting.max_wait
+        give_up = clock.now_async() + waiting.max_wait
         while True:
-            pause = waiting.pause(request, pausing.now_async())
-            await pausing.sleep_async(min(pause, max(0.0, give_up - pausing.now_async())))
-            left = max(0.0, give_up - pausing.now_async())
+            pause = waiting.pause(request, clock.now_async())
+            await clock.sleep_async(min(pause, max(0.0, give_up - clock.now_async())))
+            left = max(0.0, give_up - clock.now_async())
             question = partial(waiting.budget(request).acquire, max_wait=left)
             if isinstance(limiter, Limiter):
                 decision = await question(limiter)
@@ -179,7 +179,7 @@ class AsyncWaitingTransport(httpx.AsyncBaseTransport):
             if not decision:
                 raise TurnTooLate(request, decision)
             response = await self._transport.handle_async_request(request)
-            if not waiting.should_try_again(request, response, pausing.now_async(), give_up):
+            if not waiting.should_try_again(request, response, clock.now_async(), give_up):
                 return response
             await response.aclose()
 

@@ -20,11 +20,11 @@ from ringfence.client import Decision
 from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi
+from ringfence.integrations._core.asgi_request import AsgiRequest
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.request_state import Refusal, RequestState
+from ringfence.integrations._core.settings import LimitSpec, ViewOptions
 from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
-from ringfence.integrations.asgi_request import AsgiRequest
-from ringfence.integrations.policy import Policy
-from ringfence.integrations.settings import LimitSpec, ViewOptions
-from ringfence.integrations.visit import Refusal, Visit
 
 __all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests"]
 
@@ -110,7 +110,7 @@ class RateLimits(asgi.RateLimits):
         self._has_exempt = True
         return endpoint
 
-    def is_exempt(self, visit: Visit) -> bool:
+    def is_exempt(self, visit: RequestState) -> bool:
         """Whether the endpoint that will answer is exempt."""
         request = visit.request
         return (

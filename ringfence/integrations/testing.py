@@ -16,16 +16,16 @@ from unittest import mock
 import anyio.lowlevel
 
 import ringfence.client.connect  # noqa: F401 - to be found in sys.modules
-from ringfence.client.batch import Batch, Row, Verdicts
+from ringfence.client.acquire import AcquireLoop
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
 from ringfence.client.local import LocalDecider
-from ringfence.client.patience import Patience
 from ringfence.client.slot_waits import SlotWait, SlotWaits
 from ringfence.client.url import ENVIRONMENT
-from ringfence.integrations import pausing
+from ringfence.integrations._core import clock
 from ringfence.limiter import Outcomes
+from ringfence.peering.columns import Batch, Results, Row
 from ringfence.rules import RuleSet
 from ringfence.wire import Op, Source
 
@@ -53,7 +53,7 @@ class FakeClock:
         self._now += round(seconds * 1e9)
 
 
-class _FakePatience(Patience):
+class _FakePatience(AcquireLoop):
     """Whoever waits for a turn moves the clock instead."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -108,7 +108,7 @@ class FakeCluster:
             mock.patch.object(home, "Limiter", patient),
             mock.patch.dict("os.environ", environment),
             mock.patch.multiple(
-                pausing,
+                clock,
                 now=patience.now,
                 sleep=self.clock.advance,
                 now_async=patience.now,
@@ -125,7 +125,7 @@ class FakeCluster:
         """What all that connect share."""
         return self._counting
 
-    def decide(self, batch: Batch) -> Verdicts:
+    def decide(self, batch: Batch) -> Results:
         """Decide every row now, in whatever thread."""
         with self._lock:
             if not self.is_off:
@@ -133,7 +133,7 @@ class FakeCluster:
         rows = len(batch)
         nothing = [0] * rows
         amounts = [_amount(batch, row, self._limit_of) for row in range(rows)]
-        return Verdicts(
+        return Results(
             Outcomes(nothing, amounts, amounts, nothing, nothing, nothing, nothing),
             [Source.LOCAL] * rows,
         )
@@ -164,7 +164,7 @@ class _Decider(LocalDecider):
         super().__init__(rules, cluster.clock, _KEYS)
         self._cluster = cluster
 
-    def decide_now(self, batch: Batch) -> Verdicts:
+    def decide_now(self, batch: Batch) -> Results:
         """Leave it to what all share."""
         return self._cluster.decide(batch)
 

@@ -14,10 +14,16 @@ from ringfence.client import Decision
 from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders
-from ringfence.integrations.drive import Troubles, drive_blocking
-from ringfence.integrations.policy import Policy, owners_of, settle
-from ringfence.integrations.settings import LimitSpec, Options, Response, Settings, ViewOptions
-from ringfence.integrations.visit import Refusal, Visit
+from ringfence.integrations._core.policy import Policy, owners_of, settle
+from ringfence.integrations._core.request_state import Refusal, RequestState
+from ringfence.integrations._core.runner import OutageTracker, drive_blocking
+from ringfence.integrations._core.settings import (
+    LimitSpec,
+    Options,
+    Response,
+    Settings,
+    ViewOptions,
+)
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -107,7 +113,7 @@ class RateLimits:
             if options.get("enabled", True):
                 _require_address(limiter)
             self.limiter = connect(limiter, wait=_WAIT)
-        self.troubles = Troubles()
+        self.troubles = OutageTracker()
         self.policy.require_rules(self.limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
@@ -116,13 +122,13 @@ class RateLimits:
         policy.require_rules(self.limiter)
         return policy
 
-    def admit(self, policy: Policy, visit: Visit) -> Refusal | None:
+    def admit(self, policy: Policy, visit: RequestState) -> Refusal | None:
         """Check one request by a policy; give the refusal to answer with when it was denied."""
         if not self.policy.is_enabled:
             return None
         return drive_blocking(policy.admit(visit, self), self.limiter, self.troubles)
 
-    def settle(self, visit: Visit, response: Response) -> None:
+    def settle(self, visit: RequestState, response: Response) -> None:
         """Make all charges of a request what its answer says they should be, once."""
         for limits in owners_of(visit):
             assert isinstance(limits, RateLimits)
@@ -153,7 +159,7 @@ class RateLimitMiddleware:
         """Serve one request."""
         if _VISIT in environ:  # Inside another of ours, which writes the headers of both.
             return self._serve(environ[_VISIT], environ, start_response)
-        visit = environ[_VISIT] = Visit(WsgiRequest(environ))
+        visit = environ[_VISIT] = RequestState(WsgiRequest(environ))
         begin = _Begin(self.limits, visit, start_response)
         try:
             chunks = self._serve(visit, environ, begin)
@@ -164,7 +170,7 @@ class RateLimitMiddleware:
         return _Settling(chunks, begin) if visit.spent else chunks
 
     def _serve(
-        self, visit: Visit, environ: "WSGIEnvironment", start_response: "StartResponse"
+        self, visit: RequestState, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
         refusal = self.limits.admit(self.limits.policy, visit)
         if refusal is None:
@@ -177,7 +183,7 @@ class RateLimitMiddleware:
 class _Begin:
     """A `start_response` that adds the limit headers, and remembers what was answered."""
 
-    def __init__(self, limits: RateLimits, visit: Visit, start: "StartResponse") -> None:
+    def __init__(self, limits: RateLimits, visit: RequestState, start: "StartResponse") -> None:
         self._limits = limits
         self._visit = visit
         self._start = start
@@ -219,7 +225,7 @@ class _Settling:
 def decision_of(environ: "WSGIEnvironment") -> Decision | None:
     """All that was decided about a request so far; None when nothing."""
     visit = environ.get(_VISIT)
-    return visit.decision if isinstance(visit, Visit) else None
+    return visit.decision if isinstance(visit, RequestState) else None
 
 
 def _require_address(url: str | None) -> None:

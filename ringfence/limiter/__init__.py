@@ -4,10 +4,10 @@ Pure: time comes in as nanoseconds since the Unix epoch, answers go out as value
 applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
 """
 
+from ringfence.limiter.backends import Tables
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
+from ringfence.limiter.cost_estimate import OverAdmission, bytes_per_key, over_admission
 from ringfence.limiter.engine import Engine, EngineRule
-from ringfence.limiter.forecast import OverAdmission, bytes_per_key, over_admission
-from ringfence.limiter.kinds import Tables
 from ringfence.limiter.limit import (
     MAX_CARRIED_SLOTS,
     NS_PER_SECOND,
@@ -17,7 +17,7 @@ from ringfence.limiter.limit import (
     Limit,
 )
 from ringfence.limiter.outcome import CHARGED_CODES, Code, Outcome, Outcomes
-from ringfence.limiter.states import BadState, Snapshot
+from ringfence.limiter.serialization import BadState, Snapshot
 from ringfence.limiter.table import Table
 
 __all__ = [

@@ -7,6 +7,7 @@ id from the first 8 bytes of the key and takes the rest for granted.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ringfence.limiter.backends import ReferenceTables, Tables
 from ringfence.limiter.groups import (
     ID_BYTES,
     UNKNOWN,
@@ -18,11 +19,10 @@ from ringfence.limiter.groups import (
     runs,
     spans,
 )
-from ringfence.limiter.kinds import ReferenceTables, Tables
 from ringfence.limiter.limit import MAX_CARRIED_SLOTS, Algorithm, Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.limiter.reference import Verdict, columns
-from ringfence.limiter.states import BadState, Snapshot
+from ringfence.limiter.serialization import BadState, Snapshot
 from ringfence.limiter.table import Table
 
 __all__ = ["BYTES_PER_KEY", "Engine", "EngineRule", "LEAST_BYTES"]

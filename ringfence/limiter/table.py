@@ -23,7 +23,7 @@ from ringfence.limiter.reference import (
 from ringfence.limiter.reference.concurrency import Concurrency
 from ringfence.limiter.reference.counter import DENIED
 from ringfence.limiter.reference.shared import Shared
-from ringfence.limiter.states import pairs_of
+from ringfence.limiter.serialization import pairs_of
 
 __all__ = ["Table"]
 

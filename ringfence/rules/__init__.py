@@ -7,8 +7,8 @@ check` is `ringfence.rules.report`; both are for nodes and tools and imported by
 from ringfence.rules.addresses import group_address
 from ringfence.rules.keys import adhoc_rule, encode_key, rule_id
 from ringfence.rules.model import Descriptor, Match, OnFailure, Rule
-from ringfence.rules.plain import Plain
 from ringfence.rules.ruleset import RuleSet
+from ringfence.rules.serialize import Plain
 from ringfence.rules.strings import format_limit, parse_limit
 from ringfence.rules.tree import Domain, Open
 

@@ -24,13 +24,13 @@ from ringfence.rules.ratelimit import (
 )
 from ringfence.rules.ruleset import RuleSet
 from ringfence.rules.source import (
+    Cursor,
     Findings,
     Item,
     Kind,
     Problem,
     RuleFileError,
     Scalar,
-    Spot,
     Table,
     in_order,
 )
@@ -88,7 +88,7 @@ class Loaded:
 class _Sibling:
     """What the checks among the children of one place need to know of each."""
 
-    spot: Spot
+    spot: Cursor
     line: int
     key: str
     value: str | None
@@ -107,10 +107,10 @@ class _Namespace:
     """A domain while its files are read."""
 
     name: str
-    spot: Spot
+    spot: Cursor
     rows: list[Row] = field(default_factory=list)
     top: list[_Sibling] = field(default_factory=list)
-    replaces: list[tuple[Spot, int, str]] = field(default_factory=list)
+    replaces: list[tuple[Cursor, int, str]] = field(default_factory=list)
     on_failure: OnFailure | None = None
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ def _read_file(
     spaces: dict[str, _Namespace],
     merge: bool,
 ) -> None:
-    spot = Spot(findings, file.name)
+    spot = Cursor(findings, file.name)
     table = spot.table(file.root, "a rule file")
     if table is None:
         return
@@ -179,7 +179,7 @@ def _read_file(
     _Walk(space, defaults).read(spot, spot.listing(fields, "descriptors"))
 
 
-def _settle_policy(space: _Namespace, spot: Spot, line: int, policy: OnFailure) -> None:
+def _settle_policy(space: _Namespace, spot: Cursor, line: int, policy: OnFailure) -> None:
     """Keep the policy for limits that come with requests, which belongs to a domain as a whole."""
     if space.on_failure not in (None, policy):
         mend = "let all files of a domain agree"
@@ -195,14 +195,14 @@ class _Walk:
         self._space = space
         self._defaults = defaults
 
-    def read(self, spot: Spot, items: Sequence[Item]) -> None:
+    def read(self, spot: Cursor, items: Sequence[Item]) -> None:
         """Read the outermost descriptors; they are siblings of those of other files."""
         for item in items:
             self._read_one(spot, item, (), (), self._space.top)
 
     def _read_one(
         self,
-        above: Spot,
+        above: Cursor,
         item: Item,
         path: Path,
         details: tuple[str, ...],
@@ -231,7 +231,7 @@ class _Walk:
             self._read_one(spot, child, path, details, below)
         _check_siblings(below)
 
-    def _detail(self, spot: Spot, fields: dict[str, Item], value: str | None) -> str:
+    def _detail(self, spot: Cursor, fields: dict[str, Item], value: str | None) -> str:
         as_value = spot.flag(fields, "value_to_metric")
         if spot.flag(fields, "share_threshold"):
             if value is not None and is_pattern(value):
@@ -243,7 +243,7 @@ class _Walk:
 
     def _rule(
         self,
-        spot: Spot,
+        spot: Cursor,
         fields: dict[str, Item],
         path: Path,
         details: tuple[str, ...],
@@ -287,7 +287,7 @@ class _Walk:
             details=details if any(details) else (),
         )
 
-    def _note_replaces(self, spot: Spot, read: RateLimit) -> None:
+    def _note_replaces(self, spot: Cursor, read: RateLimit) -> None:
         for name, line in read.replaces:
             self._space.replaces.append((spot.below("rate_limit"), line, name))
 

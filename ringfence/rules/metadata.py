@@ -2,8 +2,8 @@
 
 from math import isfinite
 
-from ringfence.rules.plain import MAX_METADATA_DEPTH
-from ringfence.rules.source import Item, Kind, Scalar, Spot, Table
+from ringfence.rules.serialize import MAX_METADATA_DEPTH
+from ringfence.rules.source import Cursor, Item, Kind, Scalar, Table
 
 __all__ = ["read_metadata"]
 
@@ -11,19 +11,19 @@ _LARGEST = 2**53
 """A Struct's numbers are doubles: whole numbers beyond this lose digits."""
 
 
-def read_metadata(spot: Spot, item: Item) -> dict[str, object]:
+def read_metadata(spot: Cursor, item: Item) -> dict[str, object]:
     """Read a map of text, numbers, flags, nothing, lists and maps; report the rest."""
     table = spot.table(item, "metadata")
     return {} if table is None else _map(spot, table, 1)
 
 
-def _map(spot: Spot, table: Table, depth: int) -> dict[str, object]:
+def _map(spot: Cursor, table: Table, depth: int) -> dict[str, object]:
     names = [key.text for key, _ in table.pairs if isinstance(key, Scalar)]
     fields = spot.fields(table, names, {}, keep_null=True)
     return {name: _value(spot.below(name), held, depth) for name, held in fields.items()}
 
 
-def _value(spot: Spot, item: Item, depth: int) -> object:
+def _value(spot: Cursor, item: Item, depth: int) -> object:
     if isinstance(item, Scalar):
         return None if item.kind is Kind.NULL else _scalar(spot, item)
     if depth >= MAX_METADATA_DEPTH:
@@ -34,7 +34,7 @@ def _value(spot: Spot, item: Item, depth: int) -> object:
     return [_value(spot, held, depth + 1) for held in item.items]
 
 
-def _scalar(spot: Spot, item: Scalar) -> bool | int | float | str | None:
+def _scalar(spot: Cursor, item: Scalar) -> bool | int | float | str | None:
     if item.kind is Kind.FLAG:
         return item.flag
     if item.kind is Kind.TEXT:

@@ -14,7 +14,7 @@ from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
 from ringfence.rules.model import OnFailure
 from ringfence.rules.periods import UNIT_NS, parse_period, parse_share, unit_of
 from ringfence.rules.scope import check_scope, read_scope
-from ringfence.rules.source import Item, Spot, Table
+from ringfence.rules.source import Cursor, Item, Table
 
 __all__ = [
     "DEFAULT_KEYS",
@@ -106,14 +106,14 @@ class RateLimit:
     """Where the scope is said, or the map begins."""
 
 
-def read_defaults(spot: Spot, table: Table, base: Defaults) -> Defaults:
+def read_defaults(spot: Cursor, table: Table, base: Defaults) -> Defaults:
     """Read a file's `defaults` over those of the node."""
     fields = spot.fields(table, DEFAULT_KEYS, _REFUSED_IN_DEFAULTS)
     algorithm = spot.choice(fields, "algorithm", tuple(Algorithm))
     return _shared(spot, fields, replace(base, algorithm=Algorithm(algorithm or base.algorithm)))
 
 
-def read_rate_limit(spot: Spot, table: Table, defaults: Defaults) -> RateLimit:
+def read_rate_limit(spot: Cursor, table: Table, defaults: Defaults) -> RateLimit:
     """Read a `rate_limit`, every key of it, however many are wrong."""
     return _Reader(spot, table, defaults).read()
 
@@ -128,7 +128,7 @@ _BELONGS = {
 
 
 class _Reader:
-    def __init__(self, spot: Spot, table: Table, defaults: Defaults) -> None:
+    def __init__(self, spot: Cursor, table: Table, defaults: Defaults) -> None:
         self._spot = spot
         self._line = table.line
         self._errors_before = len(spot.findings.errors)
@@ -274,7 +274,7 @@ class _Reader:
         return len(self._spot.findings.errors) > self._errors_before
 
 
-def _shared(spot: Spot, fields: Mapping[str, Item], base: Defaults) -> Defaults:
+def _shared(spot: Cursor, fields: Mapping[str, Item], base: Defaults) -> Defaults:
     """Read the keys that both maps have; those that are absent stay as in `base`."""
     slots = spot.whole(fields, "slots", least=1, most=3600)
     mode = spot.choice(fields, "mode", ("meter", "queue"))
@@ -296,7 +296,7 @@ def _shared(spot: Spot, fields: Mapping[str, Item], base: Defaults) -> Defaults:
     )
 
 
-def _timezone(spot: Spot, fields: Mapping[str, Item]) -> str:
+def _timezone(spot: Cursor, fields: Mapping[str, Item]) -> str:
     name = spot.text(fields, "timezone")
     if not name:
         return ""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
 from ringfence.rules.build import Loaded
+from ringfence.rules.cross_dc_bounds import Reach, reach_of, shortest_ns
 from ringfence.rules.model import Rule
-from ringfence.rules.reach import Reach, reach_of, shortest_ns
 from ringfence.rules.ruleset import RuleSet
 from ringfence.rules.source import Problem
 from ringfence.rules.strings import format_limit

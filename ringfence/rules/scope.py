@@ -7,8 +7,8 @@ exceeded there is `reach`'s, how it is counted the node's.
 from collections.abc import Mapping
 
 from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules.reach import SHORTEST_NS
-from ringfence.rules.source import Item, Spot
+from ringfence.rules.cross_dc_bounds import SHORTEST_NS
+from ringfence.rules.source import Cursor, Item
 
 __all__ = ["check_scope", "read_scope"]
 
@@ -21,7 +21,7 @@ _HOME = "`global: {mode: home, home: NAME}`"
 _SPLIT = "`global: {mode: split}`"
 
 
-def read_scope(spot: Spot, fields: Mapping[str, Item], base: tuple[str, str]) -> tuple[str, str]:
+def read_scope(spot: Cursor, fields: Mapping[str, Item], base: tuple[str, str]) -> tuple[str, str]:
     """Read the scope of a rule, and the home of one that has it; `base` when nothing is said.
 
     A bare `scope: global` leaves to `base` how the limit holds, if that says so.
@@ -52,7 +52,7 @@ def read_scope(spot: Spot, fields: Mapping[str, Item], base: tuple[str, str]) ->
     return ("split" if mode == "split" else "global"), ""
 
 
-def check_scope(spot: Spot, line: int, scope: str, limit: Limit) -> None:
+def check_scope(spot: Cursor, line: int, scope: str, limit: Limit) -> None:
     """Report a limit that cannot hold in all data centers the way `scope` says."""
     algorithm = limit.algorithm
     if scope == "split" and (algorithm is Algorithm.CONCURRENCY or limit.queue):

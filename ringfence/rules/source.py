@@ -20,7 +20,7 @@ __all__ = [
     "Listing",
     "Problem",
     "Scalar",
-    "Spot",
+    "Cursor",
     "Table",
     "in_order",
     "is_unicode",
@@ -138,16 +138,16 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Cursor:
     """Where in a file we are reading; what is wrong there goes to `findings`."""
 
     findings: Findings
     file: str
     trail: tuple[str, ...] = ()
 
-    def below(self, step: str) -> "Spot":
+    def below(self, step: str) -> "Cursor":
         """Go one step down."""
-        return Spot(self.findings, self.file, (*self.trail, step))
+        return Cursor(self.findings, self.file, (*self.trail, step))
 
     def error(self, line: int, what: str, mend: str) -> None:
         """Note what keeps the file from being used."""

@@ -16,11 +16,11 @@ from itertools import count
 from math import inf
 from typing import TypeAlias
 
-from ringfence.transport.closing import Closing, TransportCode, text_of
-from ringfence.transport.door import CID_LENGTH, Admit, Door, Drop, Reply, header_of
+from ringfence.transport.admission import CID_LENGTH, Acceptor, Admit, Drop, Reply, header_of
+from ringfence.transport.close_reason import CloseReason, TransportCode, text_of
 from ringfence.transport.interface import Accept, Address, Connection, Handler, OnSealed
-from ringfence.transport.pipe import Pipe, State
 from ringfence.transport.quic import Datagrams, Quic
+from ringfence.transport.quic_connection import State, StreamConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls import (
     ClientTls,
@@ -62,26 +62,26 @@ class Endpoint:
         self.change_tls(client or ClientTls(), server)
         secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
-        self._door = Door(entropy, self._reset_key)
+        self._acceptor = Acceptor(entropy, self._reset_key)
         self.refusals: Counter[str] = Counter()
         """How often something was not accepted, by cause."""
         self._failed = 0.0
         self._failed_at = 0.0
         self._replies: Datagrams = []
-        self._routes: dict[bytes, Pipe] = {}
-        self._resets: dict[bytes, Pipe] = {}
+        self._routes: dict[bytes, StreamConnection] = {}
+        self._resets: dict[bytes, StreamConnection] = {}
         """Connections of our own by what their peer, restarted, would end them with."""
-        self._pipes: dict[Pipe, None] = {}
-        self._half_open: dict[Pipe, None] = {}
+        self._pipes: dict[StreamConnection, None] = {}
+        self._half_open: dict[StreamConnection, None] = {}
         """Incoming handshakes, the oldest first."""
-        self._established: dict[Pipe, None] = {}
+        self._established: dict[StreamConnection, None] = {}
         """Incoming connections that are open."""
-        self._lingering: dict[Pipe, None] = {}
+        self._draining: dict[StreamConnection, None] = {}
         """Closed incoming ones, whose peer may still knock with the same connection id."""
-        self._dirty: dict[Pipe, None] = {}
-        self._remains: list[Quic] = []
+        self._dirty: dict[StreamConnection, None] = {}
+        self._to_dispose: list[Quic] = []
         """Of forgotten connections, to be taken apart when none of their methods can be running."""
-        self._timers: list[tuple[float, int, Pipe]] = []
+        self._timers: list[tuple[float, int, StreamConnection]] = []
         self._order = count()
 
     def change_tls(self, client: ClientTls, server: ServerTls | None) -> None:
@@ -103,11 +103,11 @@ class Endpoint:
     @property
     def connections(self) -> int:
         """Connections that are open or becoming so, in both directions."""
-        return len(self._pipes) - len(self._lingering)
+        return len(self._pipes) - len(self._draining)
 
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
         """Take one UDP payload, whatever it is; never raises for what it holds."""
-        self._clear_away()
+        self._dispose()
         if not data:
             self.refusals["empty"] += 1
         elif not data[0] & 0x40:
@@ -136,12 +136,14 @@ class Endpoint:
         self.begin(pipe, [addr], now)
         return pipe
 
-    def prepare(self, addr: Address, handler: Handler, now: float, node: str = "") -> Pipe:
+    def prepare(
+        self, addr: Address, handler: Handler, now: float, node: str = ""
+    ) -> StreamConnection:
         """Make a connection to a name that the caller resolves: `begin` or `fail` must follow.
 
         `node` is the name of the node that must answer, when it is known.
         """
-        pipe = Pipe(self, addr, handler, self._tls.name_of(node))
+        pipe = StreamConnection(self, addr, handler, self._tls.name_of(node))
         pipe.keepalive = self._settings.keepalive
         pipe.window = self._settings.window
         pipe.connect_ends = now + self._settings.handshake_timeout
@@ -150,13 +152,13 @@ class Endpoint:
         self.wake(pipe)
         return pipe
 
-    def begin(self, pipe: Pipe, candidates: Sequence[Address], now: float) -> None:
+    def begin(self, pipe: StreamConnection, candidates: Sequence[Address], now: float) -> None:
         """Start the handshake with the first numeric address; the others are for later."""
         if pipe.state is State.RESOLVING:
             pipe.candidates = tuple(candidates)
             self._attempt(pipe, now)
 
-    def fail(self, pipe: Pipe, closing: Closing) -> None:
+    def fail(self, pipe: StreamConnection, closing: CloseReason) -> None:
         """Give up a connection that cannot even begin."""
         pipe.end(closing, tell=False)
 
@@ -171,11 +173,11 @@ class Endpoint:
                 self._attempt(pipe, now)
             else:
                 reason = f"nobody listens at {text_of(addr)}"
-                pipe.end(Closing(TransportCode.UNREACHABLE, reason), tell=False)
+                pipe.end(CloseReason(TransportCode.UNREACHABLE, reason), tell=False)
 
     def tick(self, now: float) -> None:
         """Do what is due; harmless when early."""
-        self._clear_away()
+        self._dispose()
         timers = self._timers
         while timers and timers[0][0] <= now:
             due, _, pipe = heappop(timers)
@@ -213,11 +215,11 @@ class Endpoint:
 
     # What pipes tell.
 
-    def wake(self, pipe: Pipe) -> None:
+    def wake(self, pipe: StreamConnection) -> None:
         """See `Owner`."""
         self._dirty[pipe] = None
 
-    def plan(self, pipe: Pipe) -> None:
+    def plan(self, pipe: StreamConnection) -> None:
         """See `Owner`. `tick` will look at `pipe` in time."""
         deadline = pipe.deadline()
         if pipe.state is State.CLOSED and (deadline == inf or not pipe.is_incoming):
@@ -225,7 +227,7 @@ class Endpoint:
         else:
             self._plan_for(pipe, deadline)
 
-    def route(self, cid: bytes, pipe: Pipe) -> None:
+    def route(self, cid: bytes, pipe: StreamConnection) -> None:
         """See `Owner`."""
         self._routes[cid] = pipe
         pipe.cids.add(cid)
@@ -236,7 +238,7 @@ class Endpoint:
         if pipe is not None:
             pipe.cids.discard(cid)
 
-    def opened(self, pipe: Pipe) -> Handler | None:
+    def opened(self, pipe: StreamConnection) -> Handler | None:
         """See `Owner`."""
         if not pipe.is_incoming:
             if pipe.quic is not None and pipe.quic.peer_reset_token:
@@ -253,16 +255,16 @@ class Endpoint:
             self.bug(error)
             return None
 
-    def ended(self, pipe: Pipe) -> None:
+    def ended(self, pipe: StreamConnection) -> None:
         """See `Owner`."""
         self._established.pop(pipe, None)
         if pipe in self._half_open:
             del self._half_open[pipe]
             self._failed += 1.0
         if pipe.is_incoming and pipe in self._pipes:
-            self._lingering[pipe] = None
-            if len(self._lingering) > self._settings.max_half_open:
-                self._forget(next(iter(self._lingering)))
+            self._draining[pipe] = None
+            if len(self._draining) > self._settings.max_half_open:
+                self._forget(next(iter(self._draining)))
         self.wake(pipe)
 
     def refused(self, cause: str) -> None:
@@ -279,9 +281,9 @@ class Endpoint:
         pipe = self._resets.get(data[-16:])
         if pipe is not None and pipe.path == addr:
             reason = f"{text_of(addr)} has restarted and no longer knows this connection"
-            return pipe.end(Closing(TransportCode.UNREACHABLE, reason), tell=False)
+            return pipe.end(CloseReason(TransportCode.UNREACHABLE, reason), tell=False)
         self.refusals["unknown_connection"] += 1
-        answer = None if self._server is None else self._door.reset(data)
+        answer = None if self._server is None else self._acceptor.reset(data)
         if answer is not None:
             self._replies.append((answer, addr))
         return None
@@ -307,12 +309,13 @@ class Endpoint:
         if self._server is None:
             self.refusals["unknown_connection"] += 1
             return None
-        verdict = self._door.judge(
+        pressure = len(self._half_open) + self._handshake_pressure(now)
+        verdict = self._acceptor.classify(
             header,
             len(data),
             addr,
             now,
-            must_prove=len(self._half_open) + self._strain(now) >= self._settings.retry_above,
+            require_retry=pressure >= self._settings.retry_above,
             is_full=len(self._established) >= self._settings.max_connections,
         )
         match verdict:
@@ -326,7 +329,7 @@ class Endpoint:
                 self.refusals[cause] += 1
         return None
 
-    def _strain(self, now: float) -> float:
+    def _handshake_pressure(self, now: float) -> float:
         """Count handshakes that failed lately: they cost us time, though no memory any more.
 
         They weigh as if they were still half open, for as long as an unfinished one may be.
@@ -344,7 +347,7 @@ class Endpoint:
         if len(self._half_open) >= self._settings.max_half_open:
             self.refusals["half_open_full"] += 1
             self._drop(next(iter(self._half_open)), "another handshake took its place")
-        pipe = Pipe(self, addr, None, None)
+        pipe = StreamConnection(self, addr, None, None)
         pipe.window = self._settings.window
         pipe.distrust(self._settings.stranger_message)
         pipe.attempt_ends = now + self._settings.handshake_timeout
@@ -361,7 +364,7 @@ class Endpoint:
         pipe.start(quic, addr)
         self.route(cid, pipe)
 
-    def _deliver(self, pipe: Pipe, data: bytes, addr: Address, now: float) -> None:
+    def _deliver(self, pipe: StreamConnection, data: bytes, addr: Address, now: float) -> None:
         if pipe.quic is None:
             return
         pipe.receive(data, addr, now)
@@ -369,7 +372,7 @@ class Endpoint:
             self.refusals["bad_initial"] += 1
             self._drop(pipe, "not an Initial packet")
 
-    def _plan_for(self, pipe: Pipe, deadline: float) -> None:
+    def _plan_for(self, pipe: StreamConnection, deadline: float) -> None:
         if deadline < pipe.planned:
             pipe.planned = deadline
             heappush(self._timers, (deadline, next(self._order), pipe))
@@ -378,7 +381,7 @@ class Endpoint:
 
     # Outgoing.
 
-    def _attempt(self, pipe: Pipe, now: float) -> None:
+    def _attempt(self, pipe: StreamConnection, now: float) -> None:
         """Try the next candidate, leaving an equal share of the time to each one after it."""
         path, *later = pipe.candidates
         pipe.candidates = later
@@ -388,7 +391,7 @@ class Endpoint:
         quic.connect(path, now)
         pipe.start(quic, path)
 
-    def _give_up_attempt(self, pipe: Pipe, now: float) -> None:
+    def _give_up_attempt(self, pipe: StreamConnection, now: float) -> None:
         if pipe.is_incoming:
             self.refusals["handshake_timeout"] += 1
             self._drop(pipe, "handshake timed out")
@@ -396,30 +399,30 @@ class Endpoint:
             self._attempt(pipe, now)
         else:
             reason = f"handshake timed out (no answer from {text_of(pipe.path)})"
-            pipe.end(Closing(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=True)
+            pipe.end(CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=True)
 
     # Bookkeeping.
 
-    def _drop(self, pipe: Pipe, reason: str) -> None:
-        pipe.end(Closing(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=False)
+    def _drop(self, pipe: StreamConnection, reason: str) -> None:
+        pipe.end(CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=False)
         self._forget(pipe)
 
-    def _forget(self, pipe: Pipe) -> None:
+    def _forget(self, pipe: StreamConnection) -> None:
         for cid in list(pipe.cids):
             self.unroute(cid)
         self._pipes.pop(pipe, None)
         self._half_open.pop(pipe, None)
         self._established.pop(pipe, None)
-        self._lingering.pop(pipe, None)
+        self._draining.pop(pipe, None)
         self._dirty.pop(pipe, None)
         if pipe.quic is not None:
             self._resets.pop(pipe.quic.peer_reset_token, None)
-            self._remains.append(pipe.quic)
+            self._to_dispose.append(pipe.quic)
         pipe.quic = None
 
-    def _clear_away(self) -> None:
-        while self._remains:
-            self._remains.pop().dismantle()
+    def _dispose(self) -> None:
+        while self._to_dispose:
+            self._to_dispose.pop().dismantle()
 
     def _sweep(self) -> None:
         """Rebuild the heap without what nearer deadlines have left in it."""

@@ -14,7 +14,7 @@ from random import Random
 import trio
 
 from ringfence.errors import ConfigError, LocalProtocolError
-from ringfence.transport.closing import TransportCode, text_of
+from ringfence.transport.close_reason import TransportCode, text_of
 from ringfence.transport.endpoint import OnBug
 from ringfence.transport.interface import (
     Accept,
@@ -25,10 +25,10 @@ from ringfence.transport.interface import (
     Timer,
     check_sealed,
 )
-from ringfence.transport.memory_end import End
+from ringfence.transport.memory_connection import MemoryConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.timers import Timers
-from ringfence.transport.waker import Waker
+from ringfence.transport.wakeup import Wakeup
 from ringfence.wire.errors import ErrorCode
 
 __all__ = ["MemoryNetwork", "MemoryTransport"]
@@ -53,12 +53,12 @@ class MemoryNetwork:
         self._delays: dict[frozenset[Address], float] = {}
         self._losses: dict[frozenset[Address], float] = {}
         self._repeats: dict[frozenset[Address], float] = {}
-        self._cuts: dict[tuple[Address, Address], dict[End, None]] = {}
+        self._cuts: dict[tuple[Address, Address], dict[MemoryConnection, None]] = {}
         """Ways, from and to, that carry nothing, with the ends that wait for them."""
         self._running: dict[Address, MemoryTransport] = {}
         self._silent: set[Address] = set()
         """Addresses of crashed transports: whoever asks there hears nothing."""
-        self._ends: dict[End, None] = {}
+        self._ends: dict[MemoryConnection, None] = {}
         self._numbers = count(1)
 
     def transport(
@@ -156,7 +156,7 @@ class MemoryNetwork:
         """Return the binding of a new connection, different from all others."""
         return b"connection %d" % next(self._numbers)
 
-    def knock(self, end: End) -> None:
+    def knock(self, end: MemoryConnection) -> None:
         """Carry a new connection's first packet to where it is meant for."""
         target = self._running.get(end.address)
         there, back = (end.home.address, end.address), (end.address, end.home.address)
@@ -183,7 +183,7 @@ class MemoryNetwork:
             land = partial(target.take_sealed, datagram, sender.address)
             target.call_at(self.arrival(link, 0.0), land)
 
-    def is_cut(self, end: End) -> bool:
+    def is_cut(self, end: MemoryConnection) -> bool:
         """Whether the way of `end` is cut; if so, it goes on when that heals."""
         waiting = self._cuts.get((end.home.address, end.address))
         if waiting is not None:
@@ -201,19 +201,19 @@ class MemoryNetwork:
         """Seconds that the latest arrival waits in the queue of a busy host."""
         return 0.0
 
-    def ends_of(self, transport: "MemoryTransport") -> list[End]:
+    def ends_of(self, transport: "MemoryTransport") -> list[MemoryConnection]:
         """List its sides of all connections that are not closed."""
         return [end for end in self._ends if end.home is transport]
 
-    def add(self, end: End) -> None:
+    def add(self, end: MemoryConnection) -> None:
         """Take note of one end of a connection."""
         self._ends[end] = None
 
-    def remove(self, end: End) -> None:
+    def remove(self, end: MemoryConnection) -> None:
         """Take note that this end is closed."""
         self._ends.pop(end, None)
 
-    def _grow_silent(self, concerns: Callable[[End], bool]) -> None:
+    def _grow_silent(self, concerns: Callable[[MemoryConnection], bool]) -> None:
         for end in [end for end in self._ends if concerns(end)]:
             end.grow_silent(self.settings.idle_timeout)
 
@@ -237,9 +237,9 @@ class MemoryTransport:
         self._on_bug = on_bug
         self._timers = Timers()
         self._soon: list[Callable[[], None]] = []
-        self._waker = Waker()
+        self._waker = Wakeup()
         self._sleeping: trio.CancelScope | None = None
-        self._unsent: dict[End, None] = {}
+        self._unsent: dict[MemoryConnection, None] = {}
 
     @property
     def address(self) -> Address:
@@ -289,7 +289,7 @@ class MemoryTransport:
         """Begin a connection; its first packet leaves at the next flush. No certificates here."""
         if not self.is_alive:
             raise LocalProtocolError("the transport is not running")
-        end = End(self, address, handler)
+        end = MemoryConnection(self, address, handler)
         end.knock(self.network.settings.handshake_timeout)
         return end
 
@@ -319,9 +319,9 @@ class MemoryTransport:
             self._sleeping.deadline = when
         return timer
 
-    def take(self, visitor: End) -> None:
+    def take(self, visitor: MemoryConnection) -> None:
         """Answer a connection that arrives."""
-        end = End(self, visitor.home.address, None)
+        end = MemoryConnection(self, visitor.home.address, None)
         end.peer, visitor.peer = visitor, end
         end.binding = visitor.binding = self.network.next_binding()
         end.open()
@@ -332,7 +332,7 @@ class MemoryTransport:
         if self.on_sealed is not None:
             self.on_sealed(datagram, source)
 
-    def will_send(self, end: End) -> None:
+    def will_send(self, end: MemoryConnection) -> None:
         """Take note that `end` has something for the next flush."""
         self._unsent[end] = None
 

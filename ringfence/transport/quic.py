@@ -1,6 +1,6 @@
 """aioquic's connection, with the few things we need that its public interface lacks.
 
-Everything that touches aioquic's private names is here and in the `swift` modules, and each has a
+Everything that touches aioquic's private names is here and in `fast_path`, and each has a
 test, so that a release which moves them is noticed there. Decides flow-control windows, how much
 may wait out of order and when acknowledgements leave; all other QUIC behaviour is aioquic's.
 """
@@ -27,8 +27,8 @@ from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 from aioquic.tls import Epoch
 
+from ringfence.transport.fast_path.fast_path import FastPath
 from ringfence.transport.interface import Address
-from ringfence.transport.swift import Swift
 
 __all__ = ["STREAM", "Datagrams", "Quic", "reset_token"]
 
@@ -91,7 +91,7 @@ class Quic(QuicConnection):
         self._sent_at = -inf
         self._update_keys_at = KEY_UPDATE_AFTER
         """Packet number from which on the keys are to be updated."""
-        self._swift: Swift | None = None
+        self._fast_path: FastPath | None = None
         """The short way of most packets, from the handshake's end on."""
 
     def close(
@@ -164,16 +164,16 @@ class Quic(QuicConnection):
         losses would be due for ever.
         """
         now = max(now, self._sent_at)
-        if self._swift is not None:
-            if self._swift.receive(data, addr, now):
+        if self._fast_path is not None:
+            if self._fast_path.receive(data, addr, now):
                 return
         else:
-            self._swift = Swift.of(self, STREAM)
+            self._fast_path = FastPath.of(self, STREAM)
         super().receive_datagram(data, addr, now)
 
     def get_timer(self) -> float | None:
         """As in aioquic."""
-        at = None if self._swift is None else self._swift.timer()
+        at = None if self._fast_path is None else self._fast_path.timer()
         return super().get_timer() if at is None else at
 
     def handle_timer(self, now: float) -> None:
@@ -226,7 +226,7 @@ class Quic(QuicConnection):
         self._sent_at = now
         if self._packet_number >= self._update_keys_at:
             self.request_key_update()
-        datagrams = None if self._swift is None else self._swift.build(now, self.window)
+        datagrams = None if self._fast_path is None else self._fast_path.build(now, self.window)
         return self.datagrams_to_send(now) if datagrams is None else datagrams
 
     def _log_key_updated(self, key_type: str, trigger: str) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from ringfence.errors import ConfigError
-from ringfence.transport.door import CID_LENGTH, VERSIONS
+from ringfence.transport.admission import CID_LENGTH, VERSIONS
 from ringfence.transport.settings import Settings
 
 __all__ = [

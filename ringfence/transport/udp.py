@@ -20,7 +20,7 @@ from functools import partial
 from struct import Struct
 
 from ringfence.errors import ConfigError, LocalProtocolError
-from ringfence.transport.closing import Closing, TransportCode, text_of
+from ringfence.transport.close_reason import CloseReason, TransportCode, text_of
 from ringfence.transport.endpoint import Endpoint, OnBug, numeric
 from ringfence.transport.icmp import listen_for_errors, read_errors
 from ringfence.transport.interface import (
@@ -32,7 +32,7 @@ from ringfence.transport.interface import (
     Timer,
     check_sealed,
 )
-from ringfence.transport.pipe import Pipe
+from ringfence.transport.quic_connection import StreamConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.timers import Timers
 from ringfence.transport.tls import ClientTls, ServerTls
@@ -266,14 +266,14 @@ class Udp(ABC):
             return second if first is None else first
         return min(first, second)
 
-    def _resolve(self, pipe: Pipe, rows: Iterable[AddressInfo]) -> None:
+    def _resolve(self, pipe: StreamConnection, rows: Iterable[AddressInfo]) -> None:
         """Begin the connection that waited for these addresses; none at all is a failure."""
         usable = self._usable(rows)
         if usable:
             self._endpoint.begin(pipe, usable, self.now())
         else:
             reason = f"the name {pipe.address[0]!r} has no address that this host can use"
-            self._endpoint.fail(pipe, Closing(TransportCode.UNREACHABLE, reason))
+            self._endpoint.fail(pipe, CloseReason(TransportCode.UNREACHABLE, reason))
         self.flush()
 
     def _usable(self, rows: Iterable[AddressInfo]) -> list[Address]:

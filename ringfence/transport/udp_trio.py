@@ -15,7 +15,7 @@ from trio.lowlevel import wait_readable
 from ringfence.errors import ConfigError
 from ringfence.transport.interface import Address
 from ringfence.transport.udp import AddressInfo, Udp
-from ringfence.transport.waker import Waker
+from ringfence.transport.wakeup import Wakeup
 
 __all__ = ["TrioUdp"]
 
@@ -25,7 +25,7 @@ class TrioUdp(Udp):
 
     _nursery: trio.Nursery | None = None
     _sleeping: trio.CancelScope | None = None
-    _asked: Waker | None = None
+    _asked: Wakeup | None = None
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -65,7 +65,7 @@ class TrioUdp(Udp):
             ) from error
 
     async def _flush_when_asked(self) -> None:
-        self._asked = waker = Waker()
+        self._asked = waker = Wakeup()
         if self._soon:
             waker.wake()
         while True:

@@ -16,19 +16,19 @@ from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_HELLO, MAX_ITEMS, MAX_REAS
 from ringfence.wire.errors import BadMessage, Cause, WrongVersion
 from ringfence.wire.fields import bad_field, binary, integer, items, plain, real, text
 from ringfence.wire.framing import MAX_MESSAGE
+from ringfence.wire.lease_codec import NEAR_READERS, lay_out_near
 from ringfence.wire.messages import (
     Answer,
     AskMembers,
     AskRules,
     AskStats,
     AskThrottled,
-    Borrow,
-    CallIn,
+    DenialRevoked,
     Goodbye,
     Hello,
-    Lent,
-    Lifted,
-    Listen,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
     MemberRow,
     Members,
     Message,
@@ -42,12 +42,12 @@ from ringfence.wire.messages import (
     Rules,
     SlotsFree,
     Stats,
+    SubscribeDenials,
     Throttled,
     Welcome,
 )
-from ringfence.wire.metrics import METRIC_READERS, lay_out_metrics
-from ringfence.wire.moves import READERS, VALIDATED_AS_LAID_OUT, lay_out
-from ringfence.wire.near import NEAR_READERS, lay_out_near
+from ringfence.wire.metric_codec import METRIC_READERS, lay_out_metrics
+from ringfence.wire.peer_codec import READERS, VALIDATED_AS_LAID_OUT, lay_out
 from ringfence.wire.requests import (
     ANSWER,
     ANSWER_FIELDS,
@@ -237,7 +237,14 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             return [_PONG, message.seq]
         case Goodbye():
             return [_GOODBYE, message.reason[:MAX_REASON]]
-        case Listen() | Lifted() | Borrow() | Lent() | CallIn() | SlotsFree():
+        case (
+            SubscribeDenials()
+            | DenialRevoked()
+            | LeaseRequest()
+            | LeaseGrant()
+            | LeaseRecall()
+            | SlotsFree()
+        ):
             return lay_out_near(message)
         case Report() | AskThrottled() | Throttled():
             return lay_out_metrics(message)

@@ -11,32 +11,39 @@ from typing import TypeAlias
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire.check_ids import CheckId
+from ringfence.wire.json_types import Plain
+from ringfence.wire.lease_messages import (
+    DenialRevoked,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
+    SlotsFree,
+    SubscribeDenials,
+)
 from ringfence.wire.metric_messages import AskThrottled, Report, Throttled
-from ringfence.wire.near_messages import Borrow, CallIn, Lent, Lifted, Listen, SlotsFree
 from ringfence.wire.peer_messages import (
     AskLeave,
     AskPeers,
     AskTakenOver,
-    Cells,
     Copy,
     Counts,
-    Differs,
     Digest,
+    DigestMismatch,
     Done,
     Exchange,
     Exchanged,
-    Hold,
-    Kept,
-    Offer,
+    Holding,
     Peers,
     Pull,
     Pulled,
-    Recall,
-    Recalled,
-    Shards,
+    RecoverCounts,
+    RecoverCountsReply,
+    ShardGroup,
     TakenOver,
+    TransferAck,
+    TransferOffer,
+    WindowCounts,
 )
-from ringfence.wire.plain import Plain
 
 __all__ = [
     "BY_POLICY",
@@ -48,27 +55,27 @@ __all__ = [
     "AskStats",
     "AskTakenOver",
     "AskThrottled",
-    "Borrow",
-    "CallIn",
-    "Cells",
+    "LeaseRequest",
+    "LeaseRecall",
+    "WindowCounts",
     "Copy",
     "Counts",
-    "Differs",
+    "DigestMismatch",
     "Digest",
     "Done",
     "Exchange",
     "Exchanged",
     "Goodbye",
     "Hello",
-    "Hold",
-    "Kept",
-    "Lent",
-    "Lifted",
-    "Listen",
+    "Holding",
+    "TransferAck",
+    "LeaseGrant",
+    "DenialRevoked",
+    "SubscribeDenials",
     "MemberRow",
     "Members",
     "Message",
-    "Offer",
+    "TransferOffer",
     "Op",
     "Peers",
     "Ping",
@@ -76,14 +83,14 @@ __all__ = [
     "Pong",
     "Pull",
     "Pulled",
-    "Recall",
-    "Recalled",
+    "RecoverCounts",
+    "RecoverCountsReply",
     "Refused",
     "Report",
     "Request",
     "Role",
     "Rules",
-    "Shards",
+    "ShardGroup",
     "SlotsFree",
     "Source",
     "Stats",
@@ -341,22 +348,22 @@ Message: TypeAlias = (
     | Pull
     | Pulled
     | Copy
-    | Offer
-    | Kept
-    | Cells
+    | TransferOffer
+    | TransferAck
+    | WindowCounts
     | Digest
-    | Differs
-    | Recall
-    | Recalled
+    | DigestMismatch
+    | RecoverCounts
+    | RecoverCountsReply
     | AskPeers
     | Peers
     | AskLeave
     | Done
-    | Listen
-    | Lifted
-    | Borrow
-    | Lent
-    | CallIn
+    | SubscribeDenials
+    | DenialRevoked
+    | LeaseRequest
+    | LeaseGrant
+    | LeaseRecall
     | SlotsFree
     | Goodbye
     | AskTakenOver

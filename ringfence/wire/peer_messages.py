@@ -1,6 +1,6 @@
 """The messages by which nodes keep each other's members and counters, and operators ask for them.
 
-Values only, as in `messages`, which names them all; `moves` turns these into bytes and back.
+Values only, as in `messages`, which names them all; `peer_codec` turns these into bytes and back.
 """
 
 from dataclasses import dataclass, field
@@ -8,29 +8,29 @@ from enum import IntEnum
 
 from ringfence.limiter.limit import Limit
 from ringfence.wire.check_ids import DecidedCheck
-from ringfence.wire.plain import Plain
+from ringfence.wire.json_types import Plain
 
 __all__ = [
     "AskLeave",
     "AskPeers",
     "AskTakenOver",
-    "Cells",
+    "WindowCounts",
     "Copy",
     "Counts",
-    "Differs",
+    "DigestMismatch",
     "Digest",
     "Done",
     "Exchange",
     "Exchanged",
-    "Hold",
-    "Kept",
-    "Offer",
+    "Holding",
+    "TransferAck",
+    "TransferOffer",
     "Peers",
     "Pull",
     "Pulled",
-    "Recall",
-    "Recalled",
-    "Shards",
+    "RecoverCounts",
+    "RecoverCountsReply",
+    "ShardGroup",
     "TakenOver",
 ]
 
@@ -67,7 +67,7 @@ class Counts:
     """Per key, the cells of other data centers; empty when no key has any."""
 
 
-class Hold(IntEnum):
+class Holding(IntEnum):
     """What a node has of a shard that it was asked for."""
 
     NOTHING = 0
@@ -87,18 +87,18 @@ class Pull:
     part: int
     """0 at first; the parts after it are asked for one shard at a time."""
     gift: int = 0
-    """The transfer that a later part belongs to, as `Shards.gift` names it; 0 for part 0."""
+    """The transfer that a later part belongs to, as `ShardGroup.gift` names it; 0 for part 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
+class ShardGroup:
     """Shards of a `Pulled` of which the same is true."""
 
     shards: list[int]
     """Ascending; at least one."""
     sizes: list[int]
     """How many of the message's keys are of each shard; they stand in this order."""
-    hold: Hold
+    hold: Holding
     parts: int
     """How many parts the counters of each of them come in, at least 1."""
     moved_to: str
@@ -119,7 +119,7 @@ class Pulled:
     """Counters of some of the shards asked for; the rest must be asked again."""
 
     seq: int
-    groups: list[Shards]
+    groups: list[ShardGroup]
     counts: Counts
     tallies: list[list[int]]
     """Per key, what was admitted since its shard was taken over: age in ns and units in turns.
@@ -137,7 +137,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class TransferOffer:
     """The sender has counters of shards that the receiver owns in its view: pull them."""
 
     seq: int
@@ -160,17 +160,17 @@ class TakenOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TransferAck:
     """The sender has all parts of these shards, which the receiver gave it and may forget now."""
 
     seq: int
     shards: list[int]
     gift: int
-    """The transfer that is acknowledged, as `Shards.gift` names it; it covers no other one."""
+    """The transfer that is acknowledged, as `ShardGroup.gift` names it; it covers no other one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class WindowCounts:
     """What one data center has admitted by rules of global scope."""
 
     seq: int
@@ -192,7 +192,7 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
-class Differs:
+class DigestMismatch:
     """The shards of a `Digest` whose sums were other ones here: send their cells again."""
 
     seq: int
@@ -200,7 +200,7 @@ class Differs:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class RecoverCounts:
     """The sender counts these shards from nothing: what has its data center told the receiver?"""
 
     seq: int
@@ -209,8 +209,8 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """What the receiver of a `Recall` remembers of the asker's data center."""
+class RecoverCountsReply:
+    """What the receiver of a `RecoverCounts` remembers of the asker's data center."""
 
     seq: int
     shards: list[int]

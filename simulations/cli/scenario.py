@@ -10,14 +10,14 @@ from rich.table import Table
 
 from node.cli.common import as_json, console, json_option
 from ringfence.errors import ConfigError
-from simulations.changes import NAMES, checked, fault_of, with_set
-from simulations.drawing import DRAWN, drawn
-from simulations.faults import VERBS
-from simulations.outcome import Outcome
-from simulations.report import write_report
+from simulations.reporting.outcome import Outcome
+from simulations.reporting.report import write_report
 from simulations.running import run_scenario
-from simulations.scenario import Level, Scenario
-from simulations.scenarios import SCENARIOS
+from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.faults import VERBS
+from simulations.scenarios.generate import DRAWN, drawn
+from simulations.scenarios.rule_changes import NAMES, checked, fault_of, with_set
+from simulations.scenarios.scenario import Level, Scenario
 
 __all__ = ["scenario_command"]
 

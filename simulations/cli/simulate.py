@@ -8,15 +8,15 @@ from rich.table import Table
 
 from node.cli.common import as_json, console, json_option
 from simulations.cli.scenario import scenario_command
-from simulations.drawing import DRAWN
-from simulations.scenarios import SCENARIOS
+from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.generate import DRAWN
 
 __all__ = ["simulate"]
 
 _MODULES = {
-    "swarm": "searching.swarm",
-    "what-if": "asking.what_if_command",
-    "mutants": "mutating.mutants",
+    "swarm": "swarm.swarm",
+    "what-if": "what_if.what_if_command",
+    "mutants": "mutants.mutants",
 }
 """Verbs that are no scenario, and where each is; loaded when asked for."""
 _DRAWN = "one seed of the swarm: hosts, network, load and faults are drawn"

@@ -4,11 +4,11 @@ A mutant is the shipped code with one mistake in it. A hunt runs small scenarios
 mutant that survives shows something that no invariant guards.
 """
 
-from simulations.mutants.ground import Ground
-from simulations.mutants.grounds import GROUNDS
-from simulations.mutants.hunt import Kill, Result, as_row, hunt, summary
-from simulations.mutants.planted import MUTANTS
-from simulations.mutants.trial import try_out
+from simulations.mutants.catalog import MUTANTS
+from simulations.mutants.run import try_out
+from simulations.mutants.runner import Kill, Result, as_row, hunt, summary
+from simulations.mutants.scenario_builder import Ground
+from simulations.mutants.scenarios import GROUNDS
 from simulations.mutants.value import Edit, Mutant, MutantGone, planted
 
 __all__ = [

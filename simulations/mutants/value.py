@@ -27,7 +27,7 @@ class Edit:
     """Words of one function that are changed."""
 
     target: str
-    """Module and function, as in `gossip.myself:Myself.hear`."""
+    """Module and function, as in `gossip.local_member:LocalMember.hear`."""
     old: str
     """Words of its source that stand there once, white space at line ends and starts aside."""
     new: str

@@ -6,12 +6,12 @@ import pytest
 import trio
 
 from hashring import Member, NodeId, View, shard_of
-from ringfence.client.batch import Batch
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
-from ringfence.client.local import decide_by, engine_rules
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Engine
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import RuleSet
 from ringfence.rules.mapping import load_mapping
 from ringfence.transport.memory import MemoryNetwork
@@ -26,7 +26,6 @@ from ringfence.wire import (
     ErrorCode,
     Goodbye,
     Hello,
-    Listen,
     MemberRow,
     Members,
     Peers,
@@ -39,6 +38,7 @@ from ringfence.wire import (
     Rules,
     Source,
     Stats,
+    SubscribeDenials,
     Welcome,
     decode,
     encode,
@@ -145,7 +145,7 @@ class Node:
                 return self.farewell(seq)
             case Ping(seq):
                 return Pong(seq)
-            case Listen(seq) | Report(seq):
+            case SubscribeDenials(seq) | Report(seq):
                 return Done(seq)
         raise AssertionError(message)
 
@@ -164,7 +164,7 @@ class Talk:
     def on_message(self, payload):
         message = decode(payload)
         (self.node.hellos if isinstance(message, Hello) else self.node.heard).append(message)
-        if self.node.is_old and isinstance(message, Listen | Report):
+        if self.node.is_old and isinstance(message, SubscribeDenials | Report):
             self.connection.close(ErrorCode.BAD_MESSAGE, "a message of no known type")
         elif not isinstance(message, self.node.mute):
             self.connection.send(encode(self.node.answer(message)))
@@ -613,7 +613,7 @@ async def test_an_older_member_is_asked_once_whether_it_tells_of_denials_that_en
 
         assert {decision.source for decision in decisions} == {Source.OWNER}
         assert not decisions[-1].allowed
-        assert t.nodes["a"].count(Listen) == 1
+        assert t.nodes["a"].count(SubscribeDenials) == 1
 
 
 async def test_a_new_member_is_asked_for_what_it_owns(autojump_clock):

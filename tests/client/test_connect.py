@@ -13,12 +13,12 @@ import pytest
 import trio
 
 import ringfence
-from node.access import load_access
+from node.config.access import load_access
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.settings import NodeSettings
-from ringfence.client.clock import SystemClock
 from ringfence.errors import ConfigError, PeerUnavailable, UntrustedPeer
 from ringfence.limiter import Limit
+from ringfence.peering.clock import SystemClock
 from ringfence.rules.mapping import load_mapping
 from ringfence.transport.authority import issue, new_authority, self_signed
 from ringfence.transport.tls import ClientTls, ServerTls

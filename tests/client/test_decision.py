@@ -1,6 +1,6 @@
-from ringfence.client.batch import Verdicts
 from ringfence.client.decision import NO_RULE, Status, decide, status_of, unlimited
 from ringfence.limiter import Code, Limit, Outcomes
+from ringfence.peering.columns import Results
 from ringfence.rules import Rule
 from ringfence.wire import Source
 
@@ -13,7 +13,7 @@ def rule(**flags):
 
 def row(code, *, limit=10, remaining=3, retry=0, reset=0, delay=0, source=Source.OWNER):
     columns = Outcomes([code], [limit], [remaining], [retry], [reset], [delay], [0])
-    return Verdicts(columns, [source])
+    return Results(columns, [source])
 
 
 def told(code, *, of=None, **numbers):

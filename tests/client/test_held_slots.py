@@ -1,5 +1,5 @@
-from ringfence.client.batch import Batch
 from ringfence.client.held_slots import HeldSlots
+from ringfence.peering.columns import Batch
 from ringfence.wire import Op
 
 

@@ -1,5 +1,5 @@
 from ringfence.client.leases import Leases
-from ringfence.wire import Lent
+from ringfence.wire import LeaseGrant
 
 KEY = b"hot-key!"
 SECOND = 10**9
@@ -17,7 +17,7 @@ class World:
         return [self.leases.spend(KEY, cost, self.now) is not None for _ in range(times)]
 
     def lend(self, units=100, number=1, seconds=1.0, teller="owner"):
-        answer = Lent(1, number, units, round(seconds * SECOND), 1000, 500, SECOND)
+        answer = LeaseGrant(1, number, units, round(seconds * SECOND), 1000, 500, SECOND)
         self.leases.lent(self.asks[-1], teller, self.now, answer)
 
     def borrow(self, **lent):
@@ -98,7 +98,7 @@ def test_a_next_lease_that_is_over_is_not_spent_when_nothing_has_ticked_since():
 def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
     w = World()
     w.spend(16)
-    w.leases.lent(w.asks[-1], "owner", w.now, Lent(1, 0, 0, SECOND, 0, 0, 0))
+    w.leases.lent(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
     w.now += 0.99
     w.spend(40)
     quiet = len(w.asks)

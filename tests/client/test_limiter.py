@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringfence
-from ringfence.client.batch import Batch, Verdicts
 from ringfence.client.limiter import Limiter
-from ringfence.client.local import decide_by, engine_rules
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Algorithm, Code, Engine, Limit, Outcome
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.rules.mapping import load_mapping
 from ringfence.wire import Op, Source
@@ -752,9 +752,7 @@ class Elsewhere:
 
     async def decide(self, batch, vetoes, within):
         await trio.lowlevel.checkpoint()
-        verdicts = Verdicts(
-            decide_by(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch)
-        )
+        verdicts = Results(decide_by(self._engine, batch, 30 * SECOND), [Source.OWNER] * len(batch))
         if self.is_lost:
             verdicts.put(0, Outcome(Code.ALLOWED, 9, 9), Source.POLICY)
         verdicts.refusal = self.denial

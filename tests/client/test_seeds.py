@@ -8,12 +8,12 @@ from random import Random
 
 import trio
 
-from node.access import load_access
+from node.config.access import load_access
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.settings import NodeSettings
-from ringfence.client.clock import SystemClock
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
+from ringfence.peering.clock import SystemClock
 from ringfence.rules.mapping import load_mapping
 from ringfence.transport.authority import self_signed
 from ringfence.transport.tls import ClientTls

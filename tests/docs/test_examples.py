@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.settings import load_settings
+from node.config.settings import load_settings
 from ringfence.rules import parse_limit
 from ringfence.rules.load import load_path, load_text
 

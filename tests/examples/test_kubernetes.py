@@ -15,9 +15,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from node.access import KeyDir
-from node.keys import write_keys
-from node.settings import NodeSettings, load_settings
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
+from node.config.settings import NodeSettings, load_settings
 from ringfence.rules.load import load_text
 from ringfence.transport.tls import NODE_NAME
 

@@ -12,8 +12,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from tests.node.admin.asking import app_of, ask
 from tests.node.cluster import owned, world
-from tests.node.http.asking import app_of, ask
 
 FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
 ALERTS = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))

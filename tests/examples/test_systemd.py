@@ -7,8 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from node.keys import write_keys
-from node.settings import load_settings
+from node.config.key_files import write_keys
+from node.config.settings import load_settings
 from tests.programs import require
 
 FOLDER = Path(__file__).parents[2] / "examples" / "systemd"

@@ -14,10 +14,10 @@ from random import Random
 
 from msgpack import packb
 
-from node.access import Access, Scope
+from node.config.access import Access, Scope
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.session import Session
-from node.settings import NodeSettings
+from node.requests.session import Session
 from ringfence.rules import RuleSet
 from ringfence.transport.interface import Address, Timer
 from ringfence.wire import (

@@ -14,8 +14,8 @@ from random import Random
 
 from hpack import Encoder
 
-from ringfence.gateway.http2 import Http2, Request
-from ringfence.gateway.http2_out import STATUS_200, field, frame
+from ringfence.gateway.grpc.http2 import Http2, Request
+from ringfence.gateway.grpc.http2_sender import STATUS_200, field, frame
 
 __all__ = ["run"]
 

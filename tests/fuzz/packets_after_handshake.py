@@ -16,7 +16,7 @@ from aioquic.tls import Epoch
 
 from ringfence.transport.quic import STREAM
 from tests.fuzz.bytes_to_histories import Choices, main
-from tests.transport.test_swift import CLIENT, World
+from tests.transport.test_fast_path import CLIENT, World
 
 __all__ = ["run"]
 
@@ -28,11 +28,11 @@ KINDS = (*range(0x20), 0x30, 0x31, 0x3F)
 class _Server:
     """One of the two servers, and the client whose keys seal what it is sent."""
 
-    def __init__(self, *, is_swift: bool) -> None:
+    def __init__(self, *, is_fast: bool) -> None:
         self.world = World()
         self.world.now = 20.0  # The same for both: acknowledgements tell delays.
         self.quic = self.world.server.quic
-        self.is_swift = is_swift
+        self.is_fast = is_fast
         self.heard = b""
         self.is_over = False
 
@@ -51,8 +51,8 @@ class _Server:
         return crypto.encrypt_packet(header, payload, number)
 
     def receive(self, datagram: bytes) -> None:
-        if not self.is_swift:
-            self.quic._swift = None
+        if not self.is_fast:
+            self.quic._fast_path = None
         self.quic.receive_datagram(datagram, CLIENT, self.world.now)
         while (event := self.quic.next_event()) is not None:
             self.heard += getattr(event, "data", b"")
@@ -83,7 +83,7 @@ class _Server:
 def run(data: bytes) -> int:
     """Live through the history that `data` spells; return the number of packets."""
     read = Choices(data)
-    servers = [_Server(is_swift=True), _Server(is_swift=False)]
+    servers = [_Server(is_fast=True), _Server(is_fast=False)]
     packets = 0
     number = servers[0].world.client.quic._packet_number
     while read and not servers[0].is_over:

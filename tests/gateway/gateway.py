@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import ringfence
-from ringfence.gateway.api import Api
-from ringfence.gateway.exchange import Exchange, Response
-from ringfence.gateway.rls import RateLimitService
-from ringfence.gateway.settings import GatewaySettings
-from ringfence.gateway.tokens import Tokens
-from ringfence.gateway.worker import make_api, make_rls
+from ringfence.gateway.grpc.rls import RateLimitService
+from ringfence.gateway.http.api import Api
+from ringfence.gateway.http.http_types import Exchange, Response
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.tokens import Tokens
+from ringfence.gateway.process.worker import make_api, make_rls
 
 MINUTE = {"unit": "minute", "algorithm": "fixed_window"}
 RULES = {

@@ -13,8 +13,8 @@ from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitRespon
 
 from ringfence.client.connect import links_of
 from ringfence.client.url import parse_url
-from ringfence.gateway.rls import RateLimitService
-from ringfence.gateway.worker import make_rls, warm_up
+from ringfence.gateway.grpc.rls import RateLimitService
+from ringfence.gateway.process.worker import make_rls, warm_up
 from ringfence.http.headers import OUTAGE_HEADER
 from tests.gateway.gateway import settings_of
 from tests.node.cluster import NAMES, World, owned, world

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 import ringfence
-from ringfence.gateway.rls import RateLimitService
-from ringfence.gateway.worker import make_rls
+from ringfence.gateway.grpc.rls import RateLimitService
+from ringfence.gateway.process.worker import make_rls
 from ringfence.rules.load import load_text
 from tests.gateway.gateway import HandClock, settings_of
 from tests.node.cluster import world

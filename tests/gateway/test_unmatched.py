@@ -4,10 +4,10 @@ import pytest
 
 import ringfence
 from ringfence.errors import ConfigError
-from ringfence.gateway.worker import require_rules
+from ringfence.gateway.process.worker import require_rules
 from tests.gateway.gateway import RULES, api, ask, post, rls, settings_of
-from tests.gateway.test_metrics import samples
-from tests.gateway.test_rls import request
+from tests.gateway.grpc.test_rls import request
+from tests.gateway.process.test_metrics import samples
 
 METRIC = "ringfence_gateway_unmatched_checks_total"
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from hashring import SHARDS, Member, NodeId
 from hashring.placement import (
-    arrange,
     first_vnodes,
-    next_other,
+    next_distinct,
     points_of,
-    rearrange,
     shards_that_meet,
+    sort_vnodes,
+    update_vnodes,
 )
 
 SHARD_WIDTH = 2**64 // SHARDS
@@ -74,7 +74,7 @@ def test_more_weight_adds_vnodes_and_moves_none():
 
 @given(st.lists(st.lists(few_points, max_size=6), max_size=5))
 def test_vnodes_on_one_point_are_all_kept_and_stand_in_the_order_of_names(points_by_rank):
-    points, ranks = arrange(points_by_rank)
+    points, ranks = sort_vnodes(points_by_rank)
 
     assert list(zip(points, ranks, strict=True)) == sorted(
         (point, rank) for rank, points in enumerate(points_by_rank) for point in points
@@ -84,9 +84,11 @@ def test_vnodes_on_one_point_are_all_kept_and_stand_in_the_order_of_names(points
 @given(st.lists(st.lists(few_points, max_size=6), min_size=2, max_size=5), st.data())
 def test_a_member_that_leaves_takes_no_vnode_of_others_on_its_points_away(points_by_rank, data):
     leaver = data.draw(st.integers(0, len(points_by_rank) - 1))
-    points, ranks = arrange(points_by_rank)
+    points, ranks = sort_vnodes(points_by_rank)
 
-    rest = arrange([] if rank == leaver else points for rank, points in enumerate(points_by_rank))
+    rest = sort_vnodes(
+        [] if rank == leaver else points for rank, points in enumerate(points_by_rank)
+    )
 
     kept = [(point, rank) for point, rank in zip(points, ranks, strict=True) if rank != leaver]
     assert list(zip(*rest, strict=True)) == kept
@@ -95,7 +97,7 @@ def test_a_member_that_leaves_takes_no_vnode_of_others_on_its_points_away(points
 def test_of_members_on_one_point_the_first_by_name_owns_and_then_the_next():
     point = 7 * SHARD_WIDTH + 1
 
-    _, ranks = arrange([[point], [point, point]])
+    _, ranks = sort_vnodes([[point], [point, point]])
 
     assert ranks == [0, 1, 1]
     assert first_vnodes([point] * 3, range(SHARDS)) == [0] * 8 + [3] * (SHARDS - 8)
@@ -105,7 +107,7 @@ def test_of_members_on_one_point_the_first_by_name_owns_and_then_the_next():
 def test_vnodes_that_go_and_come_leave_the_others_as_if_all_were_sorted_anew(stay, gone, come):
     points, names = circle_of(stay + gone)
 
-    assert rearrange(points, names, gone, come) == circle_of(stay + come)
+    assert update_vnodes(points, names, gone, come) == circle_of(stay + come)
     assert (points, names) == circle_of(stay + gone)
 
 
@@ -136,7 +138,7 @@ def test_the_next_other_place_is_the_first_round_the_circle_with_another_label(n
         here = label_of[names[index % size]]
         return next(place for place in circle if label_of[names[place]] != here)
 
-    assert next_other(names, label_of, places) == [walk(place) for place in places]
+    assert next_distinct(names, label_of, places) == [walk(place) for place in places]
 
 
 @settings(max_examples=200, deadline=None)

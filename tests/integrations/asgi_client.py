@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from ringfence.integrations.lifespan import AsgiApp, Message, Scope
+from ringfence.integrations._core.lifespan import AsgiApp, Message, Scope
 
 BROWSER = "203.0.113.9"
 

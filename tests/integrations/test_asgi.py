@@ -14,8 +14,8 @@ import ringfence
 from ringfence import AccessDenied, ConfigError, Decision, Limiter
 from ringfence.client.decision import UNDECIDED, decide
 from ringfence.http import Request
+from ringfence.integrations._core.lifespan import AsgiApp, Message, Receive, Scope, Send
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits, decision_of
-from ringfence.integrations.lifespan import AsgiApp, Message, Receive, Scope, Send
 from ringfence.integrations.testing import FakeClock
 from ringfence.rules import parse_limit
 from tests.integrations.asgi_client import ask, living, scope_of, statuses

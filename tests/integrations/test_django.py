@@ -12,7 +12,7 @@ import ringfence.blocking
 from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations.django import rate_limit
-from ringfence.integrations.django.face import DjangoRequest, face
+from ringfence.integrations.django.integration import DjangoRequest, face
 from tests.integrations import django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"

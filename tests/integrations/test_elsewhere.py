@@ -10,8 +10,8 @@ from quart import Quart
 from quart_trio import QuartTrio
 
 import ringfence
+from ringfence.integrations._core.lifespan import AsgiApp
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits
-from ringfence.integrations.lifespan import AsgiApp
 from tests.integrations.asgi_client import ask, living, statuses
 
 here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})

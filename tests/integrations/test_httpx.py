@@ -8,8 +8,8 @@ import trio
 import ringfence
 from ringfence.client.blocking import local
 from ringfence.errors import ConfigError
+from ringfence.integrations._core.over_limit import OverLimit
 from ringfence.integrations.httpx import AsyncWaitingTransport, TurnTooLate, WaitingTransport
-from ringfence.integrations.over_limit import OverLimit
 from ringfence.rules import RuleSet
 
 RULES = {
@@ -67,8 +67,8 @@ class Sleeps:
     def __init__(self, monkeypatch):
         self.at = 1000.0
         self.slept = []
-        monkeypatch.setattr("ringfence.integrations.pausing.now", lambda: self.at)
-        monkeypatch.setattr("ringfence.integrations.pausing.sleep", self.sleep)
+        monkeypatch.setattr("ringfence.integrations._core.clock.now", lambda: self.at)
+        monkeypatch.setattr("ringfence.integrations._core.clock.sleep", self.sleep)
 
     def sleep(self, seconds):
         self.at += seconds

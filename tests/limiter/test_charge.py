@@ -16,7 +16,7 @@ from ringfence.limiter import (
     Outcomes,
     compiled_tables,
 )
-from ringfence.limiter.states import MOST_UNITS
+from ringfence.limiter.serialization import MOST_UNITS
 from tests.programs import require_compiled
 
 KEY = (0).to_bytes(8, "big") + b"key"

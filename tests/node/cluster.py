@@ -11,14 +11,14 @@ from random import Random
 import trio
 
 from hashring import Member, NodeId, Ring, shard_of
-from node.access import Access
+from node.config.access import Access
+from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.node import Node
-from node.settings import NodeSettings
 from ringfence.client.cluster import Cluster, ClusterSettings
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.client.link import LinkSettings
+from ringfence.peering.link import LinkSettings
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.load import load_text
 from ringfence.transport.interface import Address

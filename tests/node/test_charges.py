@@ -6,19 +6,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.decided_checks import DecidedChecks
-from node.tally import Tally
+from node.requests.decided_checks import DecidedChecks
+from node.shards.fallback_log import FallbackLog
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
-from ringfence.client.link import LinkSettings
 from ringfence.errors import ConfigError, PeerUnavailable
 from ringfence.limiter import Algorithm, Code, Limit
-from ringfence.limiter.states import MOST_UNITS
+from ringfence.limiter.serialization import MOST_UNITS
+from ringfence.peering.link import LinkSettings
 from ringfence.wire import Answer, DecidedCheck, Op, Source
 from tests.node.cluster import NAMES, address_of, of, owned, world
+from tests.node.cross_dc.test_counts import two_datacenters
+from tests.node.requests.test_session import APP, check, running_node
 from tests.node.test_leases import HOT, heat
-from tests.node.test_session import APP, check, running_node
-from tests.node.test_worldwide import two_datacenters
 
 SLOTS = """
 domain: api
@@ -157,7 +157,7 @@ def test_of_a_charge_that_two_nodes_counted_one_goes_when_they_meet() -> None:
 
 
 def test_a_tally_saturates() -> None:
-    tally = Tally()
+    tally = FallbackLog()
     for _ in range(200):
         tally.add(b"key of x", 2**53, 10**9, 5)
 

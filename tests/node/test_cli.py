@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from node.access import KeyDir
 from node.cli import command
 from node.cli.members import show_members
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
 from node.demo.cluster import DemoCluster, running_cluster
-from node.keys import write_keys
 from ringfence.transport.authority import issue, new_authority
 
 ROOT = Path(__file__).parents[2]

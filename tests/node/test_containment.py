@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from hashring import NodeId
 from node.containment import Containment
 from node.node import Node
-from ringfence.client.link_call import call
+from ringfence.peering.link_calls import call
 from ringfence.wire import ErrorCode, Ping, Pong, Refused, Source, decode
 from tests.node.cluster import World, address_of, owned, world
 
@@ -262,6 +262,6 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
 
 
 def test_the_refusal_has_a_code_that_every_client_knows() -> None:
-    from node.session import internal_refusal
+    from node.requests.session import internal_refusal
 
     assert internal_refusal(7) == Refused(7, ErrorCode.INTERNAL, internal_refusal(7).reason)

@@ -1,18 +1,18 @@
 from node.counters import Counters
-from ringfence.client.batch import Verdicts
 from ringfence.limiter import Code, Outcomes
+from ringfence.peering.columns import Results
 from ringfence.wire import Op, Source
 
 
-def verdicts(*codes: Code) -> Verdicts:
+def verdicts(*codes: Code) -> Results:
     count = len(codes)
     zeros = [0] * count
-    return Verdicts(
+    return Results(
         Outcomes([*codes], zeros, zeros, zeros, zeros, zeros, zeros), [Source.OWNER] * count
     )
 
 
-def after(*steps: tuple[Op, Verdicts, bool]) -> dict[str, int]:
+def after(*steps: tuple[Op, Results, bool]) -> dict[str, int]:
     counters = Counters()
     for op, decided, stand_in in steps:
         counters.decided(op, decided, stand_in=stand_in)

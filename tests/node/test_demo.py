@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from node.cli import command
-from node.cli.demonstrating import picture, progress_line
+from node.cli.demo import picture, progress_line
 from node.demo import show
 from node.demo.shares import CLIENT, Share
 from node.demo.show import Demo

@@ -14,7 +14,7 @@ import dns.rrset
 import pytest
 import trio
 
-from node.discovery import Discovery
+from node.config.discovery import Discovery
 
 SERVICE = "_ringfence._udp.prod.test."
 

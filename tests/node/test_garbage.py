@@ -16,13 +16,13 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, HandshakeCompleted
 
 import ringfence
-from node.access import KeyDir, load_access
-from node.keys import write_keys
+from node.config.access import KeyDir, load_access
+from node.config.key_files import write_keys
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.settings import NodeSettings
-from ringfence.client.clock import SystemClock
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import parse_token, parse_url
+from ringfence.peering.clock import SystemClock
 from ringfence.rules.load import load_text
 from ringfence.transport.tls import ALPN, NODE_NAME, ClientTls, load_server_tls
 from ringfence.transport.udp_trio import TrioUdp

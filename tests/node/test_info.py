@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from node.cli.telling import info
-from ringfence.client.engines import ENVIRONMENT, chosen_engine
+from node.cli.info import info
 from ringfence.errors import ConfigError
 from ringfence.limiter import why_not_compiled
+from ringfence.peering.engine_choice import ENVIRONMENT, chosen_engine
 
 
 def test_the_engine_is_the_compiled_one_where_it_was_built(monkeypatch) -> None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.spread import Fact, Spread
-from ringfence.client.batch import Batch
-from ringfence.client.local import decide_by
+from gossip.count_dissemination import CountDissemination, Fact
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.rules.reach import reach_of
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by
+from ringfence.rules.cross_dc_bounds import reach_of
 from ringfence.wire import Op
 
 MS = 10**6
@@ -35,7 +35,7 @@ class Center:
 
     engine: Engine
     phase_ms: int
-    spread: Spread = field(default_factory=Spread)
+    spread: CountDissemination = field(default_factory=CountDissemination)
     admitted_ms: list[int] = field(default_factory=list)
     heard: int = 0
     """Units of the other that were heard of."""

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from hashring import shard_of
-from node.access import Access
+from node.config.access import Access
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.parts import Part
-from node.settings import NodeSettings
-from ringfence.client.batch import Batch, Verdicts
+from node.requests.request_parts import Part
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Code, Limit
+from ringfence.peering.columns import Batch, Results
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
 from ringfence.rules.load import load_text
 from ringfence.rules.strings import parse_limit
@@ -568,7 +568,7 @@ async def test_a_bug_met_by_one_forwarded_request_ends_neither_the_node_nor_anot
         theirs = owned(w.rules, "client", "b")
         decide = w.nodes["a"]._deciding._router.decide
 
-        async def broken(*args: object, **more: object) -> Verdicts:
+        async def broken(*args: object, **more: object) -> Results:
             w.nodes["a"]._deciding._router.decide = decide  # type: ignore[method-assign]
             raise ArithmeticError("the router is broken")
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from ringfence.client.link import LinkSettings
+from ringfence.peering.link import LinkSettings
 from ringfence.wire import Source
 from tests.node.cluster import address_of, world
 

@@ -6,7 +6,7 @@ import trio
 from msgpack import packb
 from trio.testing import MockClock
 
-from node.access import Access, Scope
+from node.config.access import Access, Scope
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Code
@@ -22,7 +22,7 @@ from ringfence.wire import (
     Source,
 )
 from tests.node.cluster import World, counter, owned, world
-from tests.node.test_session import ACCESS, APP, SECRET, running_node
+from tests.node.requests.test_session import ACCESS, APP, SECRET, running_node
 
 HOT = """
 domain: api

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from node.cli import command
-from node.worldwide import INTERVAL
-from ringfence.rules.reach import ROUND_NS
+from node.cross_dc.counts import INTERVAL
+from ringfence.rules.cross_dc_bounds import ROUND_NS
 
 RULES = """\
 domain: api

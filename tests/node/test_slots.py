@@ -5,7 +5,7 @@ import trio
 
 import ringfence
 from hashring import shard_of
-from ringfence.client.slot_queue import MOST_PER_CONNECTION
+from ringfence.peering.slot_queue import MOST_PER_CONNECTION
 from tests.node.cluster import NAMES, World, address_of, counter, owned, ring_of, world
 
 RULES = """

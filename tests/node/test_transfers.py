@@ -12,28 +12,28 @@ from trio.testing import MockClock
 
 from hashring import Member, NodeId, Ring, shard_of
 from node.counters import Counters
-from node.gifts import cut
-from node.handoff import Handoff
-from node.holdings import Holdings
-from node.streaming import Streaming, as_snapshot
-from ringfence.client.batch import Batch
+from node.shards.handoff import Handoff
+from node.shards.outgoing_transfers import cut
+from node.shards.ownership import ShardOwnership
+from node.shards.replication import Replication, as_snapshot
 from ringfence.client.limiter import Limiter
-from ringfence.client.link import Link
-from ringfence.client.local import decide_by
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.link import Link
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
     Copy,
     Counts,
     Done,
-    Hold,
-    Kept,
+    Holding,
     Message,
-    Offer,
     Op,
     Pull,
     Pulled,
-    Shards,
+    ShardGroup,
+    TransferAck,
+    TransferOffer,
     decode,
     encode,
 )
@@ -82,7 +82,9 @@ class Peers:
         return peer
 
     def acknowledged(self) -> list[int]:
-        return [shard for _, each in self.said if isinstance(each, Kept) for shard in each.shards]
+        return [
+            shard for _, each in self.said if isinstance(each, TransferAck) for shard in each.shards
+        ]
 
 
 class Peer:
@@ -93,7 +95,7 @@ class Peer:
         self.engine = Engine(max_keys=10_000)
         limit = Limit(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})
-        self.holdings = Holdings(
+        self.holdings = ShardOwnership(
             name,
             self.engine,
             Counters(),
@@ -157,9 +159,9 @@ class Way:
         match message:
             case Pull():
                 on_reply(decode(encode(await there.answer(self.here, message))))
-            case Offer(_, shards):
+            case TransferOffer(_, shards):
                 there.offered(self.here, shards)
-            case Kept(_, shards, gift):
+            case TransferAck(_, shards, gift):
                 there.kept(self.here, shards, gift)
             case _:
                 raise AssertionError(message)
@@ -169,7 +171,7 @@ async def reached(name: NodeId) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def of(reply: Pulled) -> Shards:
+def of(reply: Pulled) -> ShardGroup:
     [group] = reply.groups
     return group
 
@@ -264,7 +266,7 @@ async def test_a_node_that_took_a_shard_over_fetches_all_parts_of_what_its_owner
 async def test_a_copy_arrives_with_all_its_keys(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.gifts._KEYS_PER_PART", 3)
+    monkeypatch.setattr("node.shards.outgoing_transfers._KEYS_PER_PART", 3)
     before = Peer(A)
     before.fill(*KEYS)
     async with trio.open_nursery() as nursery:
@@ -289,12 +291,12 @@ def test_a_copy_is_sent_as_it_was_when_its_first_part_was_sent() -> None:
     standby.holdings.keep_copy(A, owner.holdings.state_of(KEYS, NOW), NOW)
     last = standby.give(C, 3, of(first).gift)
 
-    assert (of(first).hold, of(first).parts) == (Hold.COPY, 4)
+    assert (of(first).hold, of(first).parts) == (Holding.COPY, 4)
     assert len(last.counts.states[0]) == 4
-    assert of(standby.give(C, 3, of(standby.give(C)).gift)).hold is Hold.COPY
-    assert of(standby.give(C, 3, of(first).gift)).hold is Hold.NOTHING
+    assert of(standby.give(C, 3, of(standby.give(C)).gift)).hold is Holding.COPY
+    assert of(standby.give(C, 3, of(first).gift)).hold is Holding.NOTHING
     standby.holdings.expire(NOW + 6_000_000_000)
-    assert of(standby.give(C, 3, of(first).gift + 1)).hold is Hold.NOTHING
+    assert of(standby.give(C, 3, of(first).gift + 1)).hold is Holding.NOTHING
 
 
 async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
@@ -326,7 +328,7 @@ def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
     for one, other in pairwise(parts):
         rows = [*one.counts.keys, *other.counts.keys]
         counts = Counts(rows, [[1, 2]] * len(rows), [Limit(10, DAY)], [0] * len(rows), [])
-        encode(Pulled(1, [Shards([1], [len(rows)], Hold.HELD, 1, "", "", 1)], counts, []))
+        encode(Pulled(1, [ShardGroup([1], [len(rows)], Holding.HELD, 1, "", "", 1)], counts, []))
 
 
 # Or not at all
@@ -385,15 +387,15 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     giver.fill(*KEYS)
 
     first = of(giver.give(B))
-    assert of(giver.give(C, 1, first.gift)).hold is Hold.NOTHING
-    assert of(giver.give(B, 1, first.gift, later_ns=900_000_000)).hold is Hold.HELD
+    assert of(giver.give(C, 1, first.gift)).hold is Holding.NOTHING
+    assert of(giver.give(B, 1, first.gift, later_ns=900_000_000)).hold is Holding.HELD
     too_early = of(giver.give(C, later_ns=1_800_000_000))  # It asked for a part 0.9 s ago.
     second = of(giver.give(C, later_ns=2_000_000_000))
 
-    assert (too_early.hold, too_early.moved_to) == (Hold.NOTHING, B)
-    assert (second.hold, second.parts) == (Hold.HELD, 2)
-    assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Hold.NOTHING
-    assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Hold.HELD
+    assert (too_early.hold, too_early.moved_to) == (Holding.NOTHING, B)
+    assert (second.hold, second.parts) == (Holding.HELD, 2)
+    assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Holding.NOTHING
+    assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Holding.HELD
     giver.holdings.kept(B, [SHARD], first.gift)
     assert giver.holdings.gifts() == [(SHARD, C)]
     giver.holdings.kept(C, [SHARD], second.gift)
@@ -409,9 +411,9 @@ def test_no_part_of_a_later_transfer_ends_up_in_an_earlier_one() -> None:
     second = of(giver.give(B))
 
     assert first.gift != second.gift
-    assert of(giver.give(B, 1, first.gift)).hold is Hold.NOTHING
-    assert of(giver.give(B, 1, second.gift)).hold is Hold.HELD
-    assert of(giver.give(B, 2, second.gift)).hold is Hold.NOTHING
+    assert of(giver.give(B, 1, first.gift)).hold is Holding.NOTHING
+    assert of(giver.give(B, 1, second.gift)).hold is Holding.HELD
+    assert of(giver.give(B, 2, second.gift)).hold is Holding.NOTHING
 
 
 # Acknowledged
@@ -447,7 +449,9 @@ async def test_a_node_that_leaves_waits_for_the_acknowledgement_of_what_it_gave(
     emptied: list[float] = []
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
-        peers.loses = lambda to, message: isinstance(message, Kept) and trio.current_time() < 3
+        peers.loses = lambda to, message: (
+            isinstance(message, TransferAck) and trio.current_time() < 3
+        )
         leaver, other = peers.add(A), peers.add(B)
         leaver.fill(*KEYS)
         other.handoff.follow(ring(A), ring(B), ring(A, B))
@@ -489,9 +493,9 @@ class Standby:
         return frame.counts.keys
 
 
-def replicating(owner: Peer) -> tuple[Streaming, Standby]:
+def replicating(owner: Peer) -> tuple[Replication, Standby]:
     standby = Standby()
-    streaming = Streaming(
+    streaming = Replication(
         owner.name,
         owner.holdings,
         owner.engine,

@@ -3,8 +3,8 @@ from pathlib import Path
 from ringfence.limiter import bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import RuleSet, adhoc_rule
+from ringfence.rules.cross_dc_bounds import reach_of
 from ringfence.rules.load import load_path, load_text
-from ringfence.rules.reach import reach_of
 from ringfence.rules.report import Datacenters, describe, too_short
 
 FILES = Path(__file__).parent / "files"

@@ -12,7 +12,7 @@ import grpc
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from hpack import Encoder
 
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.gateway.processes import PATIENCE, Gateway, gateway, until
 
 __all__ = [

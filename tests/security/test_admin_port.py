@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from node.access import KeyDir
-from node.keys import write_keys
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
 from tests.gateway.processes import fetch, free_tcp_ports, is_up
 from tests.node.test_serve import rules_of, started, until
 

@@ -2,15 +2,15 @@
 
 import time
 
-from node.borrowing import Borrowing
 from node.counters import Counters
-from ringfence.client.batch import Batch, Verdicts
+from node.cross_dc.split_borrowing import SplitBorrowing
 from ringfence.limiter import Code, Outcomes
+from ringfence.peering.columns import Batch, Results
 from ringfence.wire import MAX_KEYS, Op, Source
 
 
 async def test_a_full_frame_of_denied_split_keys_is_scanned_at_once() -> None:
-    borrowing = Borrowing(lambda name: None, lambda: 0, Counters())
+    borrowing = SplitBorrowing(lambda name: None, lambda: 0, Counters())
     borrowing.rules = {bytes(8)}
     zeros = [0] * MAX_KEYS
     batch = Batch(
@@ -20,6 +20,6 @@ async def test_a_full_frame_of_denied_split_keys_is_scanned_at_once() -> None:
     began = time.process_time()
 
     for _ in range(5):
-        await borrowing.borrow(batch, Verdicts(outcomes, [Source.OWNER] * MAX_KEYS))
+        await borrowing.borrow(batch, Results(outcomes, [Source.OWNER] * MAX_KEYS))
 
     assert time.process_time() - began < 0.5

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from node.access import KeyDir, load_access
-from node.keys import write_keys
+from node.config.access import KeyDir, load_access
+from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Pong, Role, Welcome
 from ringfence.wire import Ping as PingMessage
 from tests.node.test_serve import started

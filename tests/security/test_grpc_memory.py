@@ -4,7 +4,7 @@ from contextlib import ExitStack, suppress
 from itertools import combinations
 from pathlib import Path
 
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.security.http2_client import HEALTH, Caller, allowed, lone_gateway, memory
 
 MIB = 1 << 20

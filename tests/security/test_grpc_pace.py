@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.security.http2_client import HEALTH, Caller, lone_gateway
 
 

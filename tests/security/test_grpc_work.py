@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.gateway.processes import PATIENCE, Gateway
 from tests.security.http2_client import HEALTH, Caller, lone_gateway
 

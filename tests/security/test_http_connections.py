@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from ringfence.gateway.http2_out import Kind, frame
+from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.gateway.processes import fetch, until
 from tests.security.http2_client import (
     IN_TOTAL,

@@ -13,11 +13,11 @@ from signal import SIGHUP
 
 import trio
 
-from node.access import KeyDir, load_access
-from node.keys import add_node, write_keys
+from node.config.access import KeyDir, load_access
+from node.config.key_files import add_node, write_keys
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.settings import NodeSettings
-from ringfence.client.clock import SystemClock
+from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet
 from ringfence.transport.tls import load_client_tls, load_server_tls
 from ringfence.transport.udp_trio import TrioUdp

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.keys import write_keys
+from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Refused, Role, Welcome
 from tests.node.test_serve import NodeProcess, started, until
 from tests.security.callers import Callers, callers, client_hello

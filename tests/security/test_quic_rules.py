@@ -5,10 +5,10 @@ from aioquic.buffer import encode_uint_var
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import Epoch
 
+from ringfence.transport.fast_path.receiver import FastReceiver
+from ringfence.transport.fast_path.state import EstablishedState
 from ringfence.transport.quic import STREAM, Quic
-from ringfence.transport.swift_in import Inward
-from ringfence.transport.swift_rest import Rest
-from tests.transport.test_swift import World
+from tests.transport.test_fast_path import World
 
 AES_GCM_LIMIT = 1 << 23
 """Packets that may be sent with one key (RFC 9001, section 6.6)."""
@@ -28,9 +28,9 @@ def key_of(quic: Quic) -> object:
     return quic._cryptos[Epoch.ONE_RTT].send.secret
 
 
-@pytest.mark.parametrize("swift", [True, False])
-def test_no_key_is_used_for_as_many_packets_as_aes_gcm_allows(swift: bool) -> None:
-    world = World(swift=(swift, swift))
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_no_key_is_used_for_as_many_packets_as_aes_gcm_allows(fast_path: bool) -> None:
+    world = World(fast_path=(fast_path, fast_path))
     client, server = world.client.quic, world.server.quic
     keys = []
     for _ in range(4):
@@ -63,10 +63,10 @@ def test_a_key_that_the_peer_has_just_updated_is_not_updated_again() -> None:
     assert world.server.heard == world.client.said
 
 
-@pytest.mark.parametrize("swift", [True, False])
+@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("ahead", [0, 1, 1 << 40])
 def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
-    swift: bool, ahead: int
+    fast_path: bool, ahead: int
 ) -> None:
     world = World()
     world.server.say(b"words on the way")
@@ -74,24 +74,24 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
     server.urgent_datagrams(world.now)
     largest = server._packet_number + ahead
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00" + encode_uint_var(largest)
-    inward = Inward(Rest.of(server, STREAM))
-    (inward._take_frames if swift else inward._take_others)(frame, world.now)
+    inward = FastReceiver(EstablishedState.of(server, STREAM))
+    (inward._take_frames if fast_path else inward._take_others)(frame, world.now)
 
     assert server.closing is not None
     assert server.closing.error_code == QuicErrorCode.PROTOCOL_VIOLATION
     assert server.closing.reason_phrase == "acknowledged a packet that was not sent"
 
 
-@pytest.mark.parametrize("swift", [True, False])
-def test_acknowledging_the_last_packet_is_in_order(swift: bool) -> None:
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_acknowledging_the_last_packet_is_in_order(fast_path: bool) -> None:
     world = World()
     world.server.say(b"words on the way")
     server = world.server.quic
     server.urgent_datagrams(world.now)
     largest = server._packet_number - 1
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00\x00"
-    inward = Inward(Rest.of(server, STREAM))
-    (inward._take_frames if swift else inward._take_others)(frame, world.now)
+    inward = FastReceiver(EstablishedState.of(server, STREAM))
+    (inward._take_frames if fast_path else inward._take_others)(frame, world.now)
 
     assert server.closing is None
     assert server.unacknowledged == 0

@@ -8,19 +8,19 @@ from random import Random
 import pytest
 import trio
 
-from node.access import Access, Scope
+from node.config.access import Access, Scope
+from node.config.settings import NodeSettings
 from node.node import Node
-from node.settings import NodeSettings
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
 from ringfence.rules import Descriptor
 from ringfence.rules.load import load_text
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     Answer,
-    Borrow,
     ErrorCode,
     Hello,
-    Lent,
+    LeaseGrant,
+    LeaseRequest,
     Message,
     Op,
     Refused,
@@ -28,7 +28,7 @@ from ringfence.wire import (
     Role,
     token_digest,
 )
-from tests.node.test_session import Caller, HandClock, World, check, reason_of
+from tests.node.requests.test_session import Caller, HandClock, World, check, reason_of
 
 MINUTE_NS = 60 * NS_PER_SECOND
 SECRET = b"s" * 32
@@ -174,10 +174,10 @@ async def test_nobody_releases_the_places_of_others(autojump_clock: object) -> N
 async def test_units_spent_from_a_lease_are_given_back(autojump_clock: object) -> None:
     async with node_of_rules() as world:
         app = await join(world, "app")
-        [lent] = await app.say(Borrow(1, HOT, 64, [], []))
-        assert isinstance(lent, Lent)
+        [lent] = await app.say(LeaseRequest(1, HOT, 64, [], []))
+        assert isinstance(lent, LeaseGrant)
         assert lent.units == 64
-        await app.say(Borrow(2, HOT, 0, [lent.lease], [40]))
+        await app.say(LeaseRequest(2, HOT, 0, [lent.lease], [40]))
 
         assert left(await app.say(ask(1, HOT, 64, Op.REFUND))) == 10_000
         assert world.count("refused_refunds") == 24
@@ -209,7 +209,7 @@ async def test_a_token_of_one_domain_asks_nothing_of_others(
         frame = check(1) if limited else ask(1, USER)
 
         reason = reason_of(await tenant.say(frame), ErrorCode.NOT_PERMITTED)
-        [refused] = await tenant.say(Borrow(2, HOT, 64, [], []))
+        [refused] = await tenant.say(LeaseRequest(2, HOT, 64, [], []))
 
         assert "must use rules of shop" in reason
         assert isinstance(refused, Refused)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.keys import revoke_token, write_keys
+from node.config.key_files import revoke_token, write_keys
 from ringfence.wire import AskStats, ErrorCode, Pong, Refused, Stats, Welcome
 from ringfence.wire import Ping as PingMessage
 from tests.node.test_serve import started

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from ringfence.client.batch import Batch
-from ringfence.client.slot_queue import MOST_PER_CONNECTION
+from ringfence.peering.columns import Batch
+from ringfence.peering.slot_queue import MOST_PER_CONNECTION
 from ringfence.wire import Op
 from tests.node.cluster import counter, owned, world
 from tests.node.test_slots import RULES, run_time

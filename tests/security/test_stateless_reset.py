@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from node.keys import write_keys
+from node.config.key_files import write_keys
 from tests.node.test_serve import started
 
 STRAY = b"\x40" + bytes(range(8)) + bytes(60)

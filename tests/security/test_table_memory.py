@@ -9,7 +9,7 @@ import pytest
 from msgpack import packb, unpackb
 
 from hashring import NodeId
-from node.copies import Copies
+from node.shards.replicas import Replicas
 from ringfence.errors import ConfigError
 from ringfence.limiter import (
     MAX_CARRIED_SLOTS,
@@ -22,7 +22,7 @@ from ringfence.limiter import (
 )
 from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
 from tests.node.cluster import world
-from tests.node.test_session import APP, check, reason_of, running_node
+from tests.node.requests.test_session import APP, check, reason_of, running_node
 from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND
@@ -85,7 +85,7 @@ def test_counters_of_many_numbers_stay_below_the_bound_in_bytes(
 
 
 def test_copies_of_counters_of_many_numbers_stay_below_the_bound_in_bytes() -> None:
-    copies = Copies(1_000_000, 1 << 20)
+    copies = Replicas(1_000_000, 1 << 20)
 
     for number in range(1000):
         keys = [number.to_bytes(8, "big")]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from node.access import KeyDir
-from node.keys import write_keys
+from node.config.access import KeyDir
+from node.config.key_files import write_keys
 from ringfence.errors import ConfigError
 from ringfence.integrations.limits.address import limiter_at
 from tests.node.test_serve import ROOT, asked, ringfence, rules_of, started

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from node.cli import command
-from simulations.marks import WANTED
-from simulations.scenario import Fault, Load
-from simulations.scenarios import SCENARIOS
+from simulations.judging.coverage import WANTED
+from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.scenario import Fault, Load
 
 SHORT = ("--nodes", "3", "--set", "seconds=3", "--set", "calm=3")
 AT_CORE = ("--level", "core", *SHORT, "--no-report")
@@ -235,7 +235,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         with ThreadPoolExecutor(jobs) as executor:
             yield executor
 
-    monkeypatch.setattr("simulations.cli.searching.pool", threads)
+    monkeypatch.setattr("simulations.cli.swarm.pool", threads)
 
 
 def test_a_swarm_tells_how_much_it_searched_and_which_rare_things_it_never_met(

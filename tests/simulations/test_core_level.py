@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from simulations.core_watch import detection_bound
-from simulations.drawing import drawn
-from simulations.scenario import Fault, Load, Scenario
-from simulations.scenarios import RULES, scenario
-from simulations.simulate_cores import simulate_cores
+from simulations.core_level.run import simulate_cores
+from simulations.core_level.watch import detection_bound
+from simulations.scenarios.catalog import RULES, scenario
+from simulations.scenarios.generate import drawn
+from simulations.scenarios.scenario import Fault, Load, Scenario
 
 EXACT = Load(rule="exact", per_second=30, keys=20)
 

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from simulations.mutants import GROUNDS
-from simulations.simulate import simulate_nodes
+from simulations.node_level.run import simulate_nodes
 from tests.simulations.chance import found_in
 
 ROOT = Path(__file__).parents[2]
 INSIDE = ("hashring", "gossip", "ringfence", "node", "simulations")
 OUTSIDE = {
-    "node/beside.py": "starts a gateway beside a real node",
+    "node/supervisor/gateway.py": "starts a gateway beside a real node",
     "node/cli": "the command line",
     "node/demo": "real processes and their show",
-    "node/discovery.py": "asks the host's resolver",
+    "node/config/discovery.py": "asks the host's resolver",
     "node/entry.py": "the command line",
-    "node/keys.py": "makes keys, which nobody may foresee",
+    "node/config/key_files.py": "makes keys, which nobody may foresee",
     "node/replay": "replays a log against a real cluster",
     "node/serve.py": "a node on a real network",
     "node/systemd.py": "tells systemd about a process on a real host",
-    "node/several": "starts processes and watches over them",
+    "node/supervisor": "starts processes and watches over them",
     "ringfence/blocking.py": "threads",
     "ringfence/client/background.py": "threads",
     "ringfence/client/blocking.py": "threads",
@@ -39,28 +39,37 @@ OUTSIDE = {
     "ringfence/transport/udp_trio.py": "a real network",
     "simulations/cli": "the command line",
     "simulations/swarm.py": "starts processes and waits for them",
-    "simulations/mutants/trial.py": "has nodes count in Python, where mutants are",
-    "simulations/mutants/hunt.py": "starts processes and waits for them",
+    "simulations/mutants/run.py": "has nodes count in Python, where mutants are",
+    "simulations/mutants/runner.py": "starts processes and waits for them",
 }
 """What no simulated node or client runs, and why."""
 ALLOWED = {
-    ("ringfence/client/clock.py", "time.time_ns"): "the host's clock, for production alone",
-    ("ringfence/client/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
+    ("ringfence/peering/clock.py", "time.time_ns"): "the host's clock, for production alone",
+    ("ringfence/peering/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
     ("ringfence/transport/endpoint.py", "os.urandom"): "a default that tests and worlds replace",
-    ("ringfence/transport/pipe.py", "order of self.cids"): "each is struck out; nothing is sent",
+    ("ringfence/transport/quic_connection.py", "order of self.cids"): "nothing is sent",
     ("ringfence/client/held_slots.py", "id()"): "finds slots again; they are kept in their order",
     ("ringfence/client/slot_waits.py", "threading.get_ident"): "whether another thread wakes",
     ("ringfence/client/local.py", "threading.Lock"): "of what counts in one process: no node does",
-    ("ringfence/client/engines.py", "secrets.token_bytes"): "where no secret is given; nodes do",
-    ("node/settings.py", "os.environ"): "what a real node is started with",
-    ("node/settings.py", "socket.gethostname"): "what a real node is started with",
+    (
+        "ringfence/peering/engine_choice.py",
+        "secrets.token_bytes",
+    ): "where no secret is given; nodes do",
+    ("node/config/settings.py", "os.environ"): "what a real node is started with",
+    ("node/config/settings.py", "socket.gethostname"): "what a real node is started with",
     ("ringfence/client/cluster.py", "id()"): "asks whether a link is in use; nothing is ordered",
     ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
     ("node/node.py", "weakref.WeakSet"): "asks whether a link is in it; nothing goes through it",
-    ("node/measures.py", "time.perf_counter_ns"): "a stopwatch, which no decision depends on",
-    ("node/throttled.py", "order of here.counts.keys() | before.counts.keys()"): "sorted below",
-    ("simulations/simulate.py", "time.perf_counter"): "how long a run took, which no event tells",
-    ("simulations/simulate_cores.py", "time.perf_counter"): "as above",
+    ("node/metrics.py", "time.perf_counter_ns"): "a stopwatch, which no decision depends on",
+    (
+        "node/requests/throttled_keys.py",
+        "order of here.counts.keys() | before.counts.keys()",
+    ): "sorted below",
+    (
+        "simulations/node_level/run.py",
+        "time.perf_counter",
+    ): "how long a run took, which no event tells",
+    ("simulations/core_level/run.py", "time.perf_counter"): "as above",
 }
 """Uses that change no history, and why."""
 
@@ -69,7 +78,7 @@ import sys
 junk = [bytearray(n % 4096) for n in range({junk})]
 del junk[::3]
 from simulations.mutants import GROUNDS
-from simulations.simulate import simulate_nodes
+from simulations.node_level.run import simulate_nodes
 import logging; logging.disable(logging.CRITICAL)
 for name in {names}:
     print(name, simulate_nodes(GROUNDS[name].scenario, {seed}, "").event_hash)

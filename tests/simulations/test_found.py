@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulations.changes import fault_of
 from simulations.running import run_scenario
-from simulations.scenario import Load, Scenario
-from simulations.scenarios import RULES
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.rule_changes import fault_of
+from simulations.scenarios.scenario import Load, Scenario
 
 
 def run(

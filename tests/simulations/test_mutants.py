@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from node.shares import share_of
+from node.cross_dc.split import share_of
 from ringfence.limiter.reference.window import Window
 from simulations.mutants import (
     GROUNDS,
@@ -20,7 +20,7 @@ from simulations.mutants import (
     try_out,
 )
 
-WORDS = Edit("node.shares:_part", "amount // count", "amount")
+WORDS = Edit("node.cross_dc.split:_part", "amount // count", "amount")
 
 
 def target_of(edit: Edit) -> object:
@@ -60,26 +60,34 @@ def test_the_page_on_mutants_lists_them_all() -> None:
 
 
 def test_a_planted_function_acts_wherever_it_was_imported() -> None:
-    from node import worldwide  # its own name for `share_of`
+    from node.cross_dc import counts  # its own name for `share_of`
 
-    edit = Edit("node.shares:share_of", "names = sorted({datacenter, *datacenters})", "names = [1]")
+    edit = Edit(
+        "node.cross_dc.split:share_of", "names = sorted({datacenter, *datacenters})", "names = [1]"
+    )
     with planted(Mutant("any", "", (edit,), ())):
-        assert worldwide.share_of is not share_of
-    assert worldwide.share_of is share_of
+        assert counts.share_of is not share_of
+    assert counts.share_of is share_of
 
 
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (Edit("node.shares:nothing", "a", "b"), "there is no node.shares:nothing any more"),
-        (Edit("node.shares:Nothing.method", "a", "b"), "there is no node.shares:Nothing.method"),
-        (Edit("node.shares:_part", "not there", "b"), "does not have these words once"),
-        (Edit("node.shares:_part", "count", "b"), "does not have these words once"),
-        (Edit("node.tally:_PARTS", "128", "1"), "no function with Python source"),
+        (
+            Edit("node.cross_dc.split:nothing", "a", "b"),
+            "there is no node.cross_dc.split:nothing any more",
+        ),
+        (
+            Edit("node.cross_dc.split:Nothing.method", "a", "b"),
+            "there is no node.cross_dc.split:Nothing.method",
+        ),
+        (Edit("node.cross_dc.split:_part", "not there", "b"), "does not have these words once"),
+        (Edit("node.cross_dc.split:_part", "count", "b"), "does not have these words once"),
+        (Edit("node.shards.fallback_log:_PARTS", "128", "1"), "no function with Python source"),
     ],
 )
 def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, says: str) -> None:
-    first = Edit("node.shares:share_of", "sorted", "list")
+    first = Edit("node.cross_dc.split:share_of", "sorted", "list")
     before = target_of(first)
 
     with (
@@ -101,7 +109,9 @@ def test_what_is_planted_is_undone_when_the_block_fails() -> None:
 
 
 def test_a_crash_is_a_violation() -> None:
-    edit = Edit("simulations.ledger:Ledger.add", "self.answers.append((rule, answer))", "1 / 0")
+    edit = Edit(
+        "simulations.judging.ledger:Ledger.add", "self.answers.append((rule, answer))", "1 / 0"
+    )
 
     found = try_out(Mutant("crash", "", (edit,), ()), GROUNDS["costs"], 1)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulations.drawing import drawn
 from simulations.running import run_scenario
-from simulations.scenario import Fault, Level, Load, Scenario
-from simulations.scenarios import RULES
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.generate import drawn
+from simulations.scenarios.scenario import Fault, Level, Load, Scenario
 
 
 def stalled(level: Level, *stalls: tuple[float, float]) -> Scenario:

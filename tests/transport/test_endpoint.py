@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringfence.transport.authority import issue, new_authority, self_signed
-from ringfence.transport.closing import TransportCode
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.endpoint import Endpoint
 from ringfence.transport.interface import Address, Connection
-from ringfence.transport.pipe import Pipe
 from ringfence.transport.quic import Quic
+from ringfence.transport.quic_connection import StreamConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls import (
     ClientTls,
@@ -134,10 +134,10 @@ class Wire:
         self.endpoints[address] = endpoint
         return endpoint
 
-    def connect(self, app: Endpoint, to: Address = NODE) -> tuple[Pipe, Log]:
+    def connect(self, app: Endpoint, to: Address = NODE) -> tuple[StreamConnection, Log]:
         log = Log()
         pipe = app.connect(to, log, self.now)
-        assert isinstance(pipe, Pipe)
+        assert isinstance(pipe, StreamConnection)
         return pipe, log
 
     def inject(self, datagram: bytes, source: Address, target: Address = NODE) -> None:
@@ -180,7 +180,7 @@ def wire() -> Iterator[Wire]:
     assert made.bugs == []
 
 
-def open_pair(wire: Wire, handler: Callable[[], Log] = echo) -> tuple[Pipe, Log]:
+def open_pair(wire: Wire, handler: Callable[[], Log] = echo) -> tuple[StreamConnection, Log]:
     wire.node(handler=handler)
     pipe, log = wire.connect(wire.app())
     wire.run(0.1)
@@ -510,7 +510,7 @@ def test_another_protocol_is_refused_in_words(wire: Wire) -> None:
 # Garbage.
 
 
-def assert_still_serves(wire: Wire, pipe: Pipe, log: Log) -> None:
+def assert_still_serves(wire: Wire, pipe: StreamConnection, log: Log) -> None:
     pipe.send(b"are you well?")
     wire.run(1)
     assert log.messages[-1] == b"are you well?"

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from ringfence.errors import ConfigError, LocalProtocolError
-from ringfence.transport.closing import TransportCode
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import MAX_SEALED, Address, Connection
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
 from ringfence.wire.errors import ErrorCode

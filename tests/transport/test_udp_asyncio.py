@@ -20,7 +20,7 @@ from trio.lowlevel import in_trio_run
 from ringfence.errors import ConfigError
 from ringfence.transport import udp
 from ringfence.transport.authority import issue, new_authority, self_signed
-from ringfence.transport.closing import TransportCode
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address, Connection
 from ringfence.transport.tls import ClientTls, ServerTls
 from ringfence.transport.udp_asyncio import AsyncioUdp

@@ -12,7 +12,7 @@ import trio
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.authority import self_signed
-from ringfence.transport.closing import TransportCode
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import MAX_SEALED, Address, Connection
 from ringfence.transport.tls import ClientTls
 from ringfence.transport.udp_trio import TrioUdp

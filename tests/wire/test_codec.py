@@ -15,13 +15,12 @@ from ringfence.wire.messages import (
     AskMembers,
     AskRules,
     AskStats,
-    Borrow,
-    CallIn,
+    DenialRevoked,
     Goodbye,
     Hello,
-    Lent,
-    Lifted,
-    Listen,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
     MemberRow,
     Members,
     Op,
@@ -33,6 +32,7 @@ from ringfence.wire.messages import (
     Rules,
     SlotsFree,
     Stats,
+    SubscribeDenials,
     Welcome,
 )
 
@@ -90,17 +90,19 @@ messages = st.one_of(
     st.builds(Rules, seqs, u64, plain),
     st.builds(Stats, seqs, st.dictionaries(texts, u64, max_size=5)),
     st.builds(Goodbye, texts),
-    st.builds(Listen, seqs),
+    st.builds(SubscribeDenials, seqs),
     st.builds(SlotsFree, st.lists(seqs, min_size=1, max_size=3)),
-    st.builds(CallIn, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
+    st.builds(LeaseRecall, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
     st.builds(
-        lambda seq, key, pairs: Borrow(seq, key, 5, [a for a, _ in pairs], [b for _, b in pairs]),
+        lambda seq, key, pairs: LeaseRequest(
+            seq, key, 5, [a for a, _ in pairs], [b for _, b in pairs]
+        ),
         seqs,
         st.binary(min_size=8, max_size=12),
         st.lists(st.tuples(seqs, st.integers(0, 2**53)), max_size=3),
     ),
-    st.builds(Lent, seqs, seqs, st.integers(1, 2**53), u64, u64, u64, u64),
-    st.builds(Lifted, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
+    st.builds(LeaseGrant, seqs, seqs, st.integers(1, 2**53), u64, u64, u64, u64),
+    st.builds(DenialRevoked, st.lists(st.binary(min_size=8, max_size=12), max_size=3)),
 )
 
 

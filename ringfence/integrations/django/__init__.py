@@ -15,7 +15,7 @@ framework.
 
 from ringfence.integrations.django.decorator import rate_limit
 from ringfence.integrations.django.exempting import exempt
-from ringfence.integrations.django.face import decision_of
+from ringfence.integrations.django.integration import decision_of
 from ringfence.integrations.django.middleware import RateLimitMiddleware
 
 __all__ = ["RateLimitMiddleware", "decision_of", "exempt", "rate_limit"]

@@ -8,7 +8,7 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from ringfence.errors import ConfigError
-from ringfence.integrations.django.face import MIDDLEWARE, read_settings
+from ringfence.integrations.django.integration import MIDDLEWARE, read_settings
 
 __all__ = ["check_settings"]
 

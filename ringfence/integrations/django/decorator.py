@@ -9,9 +9,9 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 
-from ringfence.integrations.django.face import Face, face, refusal_response, visit_of
-from ringfence.integrations.policy import Policy
-from ringfence.integrations.settings import LimitSpec, Response, Settings, ViewOptions
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
+from ringfence.integrations.django.integration import Integration, face, refusal_response, visit_of
 
 __all__ = ["rate_limit"]
 
@@ -30,7 +30,7 @@ def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Calla
     # Settings may not be read while modules are imported; and `method_decorator` decorates anew at
     # each call, which must not read the limit anew.
     @cache
-    def policy_of(limits: Face, name: str) -> Policy:
+    def policy_of(limits: Integration, name: str) -> Policy:
         return limits.policy_for(name, limit, options)
 
     def decorate(view: _View) -> _View:
@@ -55,7 +55,9 @@ def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Calla
 class _Limited:
     """A view and its limit."""
 
-    def __init__(self, view: Callable[..., Any], policy_of: Callable[[Face, str], Policy]) -> None:
+    def __init__(
+        self, view: Callable[..., Any], policy_of: Callable[[Integration, str], Policy]
+    ) -> None:
         self._view = view
         self._name = f"{view.__module__}.{getattr(view, '__qualname__', '')}"
         self._policy_of = policy_of
@@ -99,7 +101,7 @@ class _Limited:
             await limits.settle_async(visit, limits.finish(visit, response))
         return response
 
-    def _begin(self, request: HttpRequest) -> "tuple[Face, Any, bool]":
+    def _begin(self, request: HttpRequest) -> "tuple[Integration, Any, bool]":
         visit, is_outermost = visit_of(request)
         return face(), visit, is_outermost
 

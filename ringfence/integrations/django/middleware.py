@@ -11,10 +11,10 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.settings import Response
 from ringfence.integrations.django.exempting import Exemptions
-from ringfence.integrations.django.face import Face, face, refusal_response, visit_of
-from ringfence.integrations.settings import Response
-from ringfence.integrations.visit import Visit
+from ringfence.integrations.django.integration import Integration, face, refusal_response, visit_of
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -68,7 +68,7 @@ class RateLimitMiddleware:
 
 
 def _settles_at_its_end(
-    response: HttpResponseBase, limits: Face, visit: Visit, told: Response
+    response: HttpResponseBase, limits: Integration, visit: RequestState, told: Response
 ) -> bool:
     """Have a stream settle when its last part is sent; tell whether the answer is a stream."""
     if not isinstance(response, StreamingHttpResponse):
@@ -82,7 +82,7 @@ def _settles_at_its_end(
 
 
 def _settling(
-    parts: Iterator[bytes], limits: Face, visit: Visit, told: Response
+    parts: Iterator[bytes], limits: Integration, visit: RequestState, told: Response
 ) -> Iterator[bytes]:
     try:
         yield from parts
@@ -91,7 +91,7 @@ def _settling(
 
 
 async def _settling_async(
-    parts: AsyncIterator[bytes], limits: Face, visit: Visit, told: Response
+    parts: AsyncIterator[bytes], limits: Integration, visit: RequestState, told: Response
 ) -> AsyncIterator[bytes]:
     try:
         async for part in parts:

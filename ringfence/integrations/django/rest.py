@@ -17,9 +17,9 @@ from rest_framework.throttling import BaseThrottle
 
 from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
-from ringfence.integrations.django.face import Face, face, is_installed, visit_of
-from ringfence.integrations.policy import Policy
-from ringfence.integrations.settings import LimitSpec, ViewOptions
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.settings import LimitSpec, ViewOptions
+from ringfence.integrations.django.integration import Integration, face, is_installed, visit_of
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -62,5 +62,5 @@ class RingfenceThrottle(BaseThrottle):
 
 
 @cache
-def _policy_of(limits: Face, throttle: type[RingfenceThrottle], view: str) -> Policy:
+def _policy_of(limits: Integration, throttle: type[RingfenceThrottle], view: str) -> Policy:
     return limits.policy_for(view, throttle.limit, throttle.options)

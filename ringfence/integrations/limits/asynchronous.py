@@ -12,7 +12,7 @@ from limits.storage.base import TimestampedSlidingWindow
 from ringfence.client import Limiter
 from ringfence.client.blocking import BlockingLimiter
 from ringfence.errors import RingfenceError
-from ringfence.integrations.crossing import ask
+from ringfence.integrations._core.thread_bridge import ask
 from ringfence.integrations.limits.address import CLUSTER, LOCAL, limiter_at
 from ringfence.integrations.limits.counting import Counting
 

@@ -7,7 +7,7 @@ reference engine runs.
 import sys
 from dataclasses import dataclass
 
-from ringfence.limiter.kinds import Frames, SlowGroup, Tables
+from ringfence.limiter.backends import Frames, SlowGroup, Tables
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.table import Table
 

@@ -1,7 +1,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from ringfence.limiter.compiled._laws cimport Answer
+from ringfence.limiter.compiled._algorithms cimport Answer
 from ringfence.limiter.compiled._store cimport Store
 
 

@@ -7,7 +7,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 from ringfence.limiter.compiled._answers cimport PyLong_FromLongLong, put_number
-from ringfence.limiter.compiled._laws cimport Answer
+from ringfence.limiter.compiled._algorithms cimport Answer
 from ringfence.limiter.compiled._slots cimport ringfence_prefetch
 from ringfence.limiter.compiled._store cimport DONE, FULL, Store
 

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from ringfence.limiter.compiled._laws cimport (
+from ringfence.limiter.compiled._algorithms cimport (
     ALLOWED, DENIED, NEVER, OVER_SOFT, Answer, Instant, Terms,
 )
 

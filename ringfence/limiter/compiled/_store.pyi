@@ -1,4 +1,4 @@
-from ringfence.limiter.compiled.terms import Numbers, Terms
+from ringfence.limiter.compiled.params import Numbers, Terms
 from ringfence.limiter.reference import Scheme
 
 def siphash_of(secret: bytes, text: bytes) -> int: ...

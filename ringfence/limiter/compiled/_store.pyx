@@ -1,6 +1,6 @@
 """The compiled counters of one limit: slots of 16 or 24 bytes, found by keyed identity.
 
-What a slot holds besides the identity is its algorithm's affair (`_laws`, `_ring`), where it
+What a slot holds besides the identity is its algorithm's affair (`_algorithms`, `_ring`), where it
 stands is `_slots`'. Which keys belong here, and what becomes of those that do not fit, is for
 `ringfence.limiter.compiled.table`.
 """
@@ -11,7 +11,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy
 
-from ringfence.limiter.compiled._laws cimport (
+from ringfence.limiter.compiled._algorithms cimport (
     BUCKET, FIXED, LOG, SLIDING, Answer, Terms, bucket_check, bucket_level, count_of, fixed_check,
     fixed_used, number_of, packed, sliding_check, sliding_used,
 )
@@ -56,7 +56,7 @@ def siphash_of(bytes secret not None, bytes text not None) -> int:
 cdef class Store:
     """Counters by key under one scheme, without any bound of its own.
 
-    `terms` are what `ringfence.limiter.compiled.terms` makes of the scheme. With `keeps_names` a
+    `terms` are what `ringfence.limiter.compiled.params` makes of the scheme. With `keeps_names` a
     slot also refers to its key; otherwise keys cannot be listed.
     """
 

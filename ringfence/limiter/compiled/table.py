@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
-from ringfence.limiter.compiled.terms import counter_of, numbers_of, terms_of
+from ringfence.limiter.compiled.params import counter_of, numbers_of, terms_of
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.reference import OVER_SOFT, Counter, Verdict
 from ringfence.limiter.table import Table

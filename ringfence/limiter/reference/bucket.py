@@ -19,7 +19,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
-from ringfence.limiter.states import MOST_UNITS, BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import MOST_UNITS, BadState, checked, fitting, units_in
 
 __all__ = ["Bucket", "BucketScheme"]
 

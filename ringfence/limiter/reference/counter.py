@@ -10,7 +10,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
-from ringfence.limiter.states import MOST_UNITS
+from ringfence.limiter.serialization import MOST_UNITS
 
 __all__ = [
     "ALLOWED",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ringfence.limiter.reference.counter import Counter
 from ringfence.limiter.reference.window import Window, WindowScheme
-from ringfence.limiter.states import checked, fitting, units_in
+from ringfence.limiter.serialization import checked, fitting, units_in
 
 __all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
 

@@ -11,7 +11,7 @@ from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.limiter.reference.calendars import CalendarWindows
 from ringfence.limiter.reference.counter import Counter
 from ringfence.limiter.reference.window import Window, WindowScheme
-from ringfence.limiter.states import BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import BadState, checked, fitting, units_in
 
 __all__ = ["FixedWindow", "FixedWindowScheme"]
 

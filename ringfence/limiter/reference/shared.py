@@ -14,7 +14,14 @@ from ringfence.limiter.reference.bucket import Bucket, BucketScheme
 from ringfence.limiter.reference.counter import OVER_SOFT, Counter, Scheme, Verdict
 from ringfence.limiter.reference.fixed_window import FixedWindow, FixedWindowScheme
 from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWindowScheme
-from ringfence.limiter.states import MOST_UNITS, BadState, checked, fitting, in_turns, pairs_of
+from ringfence.limiter.serialization import (
+    MOST_UNITS,
+    BadState,
+    checked,
+    fitting,
+    in_turns,
+    pairs_of,
+)
 
 __all__ = ["Shared", "SharedBucketScheme", "SharedWindowScheme"]
 

@@ -18,7 +18,7 @@ from ringfence.limiter.reference.counter import (
     Scheme,
     Verdict,
 )
-from ringfence.limiter.states import BadState, checked, fitting, units_in
+from ringfence.limiter.serialization import BadState, checked, fitting, units_in
 
 __all__ = ["SlidingWindow", "SlidingWindowScheme"]
 

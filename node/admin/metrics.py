@@ -1,0 +1,319 @@
+"""The node's figures in Prometheus' terms.
+
+No key is ever a label, and every set of labels has an end: rules beyond `measures.MOST_LABELS` are
+one, causes and events are those the code has, states those of membership.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from node.admin.views import is_ready
+from node.metrics import NO_RULE, TIMED_EVERY, Metrics, Span
+from node.node import Node
+from ringfence.limiter import bytes_per_key
+
+__all__ = ["families", "render"]
+
+_STATES = ("joining", "alive", "suspect", "forwarding", "leaving", "left", "dead")
+_EVENTS = {
+    "copies": (
+        "copy",
+        "Messages with changed counters, from owners to their standbys.",
+        ("sent", "received", "lost"),
+    ),
+    "cells": (
+        "cell",
+        "Counts told to other data centers, or heard from them.",
+        ("sent", "received", "lost", "refused"),
+    ),
+    "digests": (
+        "digest",
+        "Comparisons of what other data centers were told.",
+        ("sent", "differed"),
+    ),
+    "shards": (
+        "shard",
+        "Shards that moved, and those begun from a copy since nobody gave them.",
+        ("given", "pulled", "taken"),
+    ),
+    "keys": (
+        "key",
+        "Counters that moved with their shards, or were copied to a standby.",
+        ("given", "pulled", "copied"),
+    ),
+}
+"""What happens to counters that move, as the node's counters call it: `copies_sent` and so on."""
+_CHECKS = {
+    "forwarded": "Checks sent on to the owner.",
+    "undecided": "Checks that no node decided: the rule's failure policy did.",
+    "stood_in": "Checks decided in place of an owner that could not be reached.",
+    "borrowed": "Checks allowed by another data center's part of a limit.",
+    "repeated": "Requests that came again, answered again and counted once.",
+    "charges": "Costs charged afterwards, whatever was left.",
+    "overdrawn": "Of these, those after which more than the limit was in use.",
+    "refunds": "Costs given back.",
+    "resets": "Counters forgotten as asked for.",
+    "renewals": "Slots of concurrency limits renewed.",
+    "slots_called": "Waiters for a slot that were woken.",
+    "hits_merged": "Hits of other nodes that were added when splits healed.",
+    "splits_healed": "Shards that two nodes had counted at once and were joined again.",
+    "states_refused": "Counters from peers that no rule here can hold.",
+}
+_BOUNDS_NS = range(10, 32)
+"""Classes of times from about a microsecond to two seconds."""
+_WAITED_NS = range(16, 37)
+_FRAMES = range(1, 14)
+
+_Figures: TypeAlias = Mapping[str, int]
+
+
+def families(node: Node) -> list[Metric]:
+    """Read everything off a node, on its own loop; some microseconds per rule and counter."""
+    counters = node.stats(1).counters
+    return [
+        *_about(node, counters),
+        *_decisions(node.measure(), counters),
+        *_rules(node, counters),
+        *_moves(node, counters),
+        *_membership(counters),
+        _caused("ringfence_refusals", "What was turned away, by cause.", counters, "refused_"),
+        _caused(
+            "ringfence_internal_errors",
+            "Internal errors (exceptions in Ringfence's code) that were contained, by place.",
+            counters,
+            "internal_errors_",
+            "place",
+        ),
+    ]
+
+
+def render(found: Sequence[Metric], accept: str) -> tuple[bytes, str]:
+    """Write families, and what the process itself uses, as text; with its content type.
+
+    Touches nothing of the node: it may run in a thread.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Found(found))
+    registry.register(ProcessCollector(registry=None))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Found(Collector):
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def _about(node: Node, counters: _Figures) -> Iterator[Metric]:
+    settings = node.settings
+    about = InfoMetricFamily("ringfence_node", "Who this is.")
+    told = {"name": node.name, "datacenter": settings.datacenter, "zone": settings.zone}
+    about.add_metric([], told | {"version": node.version})
+    yield about
+    expiry = GaugeMetricFamily(
+        "ringfence_certificate_expiry_timestamp_seconds",
+        "When a certificate of this node expires, in seconds since 1970.",
+        labels=["certificate"],
+    )
+    for certificate, instant in sorted(node.certificates_expire.items()):
+        expiry.add_metric([certificate], instant)
+    yield expiry
+    states = Counter(row.state for row in node.members(1).members)
+    members = GaugeMetricFamily(
+        "ringfence_members", "Members of the cluster as this node sees them.", labels=["state"]
+    )
+    for state in _STATES:
+        members.add_metric([state], states[state])
+    yield members
+    yield _gauge("ringfence_ready", "Whether this node serves.", is_ready(node))
+    yield _gauge(
+        "ringfence_connections", "Connections of clients and peers.", counters, "connections"
+    )
+    yield _gauge(
+        "ringfence_owned_shards",
+        "Shards that are this node's by the ring.",
+        counters,
+        "owned_shards",
+    )
+    yield _gauge(
+        "ringfence_held_shards", "Shards whose counters this node has.", counters, "held_shards"
+    )
+
+
+def _decisions(measures: Metrics, counters: _Figures) -> Iterator[Metric]:
+    decisions = CounterMetricFamily(
+        "ringfence_decisions",
+        "Checks decided by this node, by a failure policy where no node could, or by clients that "
+        "reported here; a check that is forwarded counts where it is decided.",
+        labels=["rule", "result", "source"],
+    )
+    for labels, count in sorted(measures.decisions().items()):
+        decisions.add_metric(labels, count)
+    yield decisions
+    detailed = CounterMetricFamily(
+        "ringfence_detailed_decisions",
+        "Decisions by rules with detailed_metric or value_to_metric, by the name that Envoy's "
+        "service would give the metric.",
+        labels=["metric", "result"],
+    )
+    for names, count in sorted(measures.detailed_decisions().items()):
+        detailed.add_metric(names, count)
+    yield detailed
+    seconds = HistogramMetricFamily(
+        "ringfence_frame_seconds",
+        "Time from a frame of checks to its answer: decided here at once, or forwarded, which "
+        "includes waiting for a shard that is on its way. Of frames decided at once, one in "
+        f"{TIMED_EVERY} is timed.",
+        labels=["hop"],
+    )
+    for hop, span, bounds in (
+        ("here", measures.decided_ns, _BOUNDS_NS),
+        ("forwarded", measures.forwarded_ns, _WAITED_NS),
+    ):
+        seconds.add_metric([hop], _buckets(span, bounds, 1e-9), span.sum / 1e9)
+    yield seconds
+    frames = HistogramMetricFamily("ringfence_frame_checks", "Checks in frames decided here.")
+    span = measures.frame_checks
+    frames.add_metric([], _buckets(span, _FRAMES, 1), span.sum)
+    yield frames
+    for name, text in _CHECKS.items():
+        yield CounterMetricFamily(f"ringfence_{name}", text, counters.get(name, 0))
+
+
+def _rules(node: Node, counters: _Figures) -> Iterator[Metric]:
+    keys = GaugeMetricFamily("ringfence_keys", "Counters kept.", labels=["rule"])
+    sizes = GaugeMetricFamily(
+        "ringfence_key_bytes", "Memory of the counters, estimated.", labels=["rule"]
+    )
+    by_rule, ruleless = node.sizes()
+    counts: Counter[str] = Counter({NO_RULE: ruleless})
+    memory: Counter[str] = Counter()
+    label_of = node.measure().label_of
+    for rule in node.rule_set.rules():
+        count = by_rule.get(rule.id, 0)
+        if count and rule.limit is not None:
+            counts[label_of(rule)] += count
+            memory[label_of(rule)] += count * bytes_per_key(rule.limit)
+    for label, count in sorted(counts.items()):
+        keys.add_metric([label], count)
+    for label, size in sorted(memory.items()):
+        sizes.add_metric([label], size)
+    yield from (keys, sizes)
+    yield _gauge(
+        "ringfence_copied_keys", "Counters kept for owners that may fail.", counters, "copied_keys"
+    )
+    yield _gauge(
+        "ringfence_evicted_keys",
+        "Counters dropped for want of room, of the rules there are.",
+        counters,
+        "evicted",
+    )
+    yield _gauge("ringfence_rules", "Rules in force.", len(node.rule_set.rules()))
+    yield _gauge("ringfence_rules_version", "Higher is newer.", counters, "rules_version")
+    yield _gauge(
+        "ringfence_rules_hash", "Equal at nodes that have equal rules.", counters, "rules_hash"
+    )
+    yield _gauge(
+        "ringfence_rules_refused",
+        "Whether the rules on disk were refused, so that older ones are in force.",
+        counters,
+        "rules_refused",
+    )
+    reloads = CounterMetricFamily(
+        "ringfence_rule_reloads",
+        "Rules put in force, or refused, since the start.",
+        labels=["result"],
+    )
+    reloads.add_metric(["in_force"], counters.get("reloads", 0))
+    reloads.add_metric(["refused"], counters.get("reloads_refused", 0))
+    yield reloads
+
+
+def _moves(node: Node, counters: _Figures) -> Iterator[Metric]:
+    for kind, (name, text, events) in _EVENTS.items():
+        family = CounterMetricFamily(f"ringfence_{name}_events", text, labels=["event"])
+        for event in events:
+            family.add_metric([event], counters.get(f"{kind}_{event}", 0))
+        yield family
+    yield _gauge(
+        "ringfence_cells_waiting",
+        "Counts that other data centers are told next.",
+        counters,
+        "cells_waiting",
+    )
+    rows, total = node.worldwide.staleness()
+    staleness = HistogramMetricFamily(
+        "ringfence_cell_staleness_seconds",
+        "How old counts were when another data center had them.",
+    )
+    staleness.add_metric([], [(_le(bound), count) for bound, count in rows], total)
+    yield staleness
+
+
+def _membership(counters: _Figures) -> Iterator[Metric]:
+    yield _caused(
+        "ringfence_gossip_refusals",
+        "Datagrams that changed nothing, by cause.",
+        counters,
+        "gossip_refused_",
+    )
+    events = CounterMetricFamily(
+        "ringfence_gossip_events",
+        "Probes, suspicions, refutations and whatever else membership counts.",
+        labels=["event"],
+    )
+    for name, count in sorted(counters.items()):
+        event = name.removeprefix("gossip_")
+        if event not in (name, "health") and not event.startswith("refused_"):
+            events.add_metric([event], count)
+    yield events
+    yield _gauge(
+        "ringfence_gossip_health",
+        "0 when well, up to 8 when slow itself.",
+        counters,
+        "gossip_health",
+    )
+
+
+def _caused(name: str, text: str, counters: _Figures, prefix: str, label: str = "cause") -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for counter, count in sorted(counters.items()):
+        if counter.startswith(prefix):
+            family.add_metric([counter.removeprefix(prefix)], count)
+    return family
+
+
+def _gauge(name: str, text: str, value: float | _Figures, counter: str = "") -> Metric:
+    return GaugeMetricFamily(
+        name, text, value if isinstance(value, float | int) else value.get(counter, 0)
+    )
+
+
+def _buckets(span: Span, bounds: range, unit: float) -> list[tuple[str, int]]:
+    """Add the classes of a span up to `2**n` for each n of `bounds`.
+
+    Times are below the bound; of whole numbers, the greatest in the class is the bound.
+    """
+    less = 1 if unit == 1 else 0
+    found = [(_le((2**n - less) * unit), sum(span.counts[: n + 1])) for n in bounds]
+    return [*found, (_le(inf), sum(span.counts))]
+
+
+def _le(bound: float) -> str:
+    return "+Inf" if bound == inf else repr(float(bound))

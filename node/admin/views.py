@@ -1,0 +1,234 @@
+"""What the operator's port tells of a node, as values for JSON.
+
+Times are in seconds. Nothing here waits or sorts anything out for the second time: a view is what
+the node knows at this moment.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TypeAlias
+
+from hashring import SHARDS, Ring, shard_of
+from node.admin.responses import Problem
+from node.node import Node
+from node.requests.denied_keys import joined, values_of
+from node.requests.throttled_keys import PERIOD
+from ringfence.limiter import Code
+from ringfence.peering.columns import Results
+from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit
+from ringfence.rules.keys import decode_key
+from ringfence.rules.report import Datacenters, describe
+from ringfence.rules.tree import place
+from ringfence.wire import Source, Throttled
+
+__all__ = [
+    "datacenters_of",
+    "is_ready",
+    "key_view",
+    "match_of",
+    "members_view",
+    "ring_of",
+    "ring_view",
+    "rules_view",
+    "throttled_view",
+]
+
+Json: TypeAlias = dict[str, object]
+
+_DEMAND = 2.0
+"""What `ringfence rules check` assumes, too: callers ask for twice the limit."""
+_RTT_STEP_NS = 10_000_000
+
+
+def is_ready(node: Node) -> bool:
+    """Whether checks should be sent here: not while joining or leaving."""
+    return node.is_running and node.state in ("alive", "suspect", "forwarding")
+
+
+def members_view(node: Node) -> Json:
+    """Everybody in the cluster, as this node sees them."""
+    return {
+        "asked": node.name,
+        "view": f"{node.members(1).view:016x}",
+        "members": node.peers(1).plain,
+    }
+
+
+def ring_view(node: Node, shard: int | None) -> Json:
+    """Who owns how much, by data center; and of one shard, who has it."""
+    rings = node.rings()
+    found: Json = {
+        "asked": node.name,
+        "shards": SHARDS,
+        "datacenters": {name: _shares(ring) for name, ring in rings.items()},
+        "here": {
+            "held_shards": node.stats(1).counters["held_shards"],
+            "owned_shards": node.ring.owned_count(node.name),
+        },
+    }
+    if shard is not None:
+        found["shard"] = {
+            "number": shard,
+            "here": node.holds(shard),
+            "datacenters": {
+                name: {"owner": ring.owner(shard), "standby": ring.standby(shard)}
+                for name, ring in rings.items()
+                if ring.members
+            },
+        }
+    return found
+
+
+@lru_cache(maxsize=16)
+def _shares(ring: Ring) -> list[Json]:
+    """Count once per ring: it takes a look at every shard."""
+    owned = Counter(ring.owner_by_shard)
+    weights = sum(member.weight for member in ring.members)
+    return [
+        {
+            "name": member.name,
+            "zone": member.zone,
+            "weight": member.weight,
+            "owned_shards": owned[member.name],
+            "share": round(owned[member.name] / SHARDS, 4),
+            "fair_share": round(member.weight / weights, 4),
+        }
+        for member in ring.members
+    ]
+
+
+def datacenters_of(node: Node) -> Datacenters | None:
+    """The data centers that global rules have to hold in; None while there is but one."""
+    rows = node.members(1).members
+    here = node.settings.datacenter
+    names = {row.datacenter for row in rows if row.state != "left"}
+    known = [node.rtt_ns(row.name) for row in rows if row.datacenter != here]
+    rtts = [rtt_ns for rtt_ns in known if rtt_ns is not None]
+    if len(names) < 2 or not rtts:
+        return None
+    # In steps, so that what is worked out for it is not worked out anew each second.
+    return Datacenters(len(names), -(-max(rtts) // _RTT_STEP_NS) * _RTT_STEP_NS, _DEMAND)
+
+
+def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int]) -> Json:
+    """The rules as they were loaded, each with its identity, what it costs and its bounds.
+
+    `keys` are the counters of each rule here. Cost: some 20 us per rule.
+    """
+    rows: list[Json] = []
+    domain = ""
+    for row in describe(rules, where=where):
+        told = asdict(row)
+        if row.depth == 0:
+            domain = row.label
+        told["domain"] = domain
+        told["keys"] = keys.get(int(row.identity, 16), 0) if row.identity else None
+        rows.append(told)
+    return {
+        "version": rules.version,
+        "count": len(rules.rules()),
+        "datacenters": None if where is None else asdict(where),
+        "rules": rows,
+    }
+
+
+def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
+    """Find the one counter of a descriptor; raises `Problem` when there is none."""
+    if not rules.knows_domain(domain):
+        known = ", ".join(rules.domains[:20]) or "none: this node has no rules"
+        raise Problem(404, f"no rules for domain {domain[:100]!r}", f"known are {known}")
+    if not descriptor.entries:
+        raise Problem(
+            400,
+            "no descriptor",
+            "write its entries as the query, in order: /v1/keys/api?client=203.0.113.7",
+        )
+    [match] = rules.match(domain, [descriptor])
+    if match is None:
+        raise Problem(
+            404,
+            f"no rule of domain {domain[:100]!r} speaks of this descriptor",
+            "the entries must lead to a rule, in the order of the file; see /v1/rules",
+        )
+    return match
+
+
+def ring_of(node: Node, rule: Rule) -> tuple[str, Ring]:
+    """The data center that decides a rule's keys, and its ring."""
+    here = node.settings.datacenter
+    name = rule.home if rule.scope == "home" else here
+    return name, node.rings().get(name, Ring.of(()))
+
+
+def key_view(node: Node, match: Match, verdicts: Results | None) -> Json:
+    """How one counter stands and where it lives; `verdicts` is what a peek at it brought."""
+    rule = match.rule
+    shard = shard_of(match.key)
+    datacenter, ring = ring_of(node, rule)
+    found: Json = {
+        "asked": node.name,
+        "rule": place(rule.domain, rule.path),
+        "identity": f"{rule.id:016x}",
+        "limit": "unlimited" if rule.limit is None else format_limit(rule.limit),
+        "counter": values_of(rule, match.key),
+        "key": match.key.hex(),
+        "shard": shard,
+        "datacenter": datacenter,
+        "owner": ring.owner(shard) if ring.members else None,
+        "standby": ring.standby(shard) if ring.members else None,
+        "here": node.holds(shard) and datacenter == node.settings.datacenter,
+    }
+    if verdicts is not None:
+        outcome = verdicts.outcomes.row(0)
+        is_known = outcome.code is not Code.UNKNOWN_RULE
+        found["state"] = {
+            "decided_by": str(Source(verdicts.sources[0])),
+            "known": is_known,
+            "limit": outcome.limit,
+            "remaining": outcome.remaining,
+            "retry_after": outcome.retry_after_ns / 1e9,
+            "reset_after": outcome.reset_after_ns / 1e9,
+        }
+    return found
+
+
+def throttled_view(
+    node: Node, lists: Mapping[str, Throttled], missing: Sequence[str], count: int
+) -> Json:
+    """The keys that were denied most lately, by the lists of the nodes that answered."""
+    found = joined(lists)
+    return {
+        "asked": node.name,
+        "nodes": {name: each.denied for name, each in sorted(lists.items())},
+        "missing": list(missing),
+        "denied": found.denied,
+        "seconds": [PERIOD, 2 * PERIOD],
+        "keys": [
+            _named(node, each.key)
+            | {"denied": each.denied, "error": each.error, "nodes": each.nodes}
+            for each in found.keys[:count]
+        ],
+    }
+
+
+def _named(node: Node, key: bytes) -> Json:
+    identity, _ = decode_key(key)
+    rule, is_in_force = node.rule_of_key(key)
+    return {
+        "rule": None if rule is None else place(rule.domain, rule.path),
+        "removed": rule is not None and not is_in_force,
+        "owner": _owner_of(node, rule, key),
+        "identity": f"{identity:016x}",
+        "shadow": rule is not None and rule.shadow,
+        "quota": rule is not None and rule.quota,
+        "counter": values_of(rule, key),
+        "key": key.hex(),
+    }
+
+
+def _owner_of(node: Node, rule: Rule | None, key: bytes) -> str | None:
+    """Name the node that decides a key; None while there is none."""
+    ring = node.rings().get(node.settings.datacenter) if rule is None else ring_of(node, rule)[1]
+    return ring.owner(shard_of(key)) if ring is not None and ring.members else None

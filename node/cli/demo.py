@@ -1,0 +1,253 @@
+"""`ringfence demo`: see a cluster limit a real web server's log, and lose a node."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from time import monotonic
+
+import click
+import trio
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from node.cli.common import as_json, console, json_option, log_to_stderr
+from node.cli.replay import throttled_rows, throttled_table
+from node.demo.cluster import NAMES
+from node.demo.shares import CLIENT, Share, total_of
+from node.demo.show import Demo, DemoResult, run_demo
+from ringfence.limiter import NS_PER_SECOND
+
+__all__ = ["demo", "opening", "picture", "progress_line"]
+
+_LINE_EVERY = 1.0
+"""Seconds between two lines of progress, where there is no terminal."""
+_NEXT = """\
+What to try next, from the top of a checkout:
+  ringfence node --name a --listen 127.0.0.1:7101 --rules examples/rules   # a node of your own
+  ringfence check log client=203.0.113.7 --cluster ringfence://127.0.0.1:7101
+  ringfence replay ACCESS.LOG --rules FILE --local   # your rules, your log
+README.md goes on from there: three nodes by hand, FastAPI, Flask and Django, nginx and Envoy."""
+
+
+@click.command()
+@click.option(
+    "--speed",
+    default=12_000.0,
+    show_default=True,
+    type=click.FloatRange(100, 1_000_000),
+    help="How many times as fast as the log's own pace; it spans three and a half days.",
+)
+@json_option
+def demo(speed: float, json_: bool) -> None:
+    """Start three nodes, replay a real log through them, kill one midway, and judge the outcome."""
+    screen = console()
+    seen = Demo(speed)
+    with log_to_stderr("error"):
+        if json_:
+            result = _run(seen, lambda: None)
+        elif screen.is_terminal:
+            result = _watched(seen, screen)
+        else:
+            result = _in_lines(seen, screen)
+    if json_:
+        as_json(_row(result))
+    else:
+        _summarise(screen, result)
+    if result.over_admitted or result.tally.errors:
+        raise SystemExit(1)
+
+
+def _watched(seen: Demo, screen: Console) -> DemoResult:
+    """Run the demo with a live picture."""
+    with Live(console=screen, auto_refresh=False) as live:
+        result = _run(seen, lambda: live.update(picture(seen), refresh=True))
+        live.update(picture(seen), refresh=True)
+    return result
+
+
+def _in_lines(seen: Demo, screen: Console) -> DemoResult:
+    """Run the demo with lines of progress, for a pipe or a file."""
+    last = -_LINE_EVERY
+    is_told = False
+
+    def on_change() -> None:
+        nonlocal last, is_told
+        if not is_told:
+            is_told = True
+            screen.print(opening(seen))
+        if monotonic() - last >= _LINE_EVERY:
+            last = monotonic()
+            screen.print(progress_line(seen))
+            screen.file.flush()
+
+    return _run(seen, on_change)
+
+
+def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
+    result = trio.run(_run_until_told, seen, on_change)
+    if isinstance(result, DemoResult):
+        return result
+    click.echo(f"ringfence: ended by {signal.Signals(result).name}", err=True)
+    raise SystemExit(128 + result)
+
+
+async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
+    """Run the demo, or return the number of the signal that ended it: nodes and keys go first."""
+    result: DemoResult | int = 0
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def obey() -> None:
+                nonlocal result
+                async for number in signals:
+                    result = number
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(obey)
+            result = await run_demo(seen, on_change)
+            nursery.cancel_scope.cancel()
+    return result
+
+
+def opening(seen: Demo) -> Text:
+    """What will be shown, and which rule applies."""
+    text = Text("Three nodes on this host limit the log of a real web server.\n", style="bold")
+    if seen.limit is None:
+        return text
+    span = timedelta(seconds=seen.span_ns // NS_PER_SECOND)
+    took = seen.span_ns / NS_PER_SECOND / seen.speed
+    period = seen.limit.period_ns / NS_PER_SECOND
+    text.append(
+        f"Rule: each client may make {seen.limit.amount} requests in any {period:g} s.\n"
+        f"The {seen.total} requests of {span.days} days are replayed {seen.speed:g} times as\n"
+        f"fast, in {took:.0f} s or more, so that clients meet the limit. Half way,\n"
+        "the node with the most shards is killed.\n",
+        style="not bold",
+    )
+    return text
+
+
+def progress_line(seen: Demo) -> str:
+    """The picture in one line."""
+    if seen.begun is None:
+        return f"starting nodes: {len(seen.up)} of {len(NAMES)} are up"
+    total = total_of(seen.shares)
+    killed = f"; node {seen.killed} was killed" if seen.killed else ""
+    return (
+        f"{seen.took:.0f} s: {total.checks} of {seen.total} requests, {total.allowed} allowed, "
+        f"{total.denied} denied{killed}"
+    )
+
+
+def picture(seen: Demo) -> Group:
+    """What the screen shows now; its lines fit into 66 columns."""
+    total = total_of(seen.shares)
+    progress = Table.grid(padding=(0, 2), pad_edge=False)
+    progress.add_row(
+        ProgressBar(total=max(1, seen.total), completed=total.checks, width=30),
+        Text(f"{total.checks} of {seen.total} requests", no_wrap=True),
+    )
+    return Group(opening(seen), progress, _news(seen), _latency(seen), _nodes_table(seen, total))
+
+
+def _news(seen: Demo) -> Text:
+    if seen.killed and seen.is_over:
+        return Text(f"node {seen.killed} was killed (SIGKILL) half way", style="red")
+    if seen.killed:
+        return Text(f"node {seen.killed} was killed (SIGKILL); checks go on", style="red")
+    if seen.begun is None:
+        return Text(f"starting nodes: {len(seen.up)} of {len(NAMES)} are up", style="yellow")
+    return Text("all nodes are up", style="green")
+
+
+def _latency(seen: Demo) -> Text:
+    if not seen.latencies or not seen.took:
+        return Text()
+    p50, p99 = seen.latency(0.5) * 1000, seen.latency(0.99) * 1000
+    return Text(
+        f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms at {len(seen.latencies) / seen.took:.0f} "
+        "checks/s;\nthe client, three nodes and this screen share one host",
+        style="dim",
+    )
+
+
+def _nodes_table(seen: Demo, total: Share) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=bool(total.checks))
+    table.add_column("decided by", "all", no_wrap=True)
+    table.add_column("shards", justify="right", no_wrap=True)
+    for heading, number, style in [
+        ("checks", total.checks, None),
+        ("allowed", total.allowed, None),
+        ("denied", total.denied, "yellow"),
+        ("as standby", total.as_standby, None),
+    ]:
+        table.add_column(heading, str(number), justify="right", no_wrap=True, style=style)
+    for name in [*NAMES, *sorted(seen.shares.keys() - set(NAMES))]:
+        share = seen.shares.get(name, Share())
+        numbers = [share.checks, share.allowed, share.denied, share.as_standby]
+        style = "dim" if name == seen.killed else None
+        table.add_row(_label(name), _shards(seen, name), *map(str, numbers), style=style)
+    return table
+
+
+def _label(name: str) -> str:
+    return "client (cached)" if name == CLIENT else f"node {name}" if name in NAMES else name
+
+
+def _shards(seen: Demo, name: str) -> Text:
+    if name not in NAMES:
+        return Text("")
+    if name == seen.killed:
+        return Text("killed", style="red")
+    if name in seen.shards:
+        return Text(str(seen.shards[name]))
+    return Text("up", style="green") if name in seen.up else Text("starting", style="yellow")
+
+
+def _summarise(screen: Console, result: DemoResult) -> None:
+    tally = result.tally
+    screen.print()
+    screen.print(throttled_table(tally))
+    screen.print()
+    screen.print(
+        f"{result.lines} lines, {tally.checks} checks: {tally.allowed} allowed, "
+        f"{tally.denied} denied, {tally.errors} undecided."
+    )
+    screen.print(
+        f"Node {result.killed} was killed half way; its standbys decided in its place "
+        f"({result.by_source.get('standby', 0)} checks) until its shards were theirs."
+    )
+    screen.print(
+        f"An independent exact count over the {result.judged_keys} keys whose owner lived finds "
+        f"{result.over_admitted} requests admitted beyond the limit.",
+        style="red" if result.over_admitted else "green",
+    )
+    screen.print()
+    screen.print(_NEXT)
+
+
+def _row(result: DemoResult) -> dict[str, object]:
+    tally = result.tally
+    return {
+        "lines": result.lines,
+        "malformed": result.malformed,
+        "checks": tally.checks,
+        "allowed": tally.allowed,
+        "denied": tally.denied,
+        "errors": tally.errors,
+        "over_admitted": result.over_admitted,
+        "judged_keys": result.judged_keys,
+        "killed_node": result.killed,
+        "decisions_by_source": result.by_source,
+        "decisions_by_node": {name: asdict(share) for name, share in result.shares.items()},
+        "latency_ms": {"p50": round(result.p50 * 1000, 3), "p99": round(result.p99 * 1000, 3)},
+        "most_throttled": throttled_rows(tally),
+        "nodes": [
+            {"name": row.name, "alive": counters is not None, "counters": counters}
+            for row, counters in result.rows
+        ],
+    }

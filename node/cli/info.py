@@ -1,0 +1,46 @@
+"""`ringfence info`: what is installed here, and which engine counts and why."""
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from node.cli.common import as_json, json_option
+from ringfence.peering.engine_choice import ENVIRONMENT, chosen_engine
+
+__all__ = ["info"]
+
+_PACKAGES = ("ringfence", "trio", "anyio", "aioquic", "msgpack", "mmh3")
+
+
+@click.command()
+@json_option
+def info(json_: bool) -> None:
+    """Tell which limiter engine runs here and why, and the versions of what it runs on.
+
+    Exit status: 0, or 2 when RINGFENCE_ENGINE asks for an engine that is not there.
+    """
+    choice = chosen_engine()
+    facts = {
+        "engine": choice.name,
+        "because": choice.reason,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{sys.platform} {platform.machine()}",
+        **{package: _version_of(package) for package in _PACKAGES},
+    }
+    if json_:
+        as_json(facts)
+        return
+    width = max(map(len, facts))
+    for name, fact in facts.items():
+        click.echo(f"{name:{width}}  {fact}")
+    if not choice.is_compiled:
+        click.echo(f"The reference engine is exact, but slower; see docs/engine and {ENVIRONMENT}.")
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

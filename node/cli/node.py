@@ -1,0 +1,199 @@
+"""`ringfence node`: run one member of the cluster."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+
+from node.cli.common import log_to_stderr
+from node.config.settings import MOST_PROCESSES, NodeSettings, load_settings
+
+__all__ = ["node"]
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Settings file; see docs/operations. RINGFENCE_NODE_* variables and flags go over it.",
+)
+@click.option("--name", help="Unique in the cluster; host and port when absent.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="UDP address to bind; 127.0.0.1:7101 when absent. A port alone is on 127.0.0.1.",
+)
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="Where others reach it, if not where it listens."
+)
+@click.option(
+    "--join",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Any running node of the cluster; also dns:NAME:PORT and srv:NAME. Repeatable.",
+)
+@click.option("--datacenter", help="Nodes of one data center share a ring; dc1 when absent.")
+@click.option("--zone", help="What fails together inside the data center.")
+@click.option("--weight", type=float, help="Share of the ring, 0.25 to 4; 1 when absent.")
+@click.option(
+    "--cluster-name",
+    "cluster",
+    help="Name of the cluster, ringfence when absent; nodes of clusters with other names are "
+    "refused. It is no address: other commands take that as --cluster URL.",
+)
+@click.option("--rules", help="Rule file or directory.")
+@click.option("--keys", help="Directory that `ringfence keys new` wrote.")
+@click.option("--gateway", is_flag=True, help="Start `ringfence gateway` beside the node.")
+@click.option(
+    "--gateway-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its settings file; see docs/gateway.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Operator's port (TCP): metrics, health, the live page; none when absent. A port alone "
+    "is on 127.0.0.1, a host alone has the port 7190.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, MOST_PROCESSES),
+    metavar="N",
+    help="Run N members on this host, on N ports from --listen on; see docs/several-cores.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Read settings, rules, keys and certificates, say what is wrong with them, and end.",
+)
+@click.option("--member", type=int, hidden=True, help="Which of them; its supervisor says this.")
+@click.option("--sibling", "siblings", multiple=True, hidden=True, help="One that runs already.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+def node(
+    config: Path | None,
+    name: str | None,
+    listen: str | None,
+    advertise: str | None,
+    join: tuple[str, ...],
+    datacenter: str | None,
+    zone: str | None,
+    weight: float | None,
+    cluster: str | None,
+    rules: str | None,
+    keys: str | None,
+    http: str | None,
+    processes: int | None,
+    check: bool,
+    member: int | None,
+    siblings: tuple[str, ...],
+    gateway: bool,
+    gateway_config: Path | None,
+    log_level: str,
+) -> None:
+    """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
+
+    A node uses one core; with --processes N this command runs N of them and keeps them running.
+
+    Nothing needs to be configured: `ringfence node` alone is a cluster of one on loopback, which
+    others join by naming it.
+    """
+    flags: dict[str, object] = {
+        "name": name,
+        "listen": listen,
+        "advertise": advertise,
+        "join": list(join),
+        "datacenter": datacenter,
+        "zone": zone,
+        "weight": weight,
+        "cluster": cluster,
+        "rules": rules,
+        "keys": keys,
+        "http": http,
+        "processes": processes,
+    }
+    settings = load_settings(config, flags=flags)
+    with_gateway = gateway or gateway_config is not None
+    if check:
+        _check(settings, with_gateway, gateway_config)
+        return
+    with log_to_stderr(log_level):
+        if member is not None:
+            from node.supervisor import member_settings, serve_member
+
+            trio.run(serve_member, member_settings(settings, member, siblings))
+        elif settings.processes > 1:
+            words = _words(flags, config, log_level)
+            trio.run(_several, settings, words, with_gateway, gateway_config)
+        else:
+            trio.run(_one, settings, with_gateway, gateway_config)
+
+
+def _check(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
+    """Read what the node would read at its start, and print what it found."""
+    from node.serve import read_files
+    from node.supervisor.member_plan import member_settings, operator_listeners, require_plan
+
+    nodes = [settings]
+    if settings.processes > 1:
+        require_plan(settings)
+        nodes = [member_settings(settings, index, []) for index in range(settings.processes)]
+    counts = [len(read_files(each).rules.rules()) for each in nodes]
+    if with_gateway:
+        from node.cli.gateway import require_gateway
+        from node.supervisor.gateway import check_gateway
+
+        require_gateway()
+        check_gateway(nodes, gateway_config, operator_listeners(settings))
+    keys = f"keys from {settings.keys}" if settings.keys else "no keys"
+    click.echo(f"node {settings.name} can start; rules: {counts[0]}, {keys}")
+
+
+async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
+    from node.serve import serve
+
+    if not with_gateway:
+        await serve(settings)
+        return
+    from node.cli.gateway import require_gateway
+    from node.supervisor.gateway import with_gateway_beside
+    from node.supervisor.member_plan import operator_listeners
+
+    require_gateway()
+    ports = operator_listeners(settings)
+    await with_gateway_beside(partial(serve, settings), [settings], gateway_config, ports)
+
+
+async def _several(
+    settings: NodeSettings, words: list[str], with_gateway: bool, gateway_config: Path | None
+) -> None:
+    from node.supervisor import member_settings, supervise
+    from node.supervisor.member_plan import operator_listeners
+
+    if not with_gateway:
+        await supervise(settings, words)
+        return
+    from node.cli.gateway import require_gateway
+    from node.supervisor.gateway import with_gateway_beside
+
+    require_gateway()
+    members = [member_settings(settings, index, []) for index in range(settings.processes)]
+    start = partial(supervise, settings, words)
+    await with_gateway_beside(start, members, gateway_config, operator_listeners(settings))
+
+
+def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:
+    """The command line of a member: this one's, but for the gateway, which is its supervisor's."""
+    words = ["node", "--log-level", log_level]
+    words += ["--config", str(config)] if config is not None else []
+    for name, value in flags.items():
+        option = "--cluster-name" if name == "cluster" else f"--{name}"
+        for each in value if isinstance(value, list) else [value]:
+            words += [option, str(each)] if each is not None else []
+    return words

@@ -1,0 +1,351 @@
+"""`ringfence replay`: what the rules would do to an access log."""
+
+import gc
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+import click
+import trio
+from click.core import ParameterSource
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from node.cli.common import (
+    as_json,
+    cluster_option,
+    console,
+    json_option,
+    need_cluster,
+    printable,
+    rule_place,
+)
+from node.replay.logs import Entry, LogReader, read_log
+from node.replay.offline import replay_offline
+from node.replay.online import replay_online
+from node.replay.ordering import in_order
+from node.replay.tally import KEPT_CLIENTS, Shape, Tally, need_domain
+from ringfence.client.connect import open_cluster
+from ringfence.client.limiter import Limiter
+from ringfence.client.url import ClusterUrl
+from ringfence.errors import ConfigError
+from ringfence.limiter import NS_PER_SECOND, Algorithm
+from ringfence.peering.clock import SystemClock
+from ringfence.rules import RuleSet, group_address
+from ringfence.rules.load import Defaults, load_path
+from ringfence.rules.strings import format_limit
+
+__all__ = ["replay", "throttled_rows", "throttled_table"]
+
+_SHOWN = 10
+_KEPT_CLIENTS = 16_384
+_SQUEEZED = 1.5
+"""By so much longer than its replay is a log whose own times would have given another outcome."""
+
+
+@click.command()
+@click.argument("log", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--rules", type=click.Path(path_type=Path), help="Rule file or directory.")
+@cluster_option
+@click.option("--local", is_flag=True, help="Decide in this process, without any node.")
+@click.option(
+    "--clock",
+    type=click.Choice(["real", "log"]),
+    help="Count by the time-stamps of the log (the default with --local), or by the clock of the "
+    "host that decides (the only way through a cluster).",
+)
+@click.option(
+    "--descriptor",
+    "descriptors",
+    multiple=True,
+    default=("client",),
+    show_default=True,
+    help="Fields of a line that make a descriptor: client, method, path, status; repeatable.",
+)
+@click.option(
+    "--ipv6-prefix",
+    type=click.IntRange(1, 128),
+    help="Take IPv6 clients of one network of so many bits for one client; 64 is a subscriber.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0, min_open=True),
+    help="Replay at so many times the log's own pace; without pauses when absent.",
+)
+@click.option(
+    "--default-algorithm",
+    type=click.Choice([algorithm.value for algorithm in Algorithm]),
+    default=Algorithm.SLIDING_WINDOW.value,
+    show_default=True,
+    help="For rules in --rules that name none.",
+)
+@click.option("--max-keys", default=10_000_000, show_default=True, type=click.IntRange(1))
+@json_option
+def replay(
+    log: Path,
+    rules: Path | None,
+    cluster: str | None,
+    local: bool,
+    clock: str | None,
+    descriptors: tuple[str, ...],
+    ipv6_prefix: int | None,
+    speed: float | None,
+    default_algorithm: str,
+    max_keys: int,
+    json_: bool,
+) -> None:
+    """Check every line of LOG in domain `log`: through a cluster, or in this process by --local.
+
+    LOG is an access log (Common or Combined, also with a virtual host first), or a tab-separated
+    trace; gzip and - are fine. --local counts by the time-stamps of the log.
+
+    With --cluster and --rules it is a trial: each check carries its limit and is counted apart from
+    the live rules. Without --rules the cluster's own rules apply, and their counters are spent. The
+    nodes count by their own clocks, so without --speed 1 a log of a day is one burst to them.
+    """
+    shape = Shape.parse(descriptors)
+    loaded = None
+    if rules is not None:
+        loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
+        need_domain(loaded, str(rules))
+    if local:
+        source = click.get_current_context().get_parameter_source("cluster")
+        if source is ParameterSource.COMMANDLINE:
+            raise ConfigError("--local decides in this process: it has no use for --cluster")
+        if loaded is None:
+            raise ConfigError("--local needs --rules FILE")
+        if speed is not None:
+            raise ConfigError("--speed paces a replay through a cluster; --local has no use for it")
+    elif clock == "log":
+        raise ConfigError(
+            "--clock must be real through a cluster, got log; its nodes count by their own clocks: "
+            "add --local to count by the time-stamps of the log"
+        )
+    if not local and not cluster:
+        raise ConfigError(
+            "no cluster address: pass --cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE', "
+            "or --rules FILE --local to decide in this process"
+        )
+    url = None if local else need_cluster(cluster)
+    reader = read_log(log)
+    is_live = local and clock == "real"
+    # Lines of one log are written when answered, not when asked; a live stream cannot wait.
+    batches = reader.batches() if is_live else in_order(reader.batches())
+    if ipv6_prefix is not None:
+        batches = _grouped(batches, ipv6_prefix)
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[lines]} lines"),
+        TimeElapsedColumn(),
+        console=screen,
+        disable=json_ or not screen.is_terminal,
+    ) as progress:
+        bar = progress.add_task("replaying", total=reader.size, lines=0)
+
+        def on_progress(done: int) -> None:
+            progress.update(bar, completed=reader.position, lines=done)
+
+        if url is None:
+            assert loaded is not None
+            with _without_cycle_search():
+                tally = replay_offline(
+                    batches,
+                    shape,
+                    loaded,
+                    clock=SystemClock() if is_live else None,
+                    max_keys=max_keys,
+                    on_progress=on_progress,
+                )
+        else:
+            entries = _timed(chain.from_iterable(batches), span := _Span())
+            begun = time.monotonic()
+            tally = trio.run(_through, url, loaded, entries, shape, speed or math.inf, on_progress)
+            span.replayed = time.monotonic() - begun
+    _show(reader, tally, json_)
+    if url is not None:
+        _warn_of_squeezed_time(screen, span)
+
+
+@contextmanager
+def _without_cycle_search() -> Iterator[None]:
+    """Switch the search for cyclic garbage off: entries make none, and it costs a third more."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class _Span:
+    """How long a log is in its own time, and how long its replay took; in seconds."""
+
+    logged = replayed = 0.0
+
+
+def _timed(entries: Iterable[Entry], span: _Span) -> Iterator[Entry]:
+    """Pass entries on and note the time between the first and the last."""
+    first = None
+    for entry in entries:
+        first = entry.time_ns if first is None else first
+        span.logged = (entry.time_ns - first) / NS_PER_SECOND
+        yield entry
+
+
+def _warn_of_squeezed_time(screen: Console, span: _Span) -> None:
+    """Say that nodes count by their own clocks, where that makes another outcome."""
+    if span.logged > _SQUEEZED * span.replayed:
+        logged, replayed = (
+            timedelta(seconds=round(seconds)) for seconds in (span.logged, span.replayed)
+        )
+        screen.print(
+            f"note: the nodes counted by their own clocks, and {logged} of log took {replayed}, so "
+            "more is denied than by the log's own times; --speed 1 keeps its pace, and --local "
+            "--rules FILE counts by its time-stamps",
+            style="yellow",
+        )
+
+
+def _grouped(batches: Iterable[list[Entry]], ipv6_prefix: int) -> Iterator[list[Entry]]:
+    """Take IPv6 clients of one network for one client."""
+
+    @lru_cache(_KEPT_CLIENTS)
+    def group_of(client: str) -> str:
+        return group_address(client, ipv6_prefix)
+
+    for batch in batches:
+        yield [entry._replace(client=group_of(entry.client)) for entry in batch]
+
+
+async def _through(
+    url: ClusterUrl,
+    rules: RuleSet | None,
+    entries: Iterable[Entry],
+    shape: Shape,
+    speed: float,
+    on_progress: Callable[[int], None],
+) -> Tally:
+    # A trial must neither spend nor read what the live rules count.
+    trial = None if rules is None else rules.as_trial(secrets.token_bytes(8))
+    async with open_cluster(url, raise_on_outage=True, rules=trial) as cluster:
+        need_domain(cluster.rules, "the cluster")
+        return await replay_online(
+            entries,
+            shape,
+            Limiter(cluster),
+            speed=speed,
+            on_decision=lambda *_: None,
+            on_progress=on_progress,
+        )
+
+
+def _show(reader: LogReader, tally: Tally, json_: bool) -> None:
+    if json_:
+        for problem in reader.problems:
+            as_json({"malformed_line": problem.line, "why": problem.why})
+        as_json(
+            {
+                "lines": reader.lines,
+                "malformed": reader.malformed,
+                "checks": tally.checks,
+                "allowed": tally.allowed,
+                "denied": tally.denied,
+                "errors": tally.errors,
+                "no_rule": tally.no_rule,
+                "late": tally.late,
+                "rules": _rule_rows(tally),
+                "most_throttled": throttled_rows(tally),
+            }
+        )
+        return
+    screen = console()
+    for problem in reader.problems:
+        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+    screen.print(
+        f"{reader.lines} lines ({reader.malformed} malformed), {tally.checks} checks: "
+        f"{tally.allowed} allowed, {tally.denied} denied, {tally.errors} undecided"
+        + (f"; {tally.no_rule} met no rule" if tally.no_rule else "")
+    )
+    if tally.late:
+        screen.print(
+            f"{tally.late} lines stand after much later ones, by up to "
+            f"{timedelta(seconds=tally.most_late_ns // NS_PER_SECOND)}; they were counted at the "
+            "time of the latest line before them: sort the log by time first",
+            style="yellow",
+        )
+    if tally.clients_dropped:
+        screen.print(
+            f"there are more than {KEPT_CLIENTS} clients: the counts of a client are minimums",
+            style="yellow",
+        )
+    if tally.rules:
+        screen.print()
+        screen.print(_rules_table(tally))
+    if tally.denied:
+        screen.print()
+        screen.print(throttled_table(tally))
+
+
+def _rule_rows(tally: Tally) -> list[dict[str, object]]:
+    return [
+        {
+            "rule": rule_place(each.rule),
+            "checks": each.checks,
+            "denied": each.denied,
+            "shadow": each.rule.shadow,
+        }
+        for each in tally.rules_by_denials()
+    ]
+
+
+def _rules_table(tally: Tally) -> Table:
+    """What each rule did; the one that denied most first."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("rule", overflow="fold")
+    table.add_column("limit")
+    for heading in ("denied", "of checks"):
+        table.add_column(heading, justify="right")
+    for each in tally.rules_by_denials()[:_SHOWN]:
+        assert each.rule.limit is not None
+        denied = f"{each.denied} (shadow: only counted)" if each.rule.shadow else str(each.denied)
+        table.add_row(
+            printable(rule_place(each.rule) or ""),
+            format_limit(each.rule.limit),
+            denied,
+            str(each.checks),
+        )
+    return table
+
+
+def throttled_rows(tally: Tally) -> list[dict[str, str | int | None]]:
+    """The clients that were denied most often, for a machine."""
+    return [
+        {
+            "client": each.client,
+            "denied": each.denied,
+            "checked": each.checked,
+            "rule": rule_place(each.rule),
+        }
+        for each in tally.most_throttled(_SHOWN)
+    ]
+
+
+def throttled_table(tally: Tally) -> Table:
+    """The clients that were denied most often."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.add_column("most throttled clients", overflow="fold")
+    for heading in ("denied", "of checks"):
+        table.add_column(heading, justify="right")
+    table.add_column("by rule", overflow="fold")
+    for each in tally.most_throttled(_SHOWN):
+        place = printable(rule_place(each.rule) or "-")
+        table.add_row(printable(each.client), str(each.denied), str(each.checked), place)
+    return table

@@ -1,0 +1,139 @@
+"""`ringfence why`: which rules a request meets, and which of them denies it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+import trio
+
+from node.cli.check import keys_hint, node_of, room_left
+from node.cli.common import (
+    as_json,
+    cluster_option,
+    decision_row,
+    json_option,
+    need_cluster,
+    parse_descriptor,
+    printable,
+    rule_place,
+)
+from ringfence.client.connect import open_cluster
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.client.url import ClusterUrl
+from ringfence.errors import ConfigError
+from ringfence.rules import Descriptor
+from ringfence.wire import Source
+
+__all__ = ["why"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one descriptor of the request meets."""
+
+    descriptor: Descriptor
+    decision: Decision
+    node: str | None
+    hint: str
+    """Which keys the domain's rules have, when no rule applies."""
+
+    @property
+    def is_shadow(self) -> bool:
+        """Whether the rule denies nobody."""
+        return self.decision.rule is not None and self.decision.rule.shadow
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left, be it of a shadow rule."""
+        return not self.decision.allowed or self.decision.over_shadow
+
+
+@click.command()
+@click.argument("domain")
+@click.argument("entries", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--descriptor",
+    "-d",
+    "others",
+    multiple=True,
+    metavar="KEY=VALUE,KEY=VALUE",
+    help="One more descriptor of the same request; repeatable.",
+)
+@cluster_option
+@json_option
+def why(
+    domain: str,
+    entries: tuple[str, ...],
+    others: tuple[str, ...],
+    cluster: str | None,
+    json_: bool,
+) -> None:
+    """Say for each descriptor of a request which rule it meets, what is left, and who decides.
+
+    It spends nothing. A request is denied when one of its descriptors is; the exit status is 1
+    then.
+    """
+    words = [entries] if entries else []
+    words += [tuple(other.split(",")) for other in others]
+    if not words:
+        raise ConfigError("nothing to explain: give KEY=VALUE words, as in client=203.0.113.7")
+    descriptors = [parse_descriptor(each) for each in words]
+    answers = trio.run(_ask, need_cluster(cluster), domain, descriptors)
+    is_denied = any(not each.decision.allowed for each in answers)
+    if json_:
+        rows = [_row(each) for each in answers]
+        as_json({"domain": domain, "allowed": not is_denied, "descriptors": rows})
+    else:
+        for line in [line for each in answers for line in _lines(each)]:
+            click.echo(printable(line))
+    if is_denied:
+        raise SystemExit(1)
+
+
+async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> list[_Answer]:
+    """Peek at each descriptor by itself, so that none hides what another one meets."""
+    answers = []
+    async with open_cluster(url, raise_on_outage=True, route=False) as cluster:
+        limiter = Limiter(cluster, raise_on_outage=True)
+        if not limiter.rules.knows_domain(domain):
+            known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"
+            raise ConfigError(f"no rules for domain {domain!r}; the cluster knows {known}")
+        for descriptor in descriptors:
+            decision = await limiter.peek(domain, descriptor)
+            [match] = limiter.rules.match(domain, [descriptor])
+            node = node_of(cluster, decision, None if match is None else match.key)
+            hint = keys_hint(limiter.rules, domain, [descriptor]) if match is None else ""
+            answers.append(_Answer(descriptor, decision, node, hint))
+    return answers
+
+
+def _lines(answer: _Answer) -> Iterator[str]:
+    decision = answer.decision
+    request = ", ".join(f"{key}={value}" for key, value in answer.descriptor.entries)
+    if decision.source is Source.NO_RULE:
+        unlimited = next((each.rule for each in decision.statuses if each.rule is not None), None)
+        reason = f"rule {rule_place(unlimited)} is unlimited" if unlimited else "no rule applies"
+        yield f"{request}: allowed, {reason}"
+        if answer.hint:
+            yield f"  {answer.hint}"
+        return
+    verdict = "denied" if answer.is_over else "allowed"
+    shadow = ", but only in shadow mode: the request passes" if answer.is_over else ", shadow mode"
+    yield f"{request}: {verdict}{shadow if answer.is_shadow else ''}"
+    yield f"  rule: {rule_place(decision.rule)}"
+    yield f"  {room_left(decision)}{_when(decision)}"
+    by = f"node {answer.node}, its {decision.source}" if answer.node else str(decision.source)
+    yield f"  decided by: {by}"
+
+
+def _when(decision: Decision) -> str:
+    """Say when a request passes again."""
+    if decision.limit == 0:
+        return "; the limit admits nothing"
+    return f"; retry after {decision.retry_after:.3f} s" if decision.retry_after else ""
+
+
+def _row(answer: _Answer) -> dict[str, object]:
+    row = {"descriptor": [list(entry) for entry in answer.descriptor.entries]}
+    return row | decision_row(answer.decision) | {"node": answer.node, "shadow": answer.is_shadow}

@@ -1,0 +1,81 @@
+"""The certificate that a node presents, and how it verifies those of its peers.
+
+A key folder has one certificate per node (`nodes/NAME.pem`), or one that all nodes share
+(`node.pem`), or both while a cluster changes from the second to the first.
+"""
+
+import logging
+from datetime import datetime
+from pathlib import Path
+
+from node.config.access import KeyDir
+from ringfence.errors import ConfigError
+from ringfence.transport.tls import (
+    ClientTls,
+    ServerTls,
+    expires_at,
+    load_client_tls,
+    load_server_tls,
+    node_server_name,
+    node_server_names,
+)
+
+__all__ = ["certificate_files", "expiry_of", "load_node_tls"]
+
+logger = logging.getLogger("ringfence.node")
+
+
+def certificate_files(keys: KeyDir, name: str) -> tuple[Path, Path]:
+    """Return the certificate and private key of the node `name`: its own, else the shared ones.
+
+    Raises `ConfigError` when there are neither.
+    """
+    if keys.certificate_of(name).exists():
+        return keys.certificate_of(name), keys.key_of(name)
+    if keys.certificate.exists() or not keys.nodes.is_dir():
+        return keys.certificate, keys.key
+    own = _within(keys, keys.certificate_of(name))
+    raise ConfigError(
+        f"keys: {keys.path} must hold {own}, the certificate of node {name!r}, or "
+        f"{keys.certificate.name}, got neither; make it with "
+        f"`ringfence keys add-node {keys.path} {name}` where ca.key is, and copy it here"
+    )
+
+
+def load_node_tls(keys: KeyDir, name: str, now: datetime) -> tuple[ClientTls, ServerTls]:
+    """Load the TLS configuration of the node `name`: the CA that it trusts and its certificate.
+
+    A node whose certificate has its name verifies the names of its peers, unless the shared
+    certificate is there too: then peers may still present that one.
+    Raises `ConfigError` for files that are missing or wrong, and for the certificate of another
+    node.
+    """
+    certificate, key = certificate_files(keys, name)
+    server = load_server_tls(certificate, key, now)
+    named, own = node_server_names(server), node_server_name(name)
+    has_own_name = own in named
+    if not has_own_name and (named or certificate != keys.certificate):
+        raise ConfigError(
+            f"{certificate}: the certificate of node {name!r} must name {own}, "
+            f"got {', '.join(sorted(named)) or 'no node name'}; copy the files of this node here, "
+            f"or make them with `ringfence keys add-node {keys.path} {name}` where ca.key is"
+        )
+    is_changing = certificate != keys.certificate and keys.certificate.exists()
+    if has_own_name and is_changing:
+        logger.warning(
+            "peers are not verified by node name while %s lies beside %s; remove node.pem and "
+            "node.key when all nodes have certificates of their own",
+            *(keys.certificate, _within(keys, certificate)),
+        )
+    client = load_client_tls(keys.ca, now, by_node_name=has_own_name and not is_changing)
+    return client, server
+
+
+def expiry_of(client: ClientTls, server: ServerTls) -> dict[str, float]:
+    """When the certificates of a node and of its authority expire, in seconds since 1970."""
+    found = {"node": expires_at(server.certificate_pem)}
+    return found if client.ca_pem is None else found | {"ca": expires_at(client.ca_pem)}
+
+
+def _within(keys: KeyDir, path: Path) -> Path:
+    return path.relative_to(keys.path)

@@ -1,0 +1,357 @@
+"""Making and changing the secrets of a cluster: authority, node certificates, cluster key, tokens.
+
+New files are readable by their owner alone. `write_keys` overwrites nothing; the other functions
+replace a file in one step, since nodes may read it at any moment.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+
+from node.config.access import KeyDir, Scope
+from node.config.private_files import locked, replace_private, write_private
+from node.config.token_file import record, token_names, with_record, without_record
+from ringfence.errors import ConfigError
+from ringfence.transport.authority import issue, new_authority
+from ringfence.transport.tls import (
+    ServerTls,
+    check_server_tls,
+    names_in,
+    node_label,
+    node_server_name,
+)
+from ringfence.wire import MAX_TEXT
+
+__all__ = ["add_node", "add_token", "renew", "revoke_token", "rotate", "write_keys"]
+
+_HOST_NAME = re.compile(r"(\*\.)?[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
+_TOKEN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+
+def write_keys(
+    directory: Path,
+    names: Sequence[str],
+    addresses: Sequence[str],
+    tokens: Sequence[str],
+    days: int,
+    nodes: Sequence[str] = (),
+) -> list[Path]:
+    """Make and write everything; returns the files. Raises `ConfigError`, writing nothing then.
+
+    Each of `nodes` gets a certificate of its own; without them all nodes share one.
+    """
+    key_dir = KeyDir(directory)
+    _check_names(names)
+    _check_addresses(addresses)
+    for node in nodes:
+        _check_node(node)
+    wanted = _parse_tokens(tokens)
+    now = datetime.now(UTC)
+    ca, ca_key = new_authority(now, days=3650)
+    files = {key_dir.ca: ca, key_dir.ca_key: ca_key}
+    for node in nodes:
+        files |= _node_pair(key_dir, node, ca, ca_key, names, addresses, now, days)
+    if not nodes:
+        files[key_dir.certificate], files[key_dir.key] = issue(
+            ca, ca_key, names, addresses, now, days
+        )
+    files[key_dir.cluster_key] = secrets.token_hex(32).encode() + b"\n"
+    records = []
+    for name, scopes in wanted.items():
+        secret = secrets.token_bytes(32)
+        files[key_dir.token(name)] = _token_line(name, secret)
+        records.append(record(name, secret, scopes))
+    files[key_dir.tokens] = "\n".join(records).encode()
+    _make_directory(directory)
+    if nodes:
+        _make_directory(key_dir.nodes)
+    existing = [path for path in files if os.path.lexists(path)]
+    if existing:
+        raise ConfigError(
+            f"{existing[0]} exists; name a directory without keys, or change these by "
+            "`ringfence keys add-token`, `add-node` or `renew`"
+        )
+    write_private(files)
+    return list(files)
+
+
+def add_node(
+    directory: Path,
+    name: str,
+    names: Sequence[str],
+    addresses: Sequence[str],
+    days: int,
+    *,
+    replace: bool = False,
+) -> list[Path]:
+    """Make the certificate and private key of one more node; returns the files.
+
+    With `replace`, the files may exist and are written anew. Raises `ConfigError`.
+    """
+    key_dir = KeyDir(directory)
+    _check_node(name)
+    _check_names(names)
+    _check_addresses(addresses)
+    now = datetime.now(UTC)
+    ca, ca_key = _authority_of(key_dir, now)
+    files = _node_pair(key_dir, name, ca, ca_key, names, addresses, now, days)
+    _make_directory(key_dir.nodes)
+    existing = [path for path in files if os.path.lexists(path)]
+    if existing and not replace:
+        raise ConfigError(f"{existing[0]} exists; give --replace to make it anew")
+    if existing:
+        for path, content in files.items():
+            replace_private(path, content)
+    else:
+        write_private(files)
+    return list(files)
+
+
+def _authority_of(key_dir: KeyDir, now: datetime) -> tuple[bytes, bytes]:
+    """Read the authority's certificate and private key; raises `ConfigError`."""
+    try:
+        ca, ca_key = key_dir.ca.read_bytes(), key_dir.ca_key.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{key_dir.path} must hold ca.pem and ca.key, got {error.strerror}; run this where "
+            "`ringfence keys new` has written them"
+        ) from error
+    check_server_tls(ServerTls(ca, ca_key), now, str(key_dir.ca), str(key_dir.ca_key))
+    return ca, ca_key
+
+
+def renew(directory: Path, nodes: Sequence[str], days: int) -> list[Path]:
+    """Make node certificates and private keys anew, with the names and addresses that they had.
+
+    Without `nodes`, all certificates in the folder are renewed. Returns the files. Raises
+    `ConfigError`, writing nothing then.
+    """
+    key_dir = KeyDir(directory)
+    now = datetime.now(UTC)
+    with locked(directory):
+        ca, ca_key = _authority_of(key_dir, now)
+        files: dict[Path, bytes] = {}
+        for certificate in _certificates_of(key_dir, nodes):
+            names, addresses = names_in(certificate)
+            pair = issue(ca, ca_key, names, addresses, now, days)
+            files[certificate], files[certificate.with_suffix(".key")] = pair
+        for path, content in files.items():
+            replace_private(path, content)
+    return list(files)
+
+
+def _certificates_of(key_dir: KeyDir, nodes: Sequence[str]) -> list[Path]:
+    """Find the certificates of these nodes, or all; raises `ConfigError` where there is none."""
+    found = {path.stem: path for path in sorted(key_dir.nodes.glob("*.pem"))}
+    if nodes:
+        missing = [node for node in nodes if node_label(node) not in found]
+        if missing:
+            raise ConfigError(
+                f"node must have a certificate in {key_dir.nodes}, got {missing[0]!r}; "
+                f"make one with `ringfence keys add-node {key_dir.path} {missing[0]}`"
+            )
+        return [found[node_label(node)] for node in nodes]
+    shared = [key_dir.certificate] if key_dir.certificate.exists() else []
+    if not (shared or found):
+        raise ConfigError(
+            f"{key_dir.path} must hold node.pem or nodes/NAME.pem, got neither; "
+            f"make one with `ringfence keys add-node {key_dir.path} NAME`"
+        )
+    return [*shared, *found.values()]
+
+
+def add_token(directory: Path, text: str, domains: Sequence[str] = ()) -> Path:
+    """Add one token, `NAME:SCOPE,SCOPE`, to `tokens.toml`; returns the file of its secret.
+
+    Raises `ConfigError`, leaving everything as it was.
+    """
+    key_dir = KeyDir(directory)
+    name, scopes = _parse_token(text, "the token")
+    with locked(directory):
+        before, known = _read_tokens(key_dir)
+        if name in known:
+            raise ConfigError(
+                f"a token's name must be a new one, got {name!r}; "
+                f"`ringfence keys revoke-token {directory} {name}` removes the old one"
+            )
+        secret = secrets.token_bytes(32)
+        try:
+            after = with_record(before, record(name, secret, scopes, domains))
+        except ConfigError as error:
+            raise ConfigError(f"{key_dir.tokens}: {error}") from error
+        file = key_dir.token(name)
+        if os.path.lexists(file):
+            raise ConfigError(f"{file} exists; remove it, for no token of that name is in force")
+        write_private({file: _token_line(name, secret)})
+        try:
+            replace_private(key_dir.tokens, after.encode())
+        except ConfigError:
+            file.unlink()
+            raise
+    return file
+
+
+def revoke_token(directory: Path, name: str) -> list[Path]:
+    """Remove a token from `tokens.toml`, then the file of its secret; returns the changed files.
+
+    Raises `ConfigError` for a name that no token has.
+    """
+    key_dir = KeyDir(directory)
+    with locked(directory):
+        before, known = _read_tokens(key_dir)
+        if name not in known:
+            raise ConfigError(
+                f"a token's name must stand in {key_dir.tokens}, got {name!r}; "
+                f"known are {', '.join(sorted(known)) or 'none'}"
+            )
+        try:
+            after = without_record(before, name)
+        except ConfigError as error:
+            raise ConfigError(f"{key_dir.tokens}: {error}") from error
+        replace_private(key_dir.tokens, after.encode())
+        file = key_dir.token(name)
+        if not (_TOKEN_NAME.fullmatch(name) and file.is_file()):
+            return [key_dir.tokens]
+        file.unlink()
+        return [key_dir.tokens, file]
+
+
+def _read_tokens(key_dir: KeyDir) -> tuple[str, list[str]]:
+    """Return the text of the file of tokens and their names; raises `ConfigError`."""
+    try:
+        text = key_dir.tokens.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{key_dir.tokens}: cannot be read ({error}); `ringfence keys new` writes one"
+        ) from error
+    try:
+        return text, token_names(text)
+    except ConfigError as error:
+        raise ConfigError(f"{key_dir.tokens}: {error}") from error
+
+
+def _token_line(name: str, secret: bytes) -> bytes:
+    """Write what a client shows: the name and the secret."""
+    return f"{name}.{secret.hex()}\n".encode()
+
+
+def _node_pair(
+    key_dir: KeyDir,
+    node: str,
+    ca: bytes,
+    ca_key: bytes,
+    names: Sequence[str],
+    addresses: Sequence[str],
+    now: datetime,
+    days: int,
+) -> dict[Path, bytes]:
+    """Issue the certificate and private key of one node."""
+    covered = [node_server_name(node), *names]
+    certificate, key = issue(ca, ca_key, covered, addresses, now, days)
+    return {key_dir.certificate_of(node): certificate, key_dir.key_of(node): key}
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a folder that only its owner can read, unless it exists."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be made: {error.strerror}") from error
+
+
+def _check_node(name: str) -> None:
+    if not 0 < len(name) <= MAX_TEXT or not name.isprintable():
+        raise ConfigError(
+            f"a node's name must have 1 to {MAX_TEXT} printable characters, got {name[:40]!r}; "
+            "give the name that the node has in its settings"
+        )
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    for address in addresses:
+        if not _is_address(address):
+            raise ConfigError(
+                f"--address {address!r} is not an IP address; give host names by --name"
+            )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if _is_address(name):
+            raise ConfigError(f"--name {name!r} is an IP address; give it by --address")
+        try:
+            is_name = _HOST_NAME.fullmatch(name.encode("idna").decode())
+        except UnicodeError:
+            is_name = None
+        if is_name is None:
+            raise ConfigError(f"--name {name!r} is not a host name; write a.example.org")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_tokens(texts: Sequence[str]) -> dict[str, list[Scope]]:
+    if not texts:
+        raise ConfigError("no token, so no client could connect; give --token NAME:SCOPE,SCOPE")
+    wanted: dict[str, list[Scope]] = {}
+    for text in texts:
+        name, scopes = _parse_token(text)
+        if name in wanted:
+            raise ConfigError(
+                f"two tokens are called {name!r}; give all its scopes at once, as in {name}:"
+                f"{','.join(dict.fromkeys([*wanted[name], *scopes]))}"
+            )
+        wanted[name] = scopes
+    return wanted
+
+
+def _parse_token(text: str, what: str = "--token") -> tuple[str, list[Scope]]:
+    name, colon, listed = text.partition(":")
+    known = ", ".join(Scope)
+    if not colon or not _TOKEN_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} {text!r} is not NAME:SCOPE,SCOPE with at most 64 letters, digits, - and _ "
+            "in the name"
+        )
+    scopes = [scope.strip() for scope in listed.split(",")]
+    for scope in scopes:
+        if scope not in set(Scope):
+            raise ConfigError(f"{what} {text!r}: there is no scope {scope!r}; scopes are {known}")
+    return name, [Scope(scope) for scope in scopes]
+
+
+def rotate(directory: Path, step: str) -> str:
+    """Take the cluster key a step on the way to a new one; returns what holds now.
+
+    `add` takes a new key as well, `use` seals with it, `drop` forgets the old one. Between steps
+    the file goes to every node. Raises `ConfigError` when the step does not fit the file.
+    """
+    path = KeyDir(directory).cluster_key
+    try:
+        keys = path.read_text("ascii").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}); `ringfence keys new` writes one"
+        ) from error
+    match step, keys:
+        case "add", [old]:
+            keys, now = [old, secrets.token_hex(32)], "the new key is taken, the old one is used"
+        case "use", [old, new]:
+            keys, now = [new, old], "the first key is used, the second one is still taken"
+        case "drop", [new, _]:
+            keys, now = [new], "one key is left"
+        case "add", _:
+            raise ConfigError(f"{path}: a change of keys is under way; `use` or `drop` comes next")
+        case _:
+            raise ConfigError(f"{path}: holds {len(keys)} key; `add` comes first")
+    replace_private(path, "".join(f"{key}\n" for key in keys).encode())
+    return now

@@ -1,0 +1,61 @@
+"""What a key folder holds: certificates with their expiry, tokens with their scopes; no secret."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.config.access import KeyDir, load_tokens
+from ringfence.errors import ConfigError
+from ringfence.transport.tls import expires_at, names_in
+
+__all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRow:
+    """One certificate of a key folder."""
+
+    file: str
+    """Relative to the folder."""
+    expires: datetime
+    days_left: int
+    """Whole days until then; negative once it has expired."""
+    names: list[str]
+    addresses: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One token of `tokens.toml`."""
+
+    name: str
+    scopes: list[str]
+    domains: list[str] | None
+    """Domains that the token is held to; None for all."""
+
+
+def list_certificates(keys: KeyDir, now: datetime) -> list[CertificateRow]:
+    """List the authority's certificate and those of nodes; raises `ConfigError` for a bad one."""
+    files = [keys.ca, keys.certificate, *sorted(keys.nodes.glob("*.pem"))]
+    rows = [_row(keys, file, now) for file in files if file.exists()]
+    if not rows:
+        raise ConfigError(
+            f"{keys.path} must hold certificates, got none; `ringfence keys new` makes them"
+        )
+    return rows
+
+
+def _row(keys: KeyDir, file: Path, now: datetime) -> CertificateRow:
+    names, addresses = names_in(file)  # Raises for what is no certificate.
+    expires = datetime.fromtimestamp(expires_at(file.read_bytes()), UTC)
+    own = str(file.relative_to(keys.path))
+    return CertificateRow(own, expires, (expires - now).days, names, addresses)
+
+
+def list_tokens(keys: KeyDir) -> list[TokenRow]:
+    """List the tokens by name; raises `ConfigError` when the file is not good."""
+    tokens, domains = load_tokens(keys)
+    return [
+        TokenRow(name, sorted(scopes), sorted(domains[name]) if name in domains else None)
+        for name, (_, scopes) in sorted(tokens.items())
+    ]

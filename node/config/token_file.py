@@ -1,0 +1,86 @@
+"""Editing of `tokens.toml` as text: comments and lines that people added stay as they are.
+
+Decides what a record of a token looks like. Reading the file for a node is `access`'s part, and
+writing it to disk `keys`'s.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from node.config.access import Scope
+from ringfence.errors import ConfigError
+from ringfence.wire import token_digest
+
+__all__ = ["record", "token_names", "with_record", "without_record"]
+
+
+def record(name: str, secret: bytes, scopes: Sequence[Scope], domains: Sequence[str] = ()) -> str:
+    """Write the table of one token; it holds the SHA-256 digest of the secret, not the secret."""
+    lines = [
+        f'[tokens."{name}"]',
+        f'digest = "{token_digest(secret).hex()}"',
+        f"scopes = [{_listed(scopes)}]",
+    ]
+    if domains:
+        lines.append(f"domains = [{_listed(domains)}]")
+    return "\n".join(lines) + "\n"
+
+
+def token_names(text: str) -> list[str]:
+    """Return the names of all tokens; raises `ConfigError` for text that is no file of tokens."""
+    return list(_tokens(text))
+
+
+def with_record(text: str, added: str) -> str:
+    """Append the table of one token; raises `ConfigError` when the file has no place for it."""
+    joined = f"{text.rstrip()}\n\n{added}" if text.strip() else added
+    if len(_tokens(joined)) != len(_tokens(text)) + 1:
+        raise ConfigError("the file must have a table per token; append the record by hand")
+    return joined
+
+
+def without_record(text: str, name: str) -> str:
+    """Remove the table of one token; raises `ConfigError` when the text does not allow it."""
+    before = _tokens(text)
+    lines = text.splitlines(keepends=True)
+    begin = next((at for at, line in enumerate(lines) if _is_header_of(line, name)), None)
+    if begin is None:
+        raise ConfigError(f"token {name!r} must have a table of its own; remove it by hand")
+    end = next((at for at in range(begin + 1, len(lines)) if lines[at].startswith("[")), len(lines))
+    while end > begin + 1 and end < len(lines) and _is_of_the_next(lines[end - 1]):
+        end -= 1
+    rest = "".join(lines[:begin] + lines[end:])
+    if _tokens(rest) != {each: told for each, told in before.items() if each != name}:
+        raise ConfigError(f"token {name!r} must have a table of its own; remove it by hand")
+    return rest
+
+
+def _is_of_the_next(line: str) -> bool:
+    """Whether a line before a header is a comment that belongs to that header."""
+    return line.lstrip().startswith("#")
+
+
+def _is_header_of(line: str, name: str) -> bool:
+    if not line.startswith("["):
+        return False
+    try:
+        return tomllib.loads(line) == {"tokens": {name: {}}}
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _tokens(text: str) -> dict[str, Any]:
+    try:
+        tokens = tomllib.loads(text).get("tokens", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the file must be TOML, got: {error}; correct that line") from error
+    if not isinstance(tokens, dict):
+        raise ConfigError("`tokens` must be a table; make the file with `ringfence keys new`")
+    return tokens
+
+
+def _listed(words: Sequence[str]) -> str:
+    # JSON's strings are TOML's, too.
+    return ", ".join(json.dumps(word, ensure_ascii=False) for word in words)

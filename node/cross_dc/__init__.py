@@ -1,0 +1,1 @@
+"""Counts between data centers: dissemination, split limits, and recovery of lost counts."""

@@ -1,0 +1,404 @@
+"""Rules that hold in all data centers at once: telling the others what was admitted here.
+
+Decides to whom and when; which keys matter is `gossip.count_dissemination`'s. Each data center is
+the only writer of its own counts, so a message that comes twice, late or in another order changes
+nothing.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+from random import Random
+from typing import TypeAlias
+
+import trio
+
+from gossip.count_dissemination import CountDissemination, Fact, cells_sum
+from hashring import NodeId, Ring, View, shard_of
+from node.containment import Containment
+from node.counters import Counters
+from node.cross_dc.recovery import CountRecovery
+from node.cross_dc.split import share_of
+from node.shards.ownership import ShardOwnership
+from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.link import Link
+from ringfence.rules import Rule, RuleSet
+from ringfence.wire import (
+    Digest,
+    DigestMismatch,
+    Done,
+    ErrorCode,
+    Op,
+    RecoverCounts,
+    RecoverCountsReply,
+    Refused,
+    WindowCounts,
+)
+
+__all__ = ["INTERVAL", "CrossDcCounts"]
+
+logger = logging.getLogger("ringfence.node")
+
+INTERVAL = 0.2
+"""Seconds between two rounds."""
+_DIGEST_EVERY = 10.0
+_KEYS_PER_ROUND = 4000
+_KEYS_PER_MESSAGE = 1000
+_STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
+"""Upper bounds of the histogram's classes."""
+
+_Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
+"""Key, cells, and since when they have not been told."""
+
+
+class CrossDcCounts:
+    """One node's part in the counts of all data centers."""
+
+    def __init__(
+        self,
+        datacenter: str,
+        engine: Engine,
+        holdings: ShardOwnership,
+        counters: Counters,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+        uptime: Callable[[], int],
+        random: Random,
+        containment: Containment,
+    ) -> None:
+        """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
+        how long something has not been told."""
+        self._datacenter = datacenter
+        self._engine = engine
+        self._counters = counters
+        self._link_to = link_to
+        self._clock = clock
+        self._uptime = uptime
+        self._random = random
+        self._containment = containment
+        self._view = self._routed = View.of(())
+        self._sharers = {datacenter}
+        """Data centers that a split limit is divided among."""
+        self._rules = RuleSet()
+        self._shared: dict[bytes, Rule] = {}
+        """Rules whose counts are told, by id."""
+        self._spreads: dict[str, CountDissemination] = {}
+        self._in_flight: set[NodeId] = set()
+        self._staleness: Counter[int] = Counter()
+        self._staleness_sum_ms = 0
+        self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
+        """What each data center told last, by shard and key."""
+        self._recalling = CountRecovery(engine, holdings, link_to, clock, self._limit_of)
+        self._stalest_ms = 0
+
+    # -- rules and members ---------------------------------------------------------------------
+
+    def set_rules(self, rules: RuleSet) -> None:
+        """Count by these rules from now on."""
+        self._rules = rules
+        self._shared = {
+            rule.id.to_bytes(8, "big"): rule
+            for rule in rules.rules()
+            if rule.scope == "global" and rule.limit is not None
+        }
+        self._engine.set_rules(self._engine_rules())
+
+    def set_view(self, routed: View, view: View, left: Collection[str] = ()) -> None:
+        """Follow the members; new owners in other data centers are told everything again.
+
+        Checks are sent to those of `routed`, counts to those of `view`: where counters should be.
+        `left` are the data centers that are gone for good: only then is a limit split among fewer,
+        for one that cannot be reached still admits its share.
+        """
+        old, self._view, self._routed = self._view, view, routed
+        sharers = {*self._sharers, *view.datacenters} - set(left) | {self._datacenter}
+        if sharers != self._sharers:
+            self._sharers = sharers
+            self._engine.set_rules(self._engine_rules())
+        now = self._uptime()
+        for name in self._others():
+            spread = self._spreads.setdefault(name, CountDissemination())
+            if old.ring(name) != view.ring(name):
+                spread.again(None, now)
+        for name in [name for name in self._spreads if name not in view.datacenters]:
+            # It may come back: what it lacks is kept, and told when it does.
+            self._spreads[name].again(None, now)
+
+    def elsewhere(self) -> dict[bytes, Ring]:
+        """The rings that decide the rules of which another data center is the home."""
+        return {
+            rule.id.to_bytes(8, "big"): self._routed.ring(rule.home)
+            for rule in self._rules.rules()
+            if rule.scope == "home" and rule.home != self._datacenter
+        }
+
+    def split_rules(self) -> set[bytes]:
+        """Ids of the rules of which this data center has a part."""
+        return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
+
+    def other_rings(self) -> dict[str, Ring]:
+        """Rings that checks are sent by in other data centers, without those that only join."""
+        routed = self._routed
+        others = [name for name in routed.datacenters if name != self._datacenter]
+        return {name: routed.ring(name) for name in others}
+
+    def _engine_rules(self) -> dict[int, EngineRule]:
+        return {
+            rule.id: EngineRule(
+                share_of(rule.limit, self._datacenter, sorted(self._sharers))
+                if rule.scope == "split"
+                else rule.limit,
+                vetoes=not (rule.shadow or rule.quota),
+                is_shared=rule.scope == "global",
+            )
+            for rule in self._rules.rules()
+            if rule.limit is not None
+        }
+
+    def _others(self) -> list[str]:
+        return [name for name in self._view.datacenters if name != self._datacenter]
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def admitted(self, batch: Batch, verdicts: Results) -> None:
+        """Note what a batch decided here has changed."""
+        if not self._shared or not self._spreads or batch.op not in (Op.CHECK, Op.CHARGE):
+            return
+        now = self._uptime()
+        for at, key in enumerate(batch.keys):
+            if (
+                key[:8] in self._shared
+                and batch.costs[at]
+                and verdicts.outcomes.codes[at] in CHARGED_CODES
+            ):
+                for spread in self._spreads.values():
+                    spread.changed(key, now)
+
+    def came(self, keys: Sequence[bytes]) -> None:
+        """Note keys that were counted elsewhere until now: here nobody knows what was told."""
+        now = self._uptime()
+        shared = [key for key in keys if key[:8] in self._shared]
+        for key in shared:
+            for spread in self._spreads.values():
+                spread.changed(key, now)
+        for name in self._others():
+            for key, cells in zip(
+                shared, self._engine.heard(name, shared, self._clock()), strict=True
+            ):
+                if cells:
+                    self._note_heard(name, key, cells)
+
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards counted from nothing: others may remember what was told of them."""
+        self._recalling.begun(shards)
+
+    async def run(self) -> None:
+        """Tell the others until cancelled."""
+        await self._containment.supervise("worldwide", self._send_rounds)
+
+    async def _send_rounds(self) -> None:
+        digest_at = trio.current_time() + _DIGEST_EVERY
+        while True:
+            await trio.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
+            self.flush()
+            if trio.current_time() >= digest_at:
+                digest_at = trio.current_time() + _DIGEST_EVERY
+                self.send_digests()
+
+    def flush(self) -> None:
+        """Tell what must be told now, and ask for what was lost."""
+        now = self._uptime()
+        others = {name: self._view.ring(name) for name in self._others()}
+        self._recalling.ask(self._view.ring(self._datacenter), others)
+        for name, spread in self._spreads.items():
+            if name not in others:
+                spread.clear_out(lambda keys: self._engine.told(keys, self._clock()))
+        for name in self._others():
+            spread = self._spreads[name]
+            if not len(spread):
+                continue
+            ring = self._view.ring(name)
+            by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
+            for each in spread.choose(self._facts, _KEYS_PER_ROUND, now):
+                owner = ring.owner(shard_of(each[0]))
+                if owner in self._in_flight:
+                    spread.lost(each[0], each[2])  # Together with what changes meanwhile.
+                else:
+                    by_owner.setdefault(owner, []).append(each)
+            for owner, rows in by_owner.items():
+                self._tell(spread, owner, rows)
+
+    def _tell(self, spread: CountDissemination, owner: NodeId, rows: _Rows) -> None:
+        link = self._link_to(owner)
+        if link is None:
+            for key, _, since in rows:
+                spread.lost(key, since)
+            return
+        self._in_flight.add(owner)
+        parts = [rows[i : i + _KEYS_PER_MESSAGE] for i in range(0, len(rows), _KEYS_PER_MESSAGE)]
+        waiting = len(parts)
+        for part in parts:
+
+            def on_reply(reply: object, part: _Rows = part) -> None:
+                nonlocal waiting
+                waiting -= 1
+                if not waiting:
+                    self._in_flight.discard(owner)
+                if isinstance(reply, Done):
+                    self._confirmed(spread, part)
+                else:
+                    self._counters.add("cells_lost", len(part))
+                    for key, _, since in part:
+                        spread.lost(key, since)
+
+            keys, cells = [row[0] for row in part], [row[1] for row in part]
+            self._counters.add("cells_sent", sum(len(row) // 2 for row in cells))
+            link.call(
+                lambda seq, k=keys, c=cells: WindowCounts(seq, self._datacenter, k, c),  # type: ignore[misc]
+                on_reply,
+            )
+
+    def _confirmed(self, spread: CountDissemination, rows: _Rows) -> None:
+        now = self._uptime()
+        for key, cells, since in rows:
+            spread.confirmed(key, cells)
+            age_ms = (now - since) // 1_000_000
+            self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
+            self._staleness_sum_ms += age_ms
+            self._stalest_ms = max(self._stalest_ms, age_ms)
+
+    def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
+        now = self._clock()
+        told = self._engine.told(keys, now)
+        return [
+            Fact(cells, self._engine.used(key, now), self._engine.ceiling(key))
+            for key, cells in zip(keys, told, strict=True)
+        ]
+
+    # -- hearing -------------------------------------------------------------------------------
+
+    def take_cells(self, sender: str, message: WindowCounts) -> Done | Refused:
+        """Count what another data center has admitted; `sender` is where the sender stands."""
+        if message.writer != sender or sender == self._datacenter:
+            self._counters.add("cells_refused", len(message.keys))
+            return _foreign(message.seq, message.writer, sender)
+        refused = self._engine.hear(message.writer, message.keys, message.cells, self._clock())
+        self._counters.add("cells_received", sum(len(row) // 2 for row in message.cells))
+        self._counters.add("cells_refused", refused)
+        for key, cells in zip(message.keys, message.cells, strict=True):
+            if cells:
+                self._note_heard(message.writer, key, cells)
+        return Done(message.seq)
+
+    def _note_heard(self, writer: str, key: bytes, cells: list[int]) -> None:
+        self._heard.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
+
+    def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
+        """Tell another data center what it told us and has lost, and soon what we told it."""
+        if not sender:
+            text = "counts are recalled by a node whose data center is not known here yet"
+            return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
+        if sender == self._datacenter:
+            return self._recalling.take_on(message)
+        if sender in self._spreads:
+            spread, lost = self._spreads[sender], set(message.shards)
+            spread.again([key for key in spread.told() if shard_of(key) in lost], self._uptime())
+        return self._recalling.answer(sender, message, self._heard.get(sender, {}))
+
+    def send_digests(self) -> None:
+        """Compare what was told with what is there, and forget what counts no more."""
+        now = self._clock()
+        for name in self._others():
+            spread = self._spreads[name]
+            spread.forget(lambda key, number: self._is_over(key, number, now))
+            ring = self._view.ring(name)
+            by_owner: dict[NodeId, dict[int, int]] = {}
+            for key, cells in spread.told().items():
+                shard = shard_of(key)
+                sums = by_owner.setdefault(ring.owner(shard), {})
+                sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
+            for owner, sums in by_owner.items():
+                link = self._link_to(owner)
+                if link is not None:
+                    self._send_digest(link, spread, sums)
+        self._recalling.forget(lambda key, number: self._is_over(key, number, now))
+        for heard in self._heard.values():
+            for shard, rows in list(heard.items()):
+                for key in [key for key, row in rows.items() if self._is_over(key, row[-2], now)]:
+                    del rows[key]
+                if not rows:
+                    del heard[shard]
+
+    def _send_digest(self, link: Link, spread: CountDissemination, sums: Mapping[int, int]) -> None:
+        shards = sorted(sums)
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, DigestMismatch) and reply.shards:
+                differing = set(reply.shards)
+                self._counters.add("digests_differed", len(differing))
+                keys = [key for key in spread.told() if shard_of(key) in differing]
+                spread.again(keys, self._uptime())
+
+        self._counters.add("digests_sent")
+        link.call(
+            lambda seq: Digest(seq, self._datacenter, shards, [sums[s] for s in shards]), on_reply
+        )
+
+    def take_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
+        """Tell in which shards something is missing here."""
+        if message.writer != sender or sender == self._datacenter:
+            return _foreign(message.seq, message.writer, sender)
+        heard = self._heard.get(message.writer, {})
+        differing = [
+            shard
+            for shard, total in zip(message.shards, message.sums, strict=True)
+            if _sum_of(heard.get(shard, {})) != total
+        ]
+        return DigestMismatch(message.seq, differing)
+
+    def _limit_of(self, key: bytes) -> Limit | None:
+        rule = self._shared.get(key[:8])
+        return None if rule is None else rule.limit
+
+    def _is_over(self, key: bytes, number: int, now: int) -> bool:
+        """Whether a window counts no more. Calendar windows are numbered by their second."""
+        limit = self._limit_of(key)
+        if limit is None:
+            return True
+        if limit.calendar is not None:
+            return (number * 1_000_000_000) + 2 * limit.period_ns < now
+        return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
+
+    def staleness(self) -> tuple[list[tuple[float, int]], float]:
+        """How old counts were when another data center had them, in seconds.
+
+        Upper bounds of the classes with how many were that young or younger, and the sum.
+        """
+        rows: list[tuple[float, int]] = []
+        count = 0
+        for bound in (*_STALENESS_MS, 0):
+            count += self._staleness[bound]
+            rows.append((bound / 1000 if bound else inf, count))
+        return rows, self._staleness_sum_ms / 1000
+
+    def stats(self) -> dict[str, int]:
+        """How old counts were when another data center had them: a histogram, and what waits."""
+        found = {
+            f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
+        }
+        waiting = sum(map(len, self._spreads.values()))
+        return found | {"staleness_ms_worst": self._stalest_ms, "cells_waiting": waiting}
+
+
+def _sum_of(rows: Mapping[bytes, Sequence[int]]) -> int:
+    return sum(cells_sum(key, cells) for key, cells in rows.items()) % (1 << 64)
+
+
+def _foreign(seq: int, writer: str, sender: str) -> Refused:
+    return Refused(
+        seq,
+        ErrorCode.NOT_PERMITTED,
+        f"counts of data center {writer!r} came from a node in {sender!r}; only its own may tell",
+    )

@@ -1,0 +1,138 @@
+"""Getting back from other data centers what this one has told them and lost itself.
+
+Decides when to ask and how what comes back is counted; what is missing says `gossip.lost_counts`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+
+from gossip.lost_counts import LostCounts
+from hashring import NodeId, Ring, shard_of
+from node.shards.ownership import ShardOwnership
+from ringfence.limiter import Engine, Limit
+from ringfence.peering.link import Link
+from ringfence.wire import RecoverCounts, RecoverCountsReply
+
+__all__ = ["CountRecovery"]
+
+_KEYS_PER_ANSWER = 1000
+"""Of one shard, and before the last shard: an answer has at most twice as many."""
+
+
+class CountRecovery:
+    """One node's part: it asks for shards that it began from nothing, and gives what it heard."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        holdings: ShardOwnership,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+        limit_of: Callable[[bytes], Limit | None],
+    ) -> None:
+        """`limit_of` tells the limit that a key of global scope is counted by."""
+        self._engine = engine
+        self._holdings = holdings
+        self._link_to = link_to
+        self._clock = clock
+        self._limit_of = limit_of
+        self._recall = LostCounts()
+        self._asked: set[NodeId] = set()
+        """Owners whose answer is awaited: each is asked for one thing at a time."""
+
+    def begun(self, shards: Sequence[int]) -> None:
+        """Note shards that are counted here from nothing."""
+        self._recall.begun(shards)
+
+    def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
+        """Ask the owners in other data centers for what they have not answered yet.
+
+        A shard that was given away meanwhile is the new owner's question: it is told so.
+        """
+        held = self._holdings.held
+        for datacenter, ring in elsewhere.items():
+            wanted = self._recall.wanted(datacenter)
+            given = [shard for shard in wanted if not held[shard]]
+            passed_on = self._recall.unanswered(given)
+            self._recall.gone(set(given) - set(passed_on))
+            if here.members:
+                self._ask_owners("", here, passed_on)
+            self._ask_owners(datacenter, ring, [shard for shard in wanted if held[shard]])
+
+    def _ask_owners(self, datacenter: str, ring: Ring, shards: Iterable[int]) -> None:
+        by_owner: dict[NodeId, list[int]] = {}
+        for shard in shards:
+            by_owner.setdefault(ring.owner(shard), []).append(shard)
+        for owner, theirs in by_owner.items():
+            link = self._link_to(owner)
+            if link is not None and owner not in self._asked:
+                self._ask(link, datacenter, owner, theirs)
+
+    def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
+        """Ask one owner; one in this data center, named "", is told that it must ask."""
+        self._asked.add(owner)
+
+        def on_reply(reply: object) -> None:
+            self._asked.discard(owner)
+            if isinstance(reply, RecoverCountsReply) and not datacenter:
+                self._recall.gone(reply.shards)
+            elif isinstance(reply, RecoverCountsReply):
+                self._count(reply)
+                self._recall.answered(datacenter, reply.shards)
+                answered = set(reply.shards)
+                left = [shard for shard in shards if shard not in answered]
+                if answered and left:
+                    self._ask(link, datacenter, owner, left)
+
+        link.call(lambda seq: RecoverCounts(seq, shards), on_reply)
+
+    def _count(self, reply: RecoverCountsReply) -> None:
+        """Count again what was lost, as old as it is."""
+        now = self._clock()
+        rows: dict[bytes, list[int]] = {}
+        for key, own, remembered in zip(
+            reply.keys, self._engine.told(reply.keys, now), reply.cells, strict=True
+        ):
+            limit = self._limit_of(key)
+            if limit is None or not self._holdings.held[shard_of(key)]:
+                continue
+            for number, units in self._recall.missing(key, own, remembered):
+                rows.setdefault(key, []).extend((_age_ns(limit, number, now), units))
+        self._holdings.regain(rows, now)
+
+    def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
+        """Ask for shards that a peer in this data center began from nothing and gave away."""
+        shards = [shard for shard in message.shards if self._holdings.held[shard]]
+        self._recall.begun(shards)
+        return RecoverCountsReply(message.seq, shards, [], [])
+
+    def answer(
+        self, writer: str, message: RecoverCounts, heard: Mapping[int, Iterable[bytes]]
+    ) -> RecoverCountsReply:
+        """Give what is remembered of a data center; `heard` are the keys it told of, by shard.
+
+        Shards that are not held here, or do not fit, are left out: they are asked for again.
+        """
+        held = self._holdings.held
+        shards: list[int] = []
+        keys: list[bytes] = []
+        for shard in message.shards:
+            if held[shard] and len(keys) < _KEYS_PER_ANSWER:
+                shards.append(shard)
+                keys += islice(heard.get(shard, ()), _KEYS_PER_ANSWER)
+        cells = self._engine.heard(writer, keys, self._clock())
+        told = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
+        return RecoverCountsReply(
+            message.seq, shards, [key for key, _ in told], [row for _, row in told]
+        )
+
+    def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
+        """Drop what was found of windows that count no more."""
+        self._recall.forget(is_over)
+
+
+def _age_ns(limit: Limit, number: int, now: int) -> int:
+    """How long ago a window ended, or began when it is a calendar's: by its second."""
+    if limit.calendar is not None:
+        return max(0, now - number * 1_000_000_000)
+    return max(0, now - (number + 1) * (limit.period_ns // limit.slots) + 1)

@@ -1,0 +1,116 @@
+"""Asking other data centers when the own part of a split limit is used up.
+
+Each part is counted by its own data center alone, so all parts together never exceed the limit,
+whoever asks; and what one data center does not need, another one may use.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import trio
+
+from hashring import NodeId, Ring, shard_of
+from node.counters import Counters
+from ringfence.limiter import Code
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.link import Link
+from ringfence.wire import Op
+
+__all__ = ["SplitBorrowing"]
+
+_LAST_HOP = 2
+"""Whoever is asked decides, or has used its part up, too: it asks nobody else."""
+_LONGEST_DRY_NS = 1_000_000_000
+"""How long a part that was used up is not asked again at most: somebody may give back."""
+_MOST_DRY = 10_000
+
+
+class SplitBorrowing:
+    """What one node knows of the parts of other data centers."""
+
+    def __init__(
+        self,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+        counters: Counters,
+    ) -> None:
+        self.rules: Collection[bytes] = ()
+        """Ids of the rules that are split."""
+        self.rings: Mapping[str, Ring] = {}
+        """The rings of other data centers."""
+        self._link_to = link_to
+        self._clock = clock
+        self._counters = counters
+        self._dry: dict[tuple[str, bytes], int] = {}
+        """Parts that had nothing left, and until when they are not asked."""
+
+    def may_help(self, batch: Batch) -> bool:
+        """Whether a denial of this batch may not be the last word."""
+        if not (self.rules and self.rings and batch.op is Op.CHECK):
+            return False
+        return any([key[:8] in self.rules for key in batch.keys])
+
+    def short(self, batch: Batch, verdicts: Results) -> list[int]:
+        """Name the denied rows that another data center may still allow.
+
+        A group of several checks stays as it was decided: it is charged in one place or not at all.
+        """
+        codes = verdicts.outcomes.codes
+        if Code.DENIED not in codes or not self.may_help(batch):
+            return []
+        now = self._clock()
+        sizes = Counter(batch.group_numbers())
+        return [
+            row
+            for row, (key, number) in enumerate(zip(batch.keys, batch.group_numbers(), strict=True))
+            if codes[row] == Code.DENIED
+            and key[:8] in self.rules
+            and sizes[number] == 1
+            and any(self._dry.get((name, key), 0) <= now for name in self.rings)
+        ]
+
+    async def borrow(self, batch: Batch, verdicts: Results) -> None:
+        """Have others decide what was denied here, and put in what they allowed."""
+        short = self.short(batch, verdicts)
+        for datacenter, ring in self.rings.items():
+            now = self._clock()
+            asked = [r for r in short if self._dry.get((datacenter, batch.keys[r]), 0) <= now]
+            by_owner: dict[NodeId, list[int]] = {}
+            for row in asked:
+                by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
+            async with trio.open_nursery() as nursery:
+                for owner, rows in by_owner.items():
+                    nursery.start_soon(self._ask, datacenter, owner, batch, rows, verdicts)
+            short = [row for row in short if verdicts.outcomes.codes[row] == Code.DENIED]
+            if not short:
+                return
+
+    async def _ask(
+        self, datacenter: str, owner: NodeId, batch: Batch, rows: Sequence[int], verdicts: Results
+    ) -> None:
+        link = self._link_to(owner)
+        if link is None:
+            return
+        answered = trio.Event()
+        found: list[Results] = []
+
+        def done(answer: object) -> None:
+            if isinstance(answer, Results):
+                found.append(answer)
+            answered.set()
+
+        link.ask(batch.take(rows), hops=_LAST_HOP, stand_in=False, done=done)
+        await answered.wait()
+        for answer in found:
+            codes, retry_after_ns = answer.outcomes.codes, answer.outcomes.retry_after_ns
+            for at, row in enumerate(rows):
+                if codes[at] <= Code.OVER_SOFT:
+                    verdicts.spread([row], answer.slice(at, at + 1))
+                    self._counters.add("borrowed")
+                elif codes[at] == Code.DENIED:
+                    self._note_dry(datacenter, batch.keys[row], retry_after_ns[at])
+
+    def _note_dry(self, datacenter: str, key: bytes, retry_after_ns: int) -> None:
+        if len(self._dry) >= _MOST_DRY:
+            self._dry.clear()
+        self._dry[datacenter, key] = self._clock() + min(retry_after_ns, _LONGEST_DRY_NS)

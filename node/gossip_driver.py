@@ -1,0 +1,195 @@
+"""Membership on the wire: sealed datagrams, exchanges over QUIC, timers; `gossip` decides.
+
+Nothing here waits: datagrams and timers are calls of the transport, on its task.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from gossip import (
+    BadDatagram,
+    Changed,
+    Conflict,
+    Effect,
+    Exchange,
+    Membership,
+    Record,
+    Send,
+    decode,
+    encode,
+    pack_records,
+    unpack_records,
+)
+from gossip.seal import Rejected, Seal
+from node.containment import Containment
+from node.peers import Peers
+from ringfence.transport.interface import Address, Timer, Transport
+from ringfence.wire import Exchange as ExchangeMessage
+from ringfence.wire import Exchanged
+
+__all__ = ["GossipDriver"]
+
+logger = logging.getLogger("ringfence.node")
+
+_AGAIN_NS = 100_000_000
+"""Time until the next tick after one that met an internal error."""
+
+
+class GossipDriver:
+    """Runs the membership core of one node."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        seal: Seal,
+        transport: Transport,
+        peers: Peers,
+        now: Callable[[], int],
+        on_change: Callable[[Sequence[Changed]], None],
+        on_conflict: Callable[[Conflict], None],
+        notice_stall: Callable[[], object],
+        containment: Containment,
+    ) -> None:
+        """`notice_stall` is called before a member's datagram is taken, which may have waited."""
+        self._membership = membership
+        self._seal = seal
+        self._transport = transport
+        self._peers = peers
+        self._now = now
+        self._on_change = on_change
+        self._on_conflict = on_conflict
+        self._notice_stall = notice_stall
+        self._containment = containment
+        self._timer: Timer | None = None
+        self._planned = 0
+        self._refused: Counter[str] = Counter()
+        self._is_closed = False
+        self._is_behind = False
+        """Whether the members changed and `on_change` has met an internal error since."""
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Datagrams that changed nothing, by cause."""
+        return self._refused
+
+    def start(self) -> None:
+        """Listen, and begin to probe."""
+        self._transport.on_sealed = self._on_datagram
+        self._perform([])
+
+    def stop(self) -> None:
+        """Fall silent."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def join(self, seeds: Sequence[Address]) -> None:
+        """Ask these for the members, again and again until one answers."""
+        self._perform(self._membership.join(seeds, self._now()))
+
+    def become_alive(self) -> None:
+        """Take a place in the ring."""
+        self._perform(self._membership.become_alive(self._now()))
+
+    def leave(self) -> None:
+        """Give the place in the ring up."""
+        self._perform(self._membership.leave(self._now()))
+
+    def left(self) -> None:
+        """Say that everything is handed over."""
+        self._perform(self._membership.left(self._now()))
+
+    def set_forward_only(self, flag: bool) -> None:
+        """Leave the ring, or come back to it, while still serving."""
+        self._perform(self._membership.set_forward_only(flag, self._now()))
+
+    def report_unreachable(self, name: str) -> None:
+        """A link to a member has broken: probe it now."""
+        self._perform(self._membership.report_unreachable(name, self._now()))
+
+    def exchanged(self, message: ExchangeMessage) -> Exchanged:
+        """Take a peer's members and answer with ours.
+
+        Raises `BadDatagram` for bytes that are no records.
+        """
+        records = unpack_records(message.packed)
+        self._perform(self._membership.merge(records, self._now()))
+        return Exchanged(message.seq, self._packed())
+
+    def _packed(self) -> bytes:
+        return pack_records(self._membership.snapshot())
+
+    def _on_datagram(self, datagram: bytes, source: Address) -> None:
+        self._containment.call("gossip", self._take, datagram, source)
+
+    def _take(self, datagram: bytes, source: Address) -> None:
+        try:
+            message = decode(self._seal.open(datagram))
+        except (Rejected, BadDatagram) as error:
+            self._refused[error.cause] += 1
+            return
+        self._notice_stall()
+        self._perform(self._membership.receive(message, source, self._now()))
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._containment.call("gossip", self._advance) and self._timer is None:
+            # The next probe must come all the same.
+            self._planned = self._now() + _AGAIN_NS
+            again = self._transport.now() + _AGAIN_NS / 1e9
+            self._timer = self._transport.call_at(again, self._tick)
+
+    def _advance(self) -> None:
+        self._perform(self._membership.tick(self._now()))
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        if self._is_closed:
+            return
+        changes: list[Changed] = []
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._containment.call("gossip", self._send, effect)
+                case Exchange(address):
+                    self._exchange(address)
+                case Changed():
+                    changes.append(effect)
+                case Conflict():
+                    self._on_conflict(effect)
+        if changes or self._is_behind:
+            is_done = self._containment.call("gossip", self._on_change, changes)
+            self._is_behind = not is_done  # The next tick, if nothing earlier, tries again.
+        self._plan()
+
+    def _send(self, effect: Send) -> None:
+        self._transport.send_sealed(self._seal.seal(encode(effect.message)), effect.to)
+
+    def _exchange(self, address: Address) -> None:
+        link = self._peers.at(address)
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, Exchanged) and not self._is_closed:
+                self._merge(reply, address)
+
+        link.call(lambda seq: ExchangeMessage(seq, self._packed()), on_reply)
+
+    def _merge(self, reply: Exchanged, address: Address) -> None:
+        try:
+            records: list[Record] = unpack_records(reply.packed)
+        except BadDatagram as error:
+            self._refused[error.cause] += 1
+            logger.error("the members that %s:%d tells are unreadable: %s", *address, error)
+            return
+        self._perform(self._membership.merge(records, self._now()))
+
+    def _plan(self) -> None:
+        """Have the transport call again when the core has something to do."""
+        deadline = self._membership.next_deadline()
+        if self._timer is not None:
+            if deadline >= self._planned:
+                return
+            self._timer.cancel()
+        self._planned = deadline
+        seconds = max(0, deadline - self._now()) / 1e9
+        self._timer = self._transport.call_at(self._transport.now() + seconds, self._tick)

@@ -1,0 +1,294 @@
+"""What the operator's port shows beyond the node's counters: by rule, by size, by time.
+
+Decides how decisions are counted so that a check hardly notices: by the rule's 8 bytes and the
+code, each frame in a few dictionary steps; names and results are put to them when somebody looks.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from time import perf_counter_ns
+
+from node.requests.throttled_keys import ThrottledKeys
+from ringfence.limiter import Code
+from ringfence.peering.columns import Batch, Results
+from ringfence.rules import Rule, RuleSet
+from ringfence.rules.ruleset import metric_of_key
+from ringfence.rules.tree import place
+from ringfence.wire import BY_POLICY, Op, Source
+
+__all__ = [
+    "MOST_LABELS",
+    "MOST_METRICS",
+    "NO_RULE",
+    "OTHER_RULES",
+    "OTHER_VALUES",
+    "TIMED_EVERY",
+    "Metrics",
+    "Span",
+]
+
+MOST_METRICS = 1000
+"""Metrics of rules with `detailed_metric` or `value_to_metric` that are told apart by values."""
+OTHER_VALUES = "(other values)"
+MOST_LABELS = 200
+"""Rules that are told apart by name; the rest is counted together."""
+OTHER_RULES = "(other rules)"
+NO_RULE = "(no rule here)"
+"""Limits that came with the request, and rules that this node does not have."""
+_MOST_IDS = 4096
+"""Rule ids that are kept apart before their counts are named: strangers may send any."""
+_LONGEST_LABEL = 200
+_LOOK_EVERY = 256
+"""Frames of one check after which it is looked whether there are too many ids."""
+_SIZES = 16
+TIMED_EVERY = 16
+"""One frame of so many is timed."""
+_DENIALS = (Code.DENIED.value, Code.NEVER.value)
+_UNDECIDED = (Source.LOCAL, *BY_POLICY)
+_ALLOWED = Code.ALLOWED.value
+"""0: any other code is true."""
+_OWNER = Source.OWNER.value
+_rule_of_key = itemgetter(slice(0, 8))
+_RESULTS = {
+    Code.ALLOWED: "allowed",
+    Code.OVER_SOFT: "over_soft",
+    Code.DENIED: "denied",
+    Code.NEVER: "denied",
+    Code.UNCHARGED: "uncharged",
+    Code.UNKNOWN_RULE: "unknown_rule",
+}
+
+
+_PLACES = {"allowed": 0, "over_soft": 0, "denied": 1, "shadow_denied": 2, "quota_denied": 2}
+_MOST_RULES = 32
+
+
+class Span:
+    """A histogram by powers of two: `counts[n]` are the values of n binary digits, below `2**n`."""
+
+    def __init__(self, classes: int) -> None:
+        self.counts = [0] * classes
+        self.sum = 0
+
+    def add(self, value: int) -> None:
+        """Count one value; what is beyond all classes goes into the last."""
+        size = value.bit_length()
+        counts = self.counts
+        counts[size if size < len(counts) else -1] += 1
+        self.sum += value
+
+
+class Metrics:
+    """Counts of one node since it began."""
+
+    def __init__(
+        self,
+        rule_of: Callable[[int], Rule | None],
+        stopwatch: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.stopwatch = stopwatch
+        """Nanoseconds on a clock of its own: nothing that a node does depends on it."""
+        self.throttled = ThrottledKeys()
+        self.frames = 0
+        """Frames that were decided here."""
+        self._larger = Span(_SIZES)
+        """Checks per frame, but for those of one check by their owner."""
+        self.decided_ns = Span(33)
+        """Time that this node took for frames it decided at once: for some of them."""
+        self.forwarded_ns = Span(38)
+        """Time until frames were answered that waited for another node or for a shard."""
+        self._rule_of = rule_of
+        self._asked: Counter[bytes] = Counter()
+        """Checks decided by this node for its own shards, by rule: most are allowed."""
+        self._odd: Counter[tuple[bytes, int, int]] = Counter()
+        """Of these, those not plainly allowed, and all others, by rule, code and source."""
+        self._labels: dict[str, None] = {}
+        self._named: Counter[tuple[str, str, str]] = Counter()
+        self._detailed_rules: frozenset[bytes] = frozenset()
+        """Ids of rules whose metrics show values."""
+        self._by_key: Counter[tuple[bytes, int]] = Counter()
+        """Checks by these rules, by key and code, that have no name yet."""
+        self._metrics: dict[str, None] = {}
+        self._by_metric: Counter[tuple[str, str]] = Counter()
+
+    def follow(self, rules: RuleSet) -> None:
+        """Count by the metrics that these rules ask for."""
+        self._name_metrics()
+        detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
+        self._detailed_rules = frozenset(detailed)
+
+    def decided(self, batch: Batch, verdicts: Results, *, stand_in: bool) -> None:
+        """Count a batch that this node decided."""
+        if batch.op is not Op.CHECK:
+            return
+        keys, codes = batch.keys, verdicts.outcomes.codes
+        self.frames = frames = self.frames + 1
+        if self._detailed_rules:
+            self._count_metrics(keys, codes)
+        if len(keys) == 1 and not stand_in:  # By far the most frequent frame.
+            self._asked[keys[0][:8]] += 1
+            if codes[0]:
+                self._count_odd(keys, codes)
+            if frames % _LOOK_EVERY:
+                return
+        else:
+            self._larger.add(len(keys))
+            if stand_in:
+                self._count_each(keys, codes, [Source.STANDBY] * len(keys))
+            else:
+                self._asked.update(map(_rule_of_key, keys))
+                if codes.count(_ALLOWED) != len(keys):
+                    self._count_odd(keys, codes)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the next frame shall be timed: reading a clock for each would be felt."""
+        return not self.frames % TIMED_EVERY
+
+    @property
+    def frame_checks(self) -> Span:
+        """Checks per frame that was decided here."""
+        span = Span(_SIZES)
+        lone = self.frames - sum(self._larger.counts)
+        span.counts = [*self._larger.counts]
+        span.counts[1] += lone
+        span.sum = self._larger.sum + lone
+        return span
+
+    def undecided(self, batch: Batch, verdicts: Results) -> None:
+        """Count what no node decided: the rule's failure policy did."""
+        if batch.op is Op.CHECK:
+            rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
+            codes = verdicts.outcomes.codes
+            self._count_metrics([batch.keys[row] for row in rows], [codes[row] for row in rows])
+            self._count_each(
+                [batch.keys[row] for row in rows],
+                [verdicts.outcomes.codes[row] for row in rows],
+                [verdicts.sources[row] for row in rows],
+            )
+
+    def reported(self, rows: Iterable[tuple[bytes, int, int, int]], named: int) -> None:
+        """Count decisions that a client made itself: key, code, source and count of each row.
+
+        Only the first `named` keys are keys of counters, the others are ids of rules.
+        """
+        denied: Counter[bytes] = Counter()
+        unnamed = 0
+        for at, (key, code, source, count) in enumerate(rows):
+            self._odd[key[:8], code, source] += count
+            if at < named:
+                self._count_metrics([key], [code], count)
+            elif key[:8] in self._detailed_rules:
+                rule = self._rule_of(int.from_bytes(key[:8], "big"))
+                self._by_metric[OTHER_VALUES, _result_of(rule, code)] += count
+            if code in _DENIALS and at < named:
+                denied[key] += count
+            elif code in _DENIALS:
+                unnamed += count
+        self.throttled.reported(denied, unnamed)
+        if len(self._asked) + len(self._odd) > _MOST_IDS:
+            self._name()
+
+    def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """The rules denied most since the start: allowed, denied, denied in shadow or quota mode.
+
+        A rule that was denied least stands last; at most `_MOST_RULES` of them.
+        """
+        found: dict[str, list[int]] = {}
+        for (rule, result, _), count in self.decisions().items():
+            place = _PLACES.get(result)
+            if place is not None:
+                found.setdefault(rule, [0, 0, 0])[place] += count
+        ranked = sorted(found.items(), key=lambda row: (-row[1][1], -sum(row[1]), row[0]))
+        return [(rule, (row[0], row[1], row[2])) for rule, row in ranked[:_MOST_RULES]]
+
+    def detailed_decisions(self) -> dict[tuple[str, str], int]:
+        """Decisions by rules whose metrics show values, by metric and result."""
+        self._name_metrics()
+        return dict(self._by_metric)
+
+    def _count_metrics(self, keys: Sequence[bytes], codes: Sequence[int], count: int = 1) -> None:
+        detailed = self._detailed_rules
+        for key, code in zip(keys, codes, strict=True):
+            if key[:8] in detailed:
+                self._by_key[key, code] += count
+        if len(self._by_key) > _MOST_IDS:
+            self._name_metrics()
+
+    def _name_metrics(self) -> None:
+        by_key, self._by_key = self._by_key, Counter()
+        for (key, code), count in by_key.items():
+            rule = self._rule_of(int.from_bytes(key[:8], "big"))
+            name = None if rule is None else metric_of_key(rule, key)
+            if name is None or (name not in self._metrics and len(self._metrics) >= MOST_METRICS):
+                name = OTHER_VALUES
+            else:
+                self._metrics[name] = None
+            self._by_metric[name, _result_of(rule, code)] += count
+
+    def decisions(self) -> dict[tuple[str, str, str], int]:
+        """Decisions by rule, result and source; none of the counts ever falls."""
+        self._name()
+        return dict(self._named)
+
+    def label_of(self, rule: Rule | None) -> str:
+        """Name a rule for people, as one of a bounded number of names."""
+        if rule is None:
+            return NO_RULE
+        name = place(rule.domain, rule.path)
+        if len(name) > _LONGEST_LABEL:
+            name = f"{name[:_LONGEST_LABEL]}... {rule.id:016x}"
+        if name not in self._labels:
+            if len(self._labels) >= MOST_LABELS:
+                return OTHER_RULES
+            self._labels[name] = None
+        return name
+
+    def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
+        """Count rows that were not plainly allowed, and remember who was denied."""
+        odd = self._odd
+        denied: list[bytes] = []
+        for key, code in zip(keys, codes, strict=True):
+            if code:
+                odd[key[:8], code, _OWNER] += 1
+                if code in _DENIALS:
+                    denied.append(key)
+        self.throttled.denied(denied)
+
+    def _count_each(
+        self, keys: Sequence[bytes], codes: Sequence[int], sources: Sequence[int]
+    ) -> None:
+        """Count rows that were decided in an owner's place."""
+        for key, code, source in zip(keys, codes, sources, strict=True):
+            self._odd[key[:8], code, source] += 1
+        self.throttled.denied(
+            [key for key, code in zip(keys, codes, strict=True) if code in _DENIALS]
+        )
+
+    def _name(self) -> None:
+        """Put names to what was counted by id: the id of a rule that goes away says nothing."""
+        odd, self._odd = self._odd, Counter()
+        asked, self._asked = self._asked, Counter()
+        for (rule_id, code, source), count in odd.items():
+            if source == Source.OWNER:
+                asked[rule_id] -= count
+            self._add(rule_id, code, source, count)
+        for rule_id, count in asked.items():
+            self._add(rule_id, _ALLOWED, Source.OWNER, count)
+
+    def _add(self, rule_id: bytes, code: int, source: int, count: int) -> None:
+        if not count:
+            return
+        rule = self._rule_of(int.from_bytes(rule_id, "big"))
+        self._named[self.label_of(rule), _result_of(rule, code), str(Source(source))] += count
+
+
+def _result_of(rule: Rule | None, code: int) -> str:
+    result = _RESULTS[Code(code)]
+    if result == "denied" and rule is not None:
+        # Whether a quota denies is decided by all quota rules of a request, which ask apart.
+        return "shadow_denied" if rule.shadow else "quota_denied" if rule.quota else result
+    return result

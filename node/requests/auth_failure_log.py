@@ -1,0 +1,33 @@
+"""Who was turned away, in the log: told once in a while, for a stranger may try a million times."""
+
+import logging
+
+from ringfence.transport.interface import Address
+from ringfence.wire import Hello, Role
+
+__all__ = ["AuthFailureLog"]
+
+logger = logging.getLogger("ringfence.node")
+
+_PAUSE_NS = 10_000_000_000
+_MOST_NAMES = 64
+
+
+class AuthFailureLog:
+    """Logs refused credentials: a name at most every 10 s, and at most 64 names meanwhile."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[tuple[Role, str], int] = {}
+
+    def tell(self, hello: Hello, address: Address, now: int) -> None:
+        """Log that the sender of `hello` is not who it says, unless that was just said."""
+        who = hello.role, hello.name
+        if now - self._told_at.get(who, now - _PAUSE_NS) < _PAUSE_NS:
+            return
+        if len(self._told_at) >= _MOST_NAMES:
+            self._told_at = {name: at for name, at in self._told_at.items() if now - at < _PAUSE_NS}
+            if len(self._told_at) >= _MOST_NAMES:
+                return
+        self._told_at[who] = now
+        what = "cluster key" if hello.role is Role.NODE else "token"
+        logger.warning("refused %s of %r at %s:%d: not one we know", what, hello.name, *address[:2])

@@ -1,0 +1,259 @@
+"""Leases: units of hot keys that clients may spend without asking, counted here as spent at once.
+
+While a lease is out, its units are *held*: every decision on its key is made as if they had been
+spent at that very instant, and every copy of its counter is written so. When the borrower tells
+what it spent, that is charged then, and the rest is free; a lease that is over without a word is
+charged whole. A unit is thus counted from when it was lent, and never stops counting before one
+that was spent at the lease's end would: under no algorithm is more admitted than without leases.
+
+Decides how much is lent, to whom and for how long. A core, except that recalling is a call that
+comes in from outside.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from ringfence.limiter import Algorithm, Code, Engine, Outcomes
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by
+from ringfence.rules import Rule
+from ringfence.wire import LeaseGrant, LeaseRequest, Op
+
+__all__ = ["Lender"]
+
+_COUNTING = (Op.CHECK, Op.CHARGE)
+"""Operations that are decided with what is lent counted as spent."""
+_SPENT_UP = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
+"""Codes after which borrowers must give back: what they spend later is over the limit."""
+_ID_BYTES = 8
+_LEAST = 64
+"""Fewer units are not lent: of a small limit, others would be denied what nobody spends."""
+_MOST_LEASES = 16_384
+_MOST_OF_ONE = 3
+"""Leases of one key that one borrower has at once."""
+_PART_OF_PERIOD = 20
+_SHORTEST_NS, _LONGEST_NS = 20_000_000, 1_000_000_000
+_ASK_AGAIN_NS = 100_000_000
+"""When nothing was lent."""
+_NEVER_NS = 60_000_000_000
+"""When nothing ever will be, as the rules stand."""
+
+WhoT = TypeVar("WhoT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease(Generic[WhoT]):
+    who: WhoT
+    key: bytes
+    units: int
+    until: int
+
+
+class Lender(Generic[WhoT]):
+    """All leases of one node. `recall(who, keys)` asks a borrower for what it has not spent."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rule_of: Callable[[int], Rule | None],
+        recall: Callable[[WhoT, list[bytes]], None],
+        *,
+        first_lease: int,
+    ) -> None:
+        self.freed: Callable[[Sequence[bytes]], None] | None = None
+        """Told of keys of which more is left than there was."""
+        self.changed: Callable[[bytes], None] | None = None
+        """Told of keys of which another part is lent or spent than before."""
+        self.settled: Callable[[WhoT, bytes, int], None] | None = None
+        """Called with the units that a borrower was charged."""
+        self._engine = engine
+        self._rule_of = rule_of
+        self._recall = recall
+        self._next = first_lease
+        self._leases: dict[int, _Lease[WhoT]] = {}
+        self._of_key: dict[bytes, dict[int, _Lease[WhoT]]] = {}
+        self._held: dict[bytes, int] = {}
+        self._recalled: set[bytes] = set()
+        """Keys whose borrowers were asked to give back, until they have."""
+        self._due: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def held(self, key: bytes) -> int:
+        """Units of a key that are lent."""
+        return self._held.get(key, 0)
+
+    def decide(self, batch: Batch, now: int) -> Outcomes:
+        """Do what a batch asks for, with what is lent counted as spent."""
+        if not self._leases:
+            return decide_by(self._engine, batch, now)
+        self.expire(now)
+        held = [key for key in dict.fromkeys(batch.keys) if key in self._held]
+        if not held:
+            return decide_by(self._engine, batch, now)
+        if batch.op not in _COUNTING:
+            outcomes = decide_by(self._engine, batch, now)
+            for row, key in enumerate(batch.keys):
+                left = outcomes.remaining[row] - self._held.get(key, 0)
+                outcomes.remaining[row] = max(0, left)
+            if batch.op is Op.RESET:
+                self.recall(held)
+            return outcomes
+        with self.counted(held, now):
+            outcomes = decide_by(self._engine, batch, now)
+        if not _SPENT_UP.isdisjoint(outcomes.codes):
+            codes = zip(batch.keys, outcomes.codes, strict=True)
+            self.recall([key for key, code in codes if code in _SPENT_UP and key in self._held])
+        return outcomes
+
+    @contextmanager
+    def counted(self, keys: Sequence[bytes], now: int) -> Iterator[None]:
+        """Count what is lent of keys as if it were spent now, for as long as the block runs.
+
+        At one and the same instant, charging and giving back undo each other exactly.
+        """
+        self.expire(now)
+        held = [key for key in keys if key in self._held] if self._held else []
+        if not held:
+            yield
+            return
+        units, ages = [self._held[key] for key in held], [0] * len(held)
+        self._engine.charge(held, units, ages, now)
+        try:
+            yield
+        finally:
+            self._engine.refund(held, units, ages, (), (), (), now)
+
+    def lend(
+        self, who: WhoT, borrow: LeaseRequest, now: int, *, is_ours: bool = True
+    ) -> LeaseGrant:
+        """Take back what a borrower is done with, and lend it what it wants, as far as it can be.
+
+        A lease is at most its share, by the number of borrowers, of half of what is left: so the
+        last units are never lent, but spent by whoever asks for them first.
+        """
+        self.settle(who, borrow, now)
+        rule = self._rule_of(int.from_bytes(borrow.key[:_ID_BYTES], "big"))
+        if not is_ours:
+            return _nothing(borrow, _ASK_AGAIN_NS)
+        if rule is None or rule.limit is None or not _may_lend(rule):
+            return _nothing(borrow, _NEVER_NS)
+        mine = [lease for lease in self._leases_of(borrow.key) if lease.who is who]
+        if not borrow.want or len(mine) >= _MOST_OF_ONE or len(self._leases) >= _MOST_LEASES:
+            return _nothing(borrow, _ASK_AGAIN_NS)
+        peek = self.decide(Batch(Op.CHECK, [borrow.key], [0]), now)
+        left = peek.remaining[0] if peek.codes[0] == Code.ALLOWED else 0
+        others = [lease.who for lease in self._leases_of(borrow.key)]
+        borrowers = len(dict.fromkeys([who, *others]))
+        units = min(borrow.want, left // (2 * borrowers))
+        if units < _LEAST or borrow.key in self._recalled:
+            return _nothing(borrow, _ASK_AGAIN_NS)
+        for_ns = max(_SHORTEST_NS, min(_LONGEST_NS, rule.limit.period_ns // _PART_OF_PERIOD))
+        number = self._open(_Lease(who, borrow.key, units, now + for_ns))
+        return LeaseGrant(
+            *(borrow.seq, number, units, for_ns),
+            *(rule.limit.amount, left - units, peek.reset_after_ns[0]),
+        )
+
+    def settle(self, who: WhoT, borrow: LeaseRequest, now: int) -> None:
+        """Charge what a borrower says it has spent of leases that are over for it."""
+        self.expire(now)
+        for number, spent in zip(borrow.leases, borrow.spent, strict=True):
+            lease = self._leases.get(number)
+            if lease is not None and lease.who is who and lease.key == borrow.key:
+                self._close(number)
+                used = min(spent, lease.units)
+                if used:
+                    self._charge(lease, used, 0, now)
+                if used < lease.units and self.freed is not None:
+                    self.freed([lease.key])
+
+    def recall(self, keys: Sequence[bytes]) -> None:
+        """Ask the borrowers of keys to give back; what they spend until then is counted."""
+        by_borrower: dict[WhoT, list[bytes]] = {}
+        for key in keys:
+            if key in self._held and key not in self._recalled:
+                self._recalled.add(key)
+                for who in dict.fromkeys([lease.who for lease in self._leases_of(key)]):
+                    by_borrower.setdefault(who, []).append(key)
+        for who, recalled in by_borrower.items():
+            self._recall(who, recalled)
+
+    def recall_all(self) -> None:
+        """Ask all borrowers to give everything back."""
+        self.recall(list(self._held))
+
+    def write_off(self, goes: Callable[[bytes], bool], now: int) -> list[bytes]:
+        """Charge leases whole whose counters go elsewhere; returns their keys."""
+        gone = [key for key in self._held if goes(key)]
+        self.recall(gone)
+        for key in gone:
+            for number, lease in list(self._of_key[key].items()):
+                self._close(number)
+                self._charge(lease, lease.units, 0, now)
+        return gone
+
+    def expire(self, now: int) -> None:
+        """Charge whole what is over and was not told of."""
+        while self._due and self._due[0][0] <= now:
+            until, number = heappop(self._due)
+            lease = self._leases.get(number)
+            if lease is not None:
+                self._close(number)
+                self._charge(lease, lease.units, now - until, now)
+
+    def _charge(self, lease: _Lease[WhoT], units: int, age_ns: int, now: int) -> None:
+        self._engine.charge([lease.key], [units], [age_ns], now)
+        if self.settled is not None:
+            self.settled(lease.who, lease.key, units)
+
+    def _leases_of(self, key: bytes) -> Sequence[_Lease[WhoT]]:
+        return [*self._of_key.get(key, {}).values()]
+
+    def _open(self, lease: _Lease[WhoT]) -> int:
+        number, self._next = self._next, self._next + 1
+        self._leases[number] = lease
+        self._of_key.setdefault(lease.key, {})[number] = lease
+        self._held[lease.key] = self._held.get(lease.key, 0) + lease.units
+        heappush(self._due, (lease.until, number))
+        if self.changed is not None:
+            self.changed(lease.key)
+        return number
+
+    def _close(self, number: int) -> None:
+        lease = self._leases.pop(number)
+        of_key = self._of_key[lease.key]
+        del of_key[number]
+        self._held[lease.key] -= lease.units
+        if not of_key:
+            del self._of_key[lease.key], self._held[lease.key]
+            self._recalled.discard(lease.key)
+        if self.changed is not None:
+            self.changed(lease.key)
+
+
+def _may_lend(rule: Rule) -> bool:
+    """Whether units of a rule are many, alike and its own data center's affair.
+
+    Places are released, and turns in a queue are told, one by one; a soft margin is marked; what
+    shadow and quota rules say is counted each time.
+    """
+    limit = rule.limit
+    return (
+        limit is not None
+        and rule.leases
+        and max(limit.amount, limit.burst or 0) >= 2 * _LEAST
+        and limit.algorithm is not Algorithm.CONCURRENCY
+        and not limit.queue
+        and not limit.soft_permille
+        and rule.scope == "datacenter"
+        and not (rule.shadow or rule.quota)
+    )
+
+
+def _nothing(borrow: LeaseRequest, for_ns: int) -> LeaseGrant:
+    return LeaseGrant(borrow.seq, 0, 0, for_ns, 0, 0, 0)

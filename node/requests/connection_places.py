@@ -1,0 +1,113 @@
+"""Connection limits by kind of caller: clients, members, and connections without a hello.
+
+Decides which new connection is refused, and which connection without a hello is closed for a new
+one. Such a connection is a stranger here. Members, which have proved that they know the cluster
+key, are never refused, and an eighth of the places is kept for them. The transport bounds the
+total.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Generic, TypeVar
+
+__all__ = ["Limits", "ConnectionPlaces", "group_of"]
+
+_MOST_STRANGERS = 256
+_STRANGERS_PER_GROUP = 64
+
+SessionT = TypeVar("SessionT")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most connections, by kind of caller."""
+
+    clients: int
+    per_address: int
+    per_token: int
+    strangers: int
+    """Most connections without a hello; one more closes the oldest."""
+    strangers_per_address: int
+    """Most connections without a hello from one address; one more closes its oldest."""
+
+    @classmethod
+    def of(cls, most: int, per_address: int, per_token: int) -> "Limits":
+        """Divide `most` places: three quarters for clients, an eighth for strangers."""
+        strangers = min(most // 8, _MOST_STRANGERS)
+        return cls(
+            clients=most * 3 // 4,
+            per_address=per_address,
+            per_token=per_token,
+            strangers=strangers,
+            strangers_per_address=max(1, min(strangers // 2, _STRANGERS_PER_GROUP)),
+        )
+
+
+class ConnectionPlaces(Generic[SessionT]):
+    """Connections by place. The cost is constant, except when strangers are too many."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._strangers: dict[SessionT, str] = {}
+        """Addresses of strangers, the oldest connection first."""
+        self._clients: dict[SessionT, tuple[str, str]] = {}
+        self._by_address: Counter[str] = Counter()
+        self._by_token: Counter[str] = Counter()
+
+    def arrived(self, session: SessionT, host: str) -> SessionT | None:
+        """Take a new connection; return the stranger that must be closed for it, if any."""
+        group = group_of(host)
+        self._strangers[session] = group
+        ours = [each for each, other in self._strangers.items() if other == group]
+        if len(ours) > self._limits.strangers_per_address:
+            return ours[0]
+        if len(self._strangers) > self._limits.strangers:
+            return next(iter(self._strangers))
+        return None
+
+    def take_member(self, session: SessionT) -> None:
+        """Count a stranger as a member from now on."""
+        self._strangers.pop(session, None)
+
+    def take_client(self, session: SessionT, token: str) -> str | None:
+        """Count a stranger with a good token as a client; return why not at a bound."""
+        group = self._strangers.pop(session, "")
+        limits = self._limits
+        if len(self._clients) >= limits.clients:
+            return f"connections of clients must be at most {limits.clients}; raise max_connections"
+        if self._by_address[group] >= limits.per_address:
+            return (
+                f"connections from {group} must be at most {limits.per_address}; "
+                "raise max_connections_per_address"
+            )
+        if self._by_token[token] >= limits.per_token:
+            return (
+                f"connections with the token {token!r} must be at most {limits.per_token}; "
+                "raise max_connections_per_token"
+            )
+        self._clients[session] = group, token
+        self._by_address[group] += 1
+        self._by_token[token] += 1
+        return None
+
+    def left(self, session: SessionT) -> None:
+        """Forget a connection."""
+        self._strangers.pop(session, None)
+        held = self._clients.pop(session, None)
+        if held is None:
+            return
+        for counts, name in zip((self._by_address, self._by_token), held, strict=True):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
+
+
+def group_of(host: str) -> str:
+    """Return the network of one subscriber: an IPv4 address, or the /64 of an IPv6 address."""
+    if ":" not in host:
+        return host
+    try:
+        return str(ip_network((host.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return host

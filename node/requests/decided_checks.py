@@ -1,0 +1,171 @@
+"""Outcomes of checks and charges by identity, so that one asked on several paths counts once.
+
+A check can reach a node directly, as a second ask, and forwarded, in any order. The node decides
+the first of these and repeats the outcome for the others. Outcomes of direct checks stand in the
+answers that `deduplication` remembers, their keys in `direct_checks`; only repeats, which are few,
+have rows here. Bounded in rows: the request that was repeated first is forgotten first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from hashring import shard_of
+from node.requests.direct_checks import DirectChecks
+from ringfence.limiter import CHARGED_CODES
+from ringfence.peering.columns import CODE, Results, Row
+from ringfence.wire import Answer, CheckId, DecidedCheck, Op, Source, decode
+
+__all__ = ["COUNTED_ONCE", "DecidedChecks"]
+
+_DECIDED = (Source.OWNER, Source.STANDBY)
+COUNTED_ONCE = (Op.CHECK, Op.CHARGE)
+"""Operations whose rows have an identity, so that a repeat finds the first outcome."""
+_MOST_ROWS = 65_536
+_REPEATED_WITHIN_NS = 120_000_000_000
+"""Longest time for which a check is repeated: twice the largest deadline of the wire."""
+_MOST_MOVED = 2000
+"""Rows of one shard that move with it; the newest."""
+
+
+class DecidedChecks:
+    """Outcomes by the identity of the check."""
+
+    def __init__(self, answers_to: Callable[[int, int], tuple[tuple[bytes, ...], int]]) -> None:
+        """`answers_to` returns the answers to a request and when the last one was given, by the
+        request's session and number."""
+        self._answers_to = answers_to
+        self._requests: OrderedDict[tuple[int, int], dict[int, tuple[DecidedCheck, int]]] = (
+            OrderedDict()
+        )
+        """By session and number of the request: by row, the check and when it was decided."""
+        self._by_shard: dict[int, dict[CheckId, tuple[DecidedCheck, int]]] = {}
+        """The same checks, by shard and identity."""
+        self._direct = DirectChecks()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def has_any_of(self, session: int, seq: int) -> bool:
+        """Return whether a row of this request was decided on another path."""
+        return (session, seq) in self._requests
+
+    def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[Row, int]]:
+        """Return the outcomes that are known and when they were decided, by index into `ids`."""
+        found: dict[int, tuple[Row, int]] = {}
+        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
+        for index, (session, seq, row) in enumerate(ids):
+            if not seq:
+                continue
+            request = session, seq
+            known = self._requests.get(request, {}).get(row)
+            if known is not None:
+                found[index] = known[0].row, known[1]
+                continue
+            if request not in answers:
+                answers[request] = self._answered(request)
+            if row in answers[request]:
+                found[index] = answers[request][row]
+        return found
+
+    def asked(
+        self,
+        session: int,
+        seq: int,
+        keys: Sequence[bytes],
+        costs: Sequence[int],
+        rows: Sequence[int] | None,
+        now: int,
+        deadline_ns: int,
+    ) -> None:
+        """Note the checks of a request that names no earlier one and is answered at `now`.
+
+        They are repeated within their deadline, and a repeat has a deadline as long.
+        """
+        self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
+
+    def remember(self, id: CheckId, key: bytes, cost: int, row: Row, now: int) -> None:  # noqa: A002
+        """Keep the outcome of a check that was decided at `now`."""
+        session, seq, place = id
+        if not seq:
+            return
+        rows = self._requests.setdefault((session, seq), {})
+        if place in rows:
+            self._forget(rows.pop(place)[0])
+        rows[place] = self._by_shard.setdefault(shard_of(key), {})[id] = (
+            DecidedCheck(id, key, cost, 0, row),
+            now,
+        )
+        self._size += 1
+        while self._size > _MOST_ROWS:
+            for check, _ in self._requests.popitem(last=False)[1].values():
+                self._forget(check)
+
+    def _forget(self, check: DecidedCheck) -> None:
+        shard = shard_of(check.key)
+        self._size -= 1
+        del self._by_shard[shard][check.id]
+        if not self._by_shard[shard]:
+            del self._by_shard[shard]
+
+    def of_shard(self, shard: int, since: int, now: int) -> list[DecidedCheck]:
+        """List a shard's newest checks that were decided from `since` on and may still be repeated.
+
+        The newest is last.
+        """
+        repeated = self._by_shard.get(shard, {})
+        known = [*repeated.values(), *self._direct_of(shard, repeated, now)]
+        since = max(since, now - _REPEATED_WITHIN_NS)
+        found = sorted([each for each in known if each[1] >= since], key=lambda each: each[1])
+        return [replace(check, age_ns=max(0, now - at)) for check, at in found[-_MOST_MOVED:]]
+
+    def _direct_of(
+        self, shard: int, known: Container[CheckId], now: int
+    ) -> Iterator[tuple[DecidedCheck, int]]:
+        """Go through what was decided directly, and when, but for the checks that are `known`."""
+        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
+        for request, row, key, cost in self._direct.of_shard(shard, now):
+            id_ = (*request, row)
+            if id_ in known:
+                continue
+            if request not in answers:
+                answers[request] = self._answered(request)
+            if row in answers[request]:
+                outcome, at = answers[request][row]
+                yield DecidedCheck(id_, key, cost, 0, outcome), at
+
+    def merge(
+        self, checks: Iterable[DecidedCheck], now: int
+    ) -> tuple[list[DecidedCheck], list[DecidedCheck]]:
+        """Add the outcomes that another node decided; return the checks that both nodes admitted.
+
+        One of the two charges of each must be removed. The first list has the checks that this node
+        admitted first. The second list has the others, with the age of the charge on this node.
+        """
+        ours_first: list[DecidedCheck] = []
+        theirs_first: list[DecidedCheck] = []
+        for check in checks:
+            known = self.find([check.id]).get(0)
+            if known is None:
+                self.remember(check.id, check.key, check.cost, check.row, now - check.age_ns)
+            elif known[0][CODE] in CHARGED_CODES and check.row[CODE] in CHARGED_CODES:
+                age_ns = max(0, now - known[1])
+                if age_ns >= check.age_ns:
+                    ours_first.append(check)
+                else:
+                    theirs_first.append(replace(check, age_ns=age_ns))
+        return ours_first, theirs_first
+
+    def _answered(self, request: tuple[int, int]) -> dict[int, tuple[Row, int]]:
+        """Read the decided rows out of the answers to a request, and when they were given."""
+        payloads, at = self._answers_to(*request)
+        found: dict[int, tuple[Row, int]] = {}
+        for answer in map(decode, payloads):
+            if isinstance(answer, Answer):
+                verdicts = Results(answer.outcomes, answer.sources)
+                rows = range(len(answer.sources)) if answer.rows is None else answer.rows
+                for place, row in enumerate(rows):
+                    if answer.sources[place] in _DECIDED:  # Not decided by the failure policy.
+                        found[row] = verdicts.row(place), at
+        return found

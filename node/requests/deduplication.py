@@ -1,0 +1,128 @@
+"""What every sender was answered lately, so that a request which comes twice counts once.
+
+Bounded in senders and in bytes: a sender is forgotten when many others have asked since.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from node.requests.refund_ledger import RefundLedger
+from ringfence.peering.columns import Batch, Results
+from ringfence.wire import Op, Role
+
+__all__ = ["Sender", "SentAnswers"]
+
+_REMEMBERED = 512
+"""Answers kept per sender, twice the frames a link has in flight."""
+_REMEMBERED_BYTES = 4 << 20
+"""Bytes of answers kept per sender, more than all the checks that a link has in flight."""
+_MOST_SENDERS = 8192
+_MOST_BYTES = 64 << 20
+
+SessionT = TypeVar("SessionT")
+
+
+class Sender(Generic[SessionT]):
+    """One process that asks, across its connections."""
+
+    def __init__(self, senders: "SentAnswers[SessionT]", who: tuple[str, int, Role]) -> None:
+        self.session: SessionT | None = None
+        """The connection it speaks on now."""
+        self.who = who
+        self.size = 0
+        """Bytes of the answers that are kept."""
+        self.ledger: RefundLedger | None = None
+        """Recent charges of its token; None when its refunds have no bound."""
+        self._senders = senders
+        self._answers: OrderedDict[int, tuple[tuple[bytes, ...], int]] = OrderedDict()
+        """By number of the request: its answers so far, and when the last one was given."""
+
+    def has_asked(self, seq: int) -> bool:
+        """Whether this request came before; then it must not count again."""
+        return seq in self._answers
+
+    def answers_to(self, seq: int) -> tuple[bytes, ...]:
+        """Return the answers so far; none while all rows wait."""
+        return self._answers[seq][0]
+
+    def find(self, seq: int) -> tuple[tuple[bytes, ...], int]:
+        """Return the answers that are remembered and when the last one was given."""
+        return self._answers.get(seq, ((), 0))
+
+    def remember(self, seq: int, answer: bytes | None) -> None:
+        """Remember a request, and later each answer to it; the oldest requests are forgotten."""
+        before = self.size
+        answers, _ = self._answers.get(seq, ((), 0))
+        if answer is not None:
+            answers = (*answers, answer)
+            self.size += len(answer)
+        self._answers[seq] = answers, self._senders.clock()
+        while len(self._answers) > _REMEMBERED or self.size > _REMEMBERED_BYTES:
+            _, (forgotten, _) = self._answers.popitem(last=False)
+            self.size -= sum(map(len, forgotten))
+        self._senders.grew(self, self.size - before)
+
+    def note(self, batch: Batch, verdicts: Results) -> None:
+        """Add what the sender was charged to the bound of its refunds."""
+        if self.ledger is not None and batch.op in (Op.CHECK, Op.CHARGE):
+            self.ledger.charged(batch, verdicts)
+
+    def forget(self) -> None:
+        """Forget all answers."""
+        self._answers.clear()
+        self.size = 0
+
+
+class SentAnswers(Generic[SessionT]):
+    """All senders, the one that has been silent longest first."""
+
+    def __init__(
+        self,
+        most: int = _MOST_SENDERS,
+        most_bytes: int = _MOST_BYTES,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.size = 0
+        """Bytes of all answers that are kept."""
+        self._most = most
+        self._most_bytes = most_bytes
+        self.clock = clock
+        """Clock of the answers, in ns."""
+        self._senders: OrderedDict[tuple[str, int, Role], Sender[SessionT]] = OrderedDict()
+        self._by_session: dict[int, Sender[SessionT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._senders)
+
+    def of(self, role: Role, name: str, session: int) -> Sender[SessionT]:
+        """Return the memory of the process `session` with the name `name`, a new one if need be.
+
+        A client whose token has a node's name does not share the memory of that node.
+        """
+        who = (name, session, role)
+        sender = self._senders.get(who)
+        if sender is None:
+            sender = Sender(self, who)
+        self.grew(sender, 0)
+        return sender
+
+    def find(self, session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
+        """Return the answers to a request that are remembered, and when the last one was given."""
+        sender = self._by_session.get(session)
+        return ((), 0) if sender is None else sender.find(seq)
+
+    def grew(self, sender: Sender[SessionT], growth: int) -> None:
+        """Take note that `sender` has spoken; make room by forgetting those that were silent."""
+        if self._senders.setdefault(sender.who, sender) is not sender:
+            sender.forget()  # It was forgotten, and has come back under another connection.
+            return
+        self._senders.move_to_end(sender.who)
+        self._by_session[sender.who[1]] = sender
+        self.size += growth
+        while len(self._senders) > self._most or self.size > self._most_bytes:
+            _, silent = self._senders.popitem(last=False)
+            self.size -= silent.size
+            silent.forget()
+            if self._by_session.get(silent.who[1]) is silent:
+                del self._by_session[silent.who[1]]

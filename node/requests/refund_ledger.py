@@ -1,0 +1,153 @@
+"""Recent charges of one token by key: the bound of its refunds.
+
+It applies to clients without the scope `refund`. Otherwise a client could empty the counters of any
+other client. A core: time comes in with the clock.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ringfence.limiter import CHARGED_CODES, Limit
+from ringfence.limiter.groups import ID_BYTES, carried
+from ringfence.peering.columns import Batch, Results
+from ringfence.wire import Source
+
+__all__ = ["RefundLedger", "rests_within"]
+
+_MOST_KEYS = 16_384
+"""Most keys per token; beyond it the oldest charges are forgotten and cannot be refunded."""
+_LAST_COUNTED = Source.STANDBY.value
+"""Sources that charge: owners and standbys."""
+_UNKNOWN = -1
+_Name: TypeAlias = bytes | tuple[bytes, int]
+"""A key, with its lease under a concurrency limit."""
+
+
+@dataclass(slots=True)
+class _Charges:
+    """Units of one key in the present span of time and in the previous one."""
+
+    span: int
+    """Number of the span."""
+    current: int = 0
+    before: int = 0
+    at: int = 0
+    """When the last units were charged."""
+
+    def turn(self, span: int) -> None:
+        """Begin the span of that number, unless it has begun."""
+        if span != self.span:
+            self.before = self.current if span == self.span + 1 else 0
+            self.current, self.span = 0, span
+
+    def take(self, units: int) -> int:
+        """Take up to so many units out; return how many there were."""
+        taken = min(units, self.current + self.before)
+        from_current = min(taken, self.current)
+        self.current -= from_current
+        self.before -= taken - from_current
+        return taken
+
+
+class RefundLedger:
+    """Charges of one token on one node, over all its connections; bounded in keys.
+
+    Charges are kept for one to two times as long as they weigh on their counters.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        limit_of: Callable[[bytes], Limit | None],
+        most_keys: int = _MOST_KEYS,
+    ) -> None:
+        """`limit_of` finds the limit of a key's rule."""
+        self._clock = clock
+        self._limit_of = limit_of
+        self._most_keys = most_keys
+        self._charges: dict[_Name, _Charges] = {}
+        """In the order in which their spans began."""
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    def charged(self, batch: Batch, verdicts: Results) -> None:
+        """Add the charges of a batch of checks or charges that members decided."""
+        now = self._clock()
+        outcomes, which = verdicts.outcomes, batch.which or [0] * len(batch)
+        rows = zip(
+            *(batch.keys, batch.costs, which),
+            *(outcomes.codes, outcomes.leases, verdicts.sources),
+            strict=True,
+        )
+        spans: dict[tuple[bytes, int], int | None] = {}
+        find = self._charges.get
+        for key, cost, limit, code, lease, source in rows:
+            if not cost or code not in CHARGED_CODES or source > _LAST_COUNTED:
+                continue
+            rule = key[:ID_BYTES], limit
+            span = spans.get(rule, _UNKNOWN)
+            if span == _UNKNOWN:
+                span = spans[rule] = _span(
+                    batch.limits[limit - 1] if limit else self._limit_of(key), now
+                )
+            name = (key, lease) if lease else key
+            charges = find(name)
+            if charges is not None and charges.span == span:  # The usual case, for every check.
+                charges.current += cost
+                charges.at = now
+            elif span is not None:
+                self._add(name, cost, span, now)
+
+    def spent(self, key: bytes, units: int) -> None:
+        """Add units that were spent from a lease."""
+        now = self._clock()
+        span = _span(self._limit_of(key), now)
+        if span is not None:
+            self._add(key, units, span, now)
+
+    def bound(self, batch: Batch) -> int:
+        """Cut the costs of a batch of refunds to what was charged; return the units cut off.
+
+        A refund counts as at least as old as the last charge, so that it affects no newer window.
+        """
+        now = self._clock()
+        cut = 0
+        ages = batch.ages_ns or [0] * len(batch)
+        for row, key in enumerate(batch.keys):
+            lease = batch.leases[row] if batch.leases else 0
+            limit = carried(batch.limits, batch.which, row) or self._limit_of(key)
+            charges = self._charges.get((key, lease) if lease else key)
+            span = _span(limit, now)
+            cost, left = batch.costs[row], 0
+            if charges is not None and span is not None:
+                charges.turn(span)
+                left = charges.take(cost)
+                if left:
+                    ages[row] = max(ages[row], now - charges.at)
+            batch.costs[row] = left
+            cut += cost - left
+        if any(ages):
+            batch.ages_ns = ages
+        return cut
+
+    def _add(self, name: _Name, units: int, span: int, now: int) -> None:
+        charges = self._charges.pop(name, None) or _Charges(span)
+        charges.turn(span)
+        charges.current += units
+        charges.at = now
+        self._charges[name] = charges
+        if len(self._charges) > self._most_keys:
+            del self._charges[next(iter(self._charges))]
+
+
+def _span(limit: Limit | None, now: int) -> int | None:
+    """Return the number of the span of time that `now` is in; None without a limit."""
+    return None if limit is None else now // rests_within(limit)
+
+
+def rests_within(limit: Limit) -> int:
+    """Return a time in ns after which every counter under this limit is empty."""
+    windows = 2 * limit.period_ns
+    return max(windows, limit.ceiling * limit.period_ns // max(limit.amount, 1))

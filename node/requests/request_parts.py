@@ -1,0 +1,43 @@
+"""Parts of a request: rows that are answered together, at once or later."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringfence.peering.columns import Batch, Results, empty_results
+
+__all__ = ["Part"]
+
+
+@dataclass(slots=True)
+class Part:
+    """Rows of a request that are answered together."""
+
+    rows: list[int] | None
+    """Their places in the request; None for all rows."""
+    batch: Batch
+    verdicts: Results | None = None
+    """Outcomes decided here; None while the rows wait for another member or for a shard."""
+    is_short: bool = False
+    """Whether they were denied and another data center may still allow them."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether they can be answered now."""
+        return self.verdicts is not None and not self.is_short
+
+    def split(self, short: Sequence[int]) -> "list[Part]":
+        """Split off the denied rows that another data center may still allow."""
+        if not short:
+            return [self]
+        chosen = {*short}
+        final = [at for at in range(len(self.batch)) if at not in chosen]
+        parts = [self._cut(final, is_short=False)] if final else []
+        return [*parts, self._cut(short, is_short=True)]
+
+    def _cut(self, chosen: Sequence[int], *, is_short: bool) -> "Part":
+        assert self.verdicts is not None
+        verdicts = empty_results(len(chosen))
+        for at, row in enumerate(chosen):
+            verdicts.spread([at], self.verdicts.slice(row, row + 1))
+        rows = range(len(self.batch)) if self.rows is None else self.rows
+        return Part([rows[row] for row in chosen], self.batch.take(chosen), verdicts, is_short)

@@ -1,0 +1,103 @@
+"""Who is denied most, in bounded memory, however many keys there are.
+
+Source: space saving, Metwally et al., 2005, taken in batches as Cafaro et al., 2016, join two
+summaries: no count is too low, and none is too high by more than its `error`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+
+__all__ = ["PERIOD", "ThrottledKeys", "ThrottledKey"]
+
+PERIOD = 300.0
+"""Seconds of which the most throttled keys are kept: these, and as many before."""
+_KEPT = 256
+"""Keys of one summary: whoever has more than 1/256 of all denials is among them."""
+_BATCH = 1024
+"""Denials that are counted together: then one costs far less than a microsecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledKey:
+    """A key that is denied often."""
+
+    key: bytes
+    denied: int
+    """How often, at most."""
+    error: int
+    """By how much `denied` may be too high."""
+
+
+class _Summary:
+    """At most `_KEPT` keys, each with its count and by how much that may be too high."""
+
+    def __init__(self) -> None:
+        self.counts: dict[bytes, tuple[int, int]] = {}
+        self.total = 0
+
+    @property
+    def floor(self) -> int:
+        """Most denials that a key may have which is not kept."""
+        if len(self.counts) < _KEPT:
+            return 0
+        return min([count for count, _ in self.counts.values()])
+
+    def add(self, news: Counter[bytes]) -> None:
+        """Count exact news in; the keys that then have most stay."""
+        floor = self.floor
+        self.total += news.total()
+        for key, count in news.items():
+            before, error = self.counts.get(key, (floor, floor))
+            self.counts[key] = before + count, error
+        if len(self.counts) > _KEPT:
+            self.counts = dict(nlargest(_KEPT, self.counts.items(), key=lambda row: row[1][0]))
+
+
+class ThrottledKeys:
+    """Counts denials of the last one to two `period`s; `turn` says when a period is over."""
+
+    def __init__(self) -> None:
+        self._now = _Summary()
+        self._before = _Summary()
+        self._waiting: list[bytes] = []
+
+    @property
+    def total(self) -> int:
+        """All denials of this and the last period."""
+        return self._now.total + self._before.total + len(self._waiting)
+
+    def denied(self, keys: Sequence[bytes]) -> None:
+        """Count keys that were just denied."""
+        self._waiting += keys
+        if len(self._waiting) >= _BATCH:
+            self._take()
+
+    def reported(self, denied: Counter[bytes], unnamed: int) -> None:
+        """Count denials that a client made itself; of `unnamed` ones it did not name the keys."""
+        if denied:
+            self._now.add(denied)
+        self._now.total += unnamed
+
+    def turn(self) -> None:
+        """Begin a period and forget the one before the last."""
+        self._take()
+        self._before, self._now = self._now, _Summary()
+
+    def most(self, count: int) -> list[ThrottledKey]:
+        """The keys that were denied most, the first first."""
+        self._take()
+        here, before = self._now, self._before
+        rows = []
+        for key in here.counts.keys() | before.counts.keys():
+            new, new_error = here.counts.get(key, (here.floor, here.floor))
+            old, old_error = before.counts.get(key, (before.floor, before.floor))
+            rows.append(ThrottledKey(key, new + old, new_error + old_error))
+        # Of equals the surest first, and the order never depends on a set's.
+        return sorted(rows, key=lambda row: (-row.denied, row.error, row.key))[:count]
+
+    def _take(self) -> None:
+        if self._waiting:
+            self._now.add(Counter(self._waiting))
+            self._waiting.clear()

@@ -1,0 +1,87 @@
+"""Total of the bytes that sessions have sent and their peers have not acknowledged.
+
+Decides which connections a node gives up when the total passes its bound: those that have made no
+progress for longest, clients before members. The bound of one session is the session's own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+__all__ = ["MOST_UNSENT", "UnacknowledgedBytes"]
+
+MOST_UNSENT = 64 << 20
+"""Bytes that all sessions of a node may leave unacknowledged together."""
+_KEPT = 0.75
+"""Part of the bound to which the total is brought, so that not every message needs room made."""
+
+
+class _Sending(Protocol):
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not acknowledged."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the peer is a node of the cluster."""
+
+
+SessionT = TypeVar("SessionT", bound=_Sending)
+
+
+@dataclass(slots=True)
+class _Account:
+    noted: int = 0
+    """Unacknowledged bytes at the last look."""
+    moved_at: int = 0
+    """Number of the look at which the peer was last seen to acknowledge something."""
+
+
+class UnacknowledgedBytes(Generic[SessionT]):
+    """Accounts of all sessions; a look costs one addition, and one over all when they are full."""
+
+    def __init__(self, give_up: Callable[[SessionT], None], most: int = MOST_UNSENT) -> None:
+        """`give_up` closes a session, which must call `left`."""
+        self.total = 0
+        """Unacknowledged bytes of all sessions, as of the last look at each."""
+        self._give_up = give_up
+        self._most = most
+        self._looks = 0
+        self._accounts: dict[SessionT, _Account] = {}
+
+    def sent(self, session: SessionT, size: int) -> None:
+        """Note that a session has sent a message of `size` bytes; make room if need be."""
+        unsent = session.unsent
+        account = self._accounts.get(session)
+        if account is None:
+            if not unsent:
+                return  # Closed meanwhile, or read at once.
+            account = self._accounts[session] = _Account()
+        self._looks += 1
+        if not account.noted or unsent <= account.noted + size:
+            account.moved_at = self._looks  # A length prefix came on top of `size`.
+        self.total += unsent - account.noted
+        account.noted = unsent
+        if self.total > self._most:
+            self._make_room()
+
+    def left(self, session: SessionT) -> None:
+        """Forget a session whose connection is over."""
+        account = self._accounts.pop(session, None)
+        if account is not None:
+            self.total -= account.noted
+
+    def _make_room(self) -> None:
+        for session, account in self._accounts.items():
+            unsent = session.unsent
+            if unsent < account.noted:
+                self.total += unsent - account.noted
+                account.noted, account.moved_at = unsent, self._looks
+        if self.total <= self._most:
+            return
+        waiting = [each for each in self._accounts.items() if each[1].noted]
+        waiting.sort(key=lambda each: (each[0].is_member, each[1].moved_at))
+        for session, _ in waiting:
+            if self.total <= self._most * _KEPT:
+                break
+            self._give_up(session)

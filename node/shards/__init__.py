@@ -1,0 +1,1 @@
+"""Which shards this node counts: ownership, transfers, replicas, and recovery after a stall."""

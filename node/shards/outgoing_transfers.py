@@ -1,0 +1,329 @@
+"""What this node has given away of its shards, kept until the takers say that they count it.
+
+Decides how long a gift and its taker are remembered, how counters are cut into parts that fit into
+messages, and how an answer to a pull is laid out. When something is given is `ownership`' affair.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from hashring import NodeId
+from ringfence.limiter import Snapshot
+from ringfence.wire import Counts, DecidedCheck, Holding, Pulled, ShardGroup
+
+__all__ = [
+    "BYTES_PER_PART",
+    "NOTHING",
+    "OutgoingTransfers",
+    "Given",
+    "Part",
+    "Reply",
+    "SentCopies",
+    "SentCopy",
+    "add_decided",
+    "append_row",
+    "cut",
+    "size_of",
+]
+
+_KEYS_PER_PART = 2000
+"""Most keys in one part of a transfer, which takes a few milliseconds to encode."""
+BYTES_PER_PART = 400_000
+"""Most bytes in one part of more than one key: two such parts fit into one message."""
+_ROW_BYTES = 64
+"""Room for the limit and the index of one key."""
+_DECIDED_PER_PART = 700
+"""Most decided checks in one part of a transfer: with the longest keys below 180,000 bytes."""
+_DECIDED_BYTES = 120
+"""Room for one decided check beside its key."""
+_NUMBER_BYTES = 9
+"""Most bytes that one number takes in a message."""
+
+_GIFT_KEPT_NS = 90_000_000_000
+"""How long a shard that was given away is kept, unless the taker says that it has it: longer than
+two sides of a split need to find each other again."""
+_TAKER_KNOWN_NS = 15_000_000_000
+"""How long is remembered who has a shard that was given away."""
+_MOVED_KEPT_NS = 3_000_000_000
+"""How long a shard that was given away is sought at the taker, although the own ring says no."""
+_COPY_KEPT_NS = 5_000_000_000
+"""How long a copy in several parts is kept after its receiver has asked for one of them."""
+_MOST_COPIES = 64
+"""Copies in several parts that are kept at once; beyond that the oldest is dropped."""
+
+
+class _About(NamedTuple):
+    """What the shards of one group have in common, as in `ShardGroup`."""
+
+    hold: Holding
+    parts: int = 1
+    moved_to: str = ""
+    taken_from: str = ""
+    gift: int = 0
+    is_from_before: bool = False
+
+
+@dataclass(slots=True)
+class Part:
+    """Counters of one shard, as many as go into one message."""
+
+    counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
+    tallies: list[list[int]] = field(default_factory=list)
+    decided: list[DecidedCheck] = field(default_factory=list)
+    """Checks of the shard that may be asked again."""
+
+
+NOTHING = Part()
+"""Of a shard without any counter; shared by all of them, so never added to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A shard that was given away."""
+
+    to: NodeId
+    at: int
+    number: int
+    """The gift's: the same for all shards of one answer."""
+    parts: list[Part]
+    """Empty from when the taker has said that it counts them."""
+    taken_from: str
+    is_from_before: bool = False
+    ask: str = ""
+    """Who may have a copy of what was taken over without any; empty when there was one."""
+    asked_at: int = 0
+    """When the receiver asked last for any part, unless that was `at`."""
+
+    @property
+    def last_asked_at(self) -> int:
+        """When the receiver asked last for any part."""
+        return max(self.at, self.asked_at)
+
+    @property
+    def _forgotten_at(self) -> int:
+        return self.last_asked_at + _GIFT_KEPT_NS if self.parts else self.at + _TAKER_KNOWN_NS
+
+
+@dataclass(frozen=True, slots=True)
+class SentCopy:
+    """A copy that one member fetches part by part."""
+
+    number: int
+    parts: list[Part]
+    moved_to: str
+    whose: str
+    asked_at: int
+
+
+class OutgoingTransfers:
+    """What was given away, by shard."""
+
+    def __init__(self) -> None:
+        self._given: dict[int, Given] = {}
+        self._unconfirmed: dict[int, None] = {}
+        self._look_at = 0
+        """No gift is to be forgotten before this instant."""
+
+    def add(self, shards: Sequence[int], given: Given) -> None:
+        """Remember that shards were given away, each as `given`."""
+        self._given.update(dict.fromkeys(shards, given))
+        self._look_at = min(self._look_at, given._forgotten_at)
+        if given.parts:
+            self._unconfirmed.update(dict.fromkeys(shards))
+        else:
+            for shard in shards:
+                self._unconfirmed.pop(shard, None)
+
+    def confirm(self, shards: Iterable[int], taker: NodeId, number: int) -> None:
+        """Drop the parts of shards whose receiver has acknowledged this very transfer."""
+        by_time: dict[int, list[int]] = {}
+        for shard in shards:
+            given = self._given.get(shard)
+            if given is not None and given.to == taker and given.number == number:
+                by_time.setdefault(given.at, []).append(shard)
+        for at, confirmed in by_time.items():
+            self.add(confirmed, Given(taker, at, number, [], ""))
+
+    def asked(self, shard: int, given: Given, asker: NodeId, now: int) -> Given:
+        """Set the receiver of an unacknowledged transfer; return the updated transfer.
+
+        A second receiver replaces the first one, which gets no further part.
+        """
+        self._given[shard] = given = replace(given, to=asker, asked_at=now)
+        return given
+
+    def get(self, shard: int) -> Given | None:
+        """What was given last of a shard, as long as that is remembered."""
+        return self._given.get(shard)
+
+    def moved_to(self, shard: int, now: int) -> NodeId | None:
+        """Who was given the shard just now."""
+        given = self._given.get(shard)
+        return given.to if given and now - given.at < _MOVED_KEPT_NS else None
+
+    def unconfirmed(self) -> list[tuple[int, NodeId]]:
+        """The shards that were given away without a word that they arrived, and to whom."""
+        return [(shard, self._given[shard].to) for shard in self._unconfirmed]
+
+    @property
+    def are_confirmed(self) -> bool:
+        """Whether whoever was given something has said that it has it."""
+        return not self._unconfirmed
+
+    def drop(self, shard: int) -> None:
+        """Forget a gift: its shard is counted here again."""
+        self._given.pop(shard, None)
+        self._unconfirmed.pop(shard, None)
+
+    def expire(self, now: int) -> None:
+        """Forget what was given away long ago."""
+        if now <= self._look_at:
+            return
+        for shard, given in list(self._given.items()):
+            if now > given._forgotten_at:
+                self.drop(shard)
+        known = self._given.values()
+        self._look_at = min([each._forgotten_at for each in known], default=now)
+
+
+class Reply:
+    """The answer to a `Pull` as it grows."""
+
+    def __init__(self) -> None:
+        self.keys = 0
+        self.size = 0
+        """About how many bytes the answer takes."""
+        self._groups: dict[_About, list[tuple[int, Part]]] = {}
+
+    def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
+        """Give a part of each of the shards, which were given as one and the same."""
+        about = _About(
+            Holding.HELD,
+            len(given.parts),
+            given.ask,
+            taken_from=given.taken_from,
+            gift=given.number,
+            is_from_before=given.is_from_before,
+        )
+        self._add(about, shards, given.parts[part])
+
+    def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
+        """Add a part of the copy of a shard that another member holds."""
+        about = _About(Holding.COPY, len(sent.parts), sent.moved_to, sent.whose, sent.number)
+        self._add(about, [shard], sent.parts[part])
+
+    def add_nothing(self, shard: int, moved_to: str) -> None:
+        """Say that nothing is here, and who was given it."""
+        about = _About(Holding.NOTHING, moved_to=moved_to)
+        self._groups.setdefault(about, []).append((shard, NOTHING))
+
+    def pulled(self, seq: int) -> Pulled:
+        """Lay out the answer."""
+        counts = Counts([], [], [], [], [])
+        tallies: list[list[int]] = []
+        decided: list[DecidedCheck] = []
+        groups = []
+        for about, found in self._groups.items():
+            found.sort(key=lambda each: each[0])
+            shards = [shard for shard, _ in found]
+            sizes = [len(part.counts.keys) for _, part in found]
+            groups.append(ShardGroup(shards, sizes, *about))
+            for _, part in found:
+                for at in range(len(part.counts.keys)):
+                    append_row(counts, part.counts, at)
+                tallies += part.tallies
+                decided += part.decided
+        return Pulled(seq, groups, counts, tallies if any(tallies) else [], decided)
+
+    def _add(self, about: _About, shards: Sequence[int], part: Part) -> None:
+        self._groups.setdefault(about, []).extend([(shard, part) for shard in shards])
+        if part is NOTHING:
+            return
+        self.keys += len(part.counts.keys)
+        self.size += size_of(part.counts) + _NUMBER_BYTES * sum(map(len, part.tallies))
+        self.size += sum([_DECIDED_BYTES + len(check.key) for check in part.decided])
+
+
+class SentCopies:
+    """Copies in several parts, as they were when a member asked for the first part."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
+
+    def add(self, asker: NodeId, shard: int, sent: SentCopy) -> None:
+        """Keep a copy until its receiver has had time to fetch it."""
+        self._sent[asker, shard] = sent
+        self._sent.move_to_end((asker, shard))
+        if len(self._sent) > _MOST_COPIES:
+            self._sent.popitem(last=False)
+
+    def get(self, asker: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
+        """Find the copy of this number that a member is fetching."""
+        sent = self._sent.get((asker, shard))
+        if sent is None or sent.number != number:
+            return None
+        self.add(asker, shard, replace(sent, asked_at=now))
+        return sent
+
+    def expire(self, now: int) -> None:
+        """Forget copies whose receiver has not asked for long."""
+        while self._sent:
+            first = next(iter(self._sent))
+            if now - self._sent[first].asked_at <= _COPY_KEPT_NS:
+                break
+            del self._sent[first]
+
+
+def size_of(counts: Snapshot) -> int:
+    """Estimate the bytes of counters in a message, from above."""
+    size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
+    size += _NUMBER_BYTES * sum(map(len, counts.states))
+    return size + sum([_heard_size(heard) for heard in counts.heard if heard])
+
+
+def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[Part]:
+    """Cut the counters of one shard into at least so many parts, each of which fits a message.
+
+    With fewer keys than parts, the first parts are empty. A shard without keys is one part.
+    """
+    if not counts.keys:
+        return [Part()]
+    parts = [Part() for _ in range(max(0, least - len(counts.keys)) + 1)]
+    most_keys = min(_KEYS_PER_PART, -(-len(counts.keys) // least))
+    size = 0
+    for at, (key, state) in enumerate(zip(counts.keys, counts.states, strict=True)):
+        row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(tallies[at]))
+        row += _heard_size(counts.heard[at]) if counts.heard else 0
+        is_full = len(parts[-1].counts.keys) >= most_keys or size + row > BYTES_PER_PART
+        if is_full and parts[-1].counts.keys:
+            parts.append(Part())
+            size = 0
+        size += row
+        append_row(parts[-1].counts, counts, at)
+        parts[-1].tallies.append(tallies[at])
+    return parts
+
+
+def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
+    """Spread decided checks over the parts of their shard, and over further parts if need be."""
+    for number, start in enumerate(range(0, len(decided), _DECIDED_PER_PART)):
+        if number == len(parts):
+            parts.append(Part())
+        parts[number].decided += decided[start : start + _DECIDED_PER_PART]
+
+
+def _heard_size(heard: dict[str, list[int]]) -> int:
+    return sum([_ROW_BYTES + 4 * len(n) + _NUMBER_BYTES * len(c) for n, c in heard.items()])
+
+
+def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
+    """Add one row of a snapshot to another."""
+    limit = source.limits[source.which[at]]
+    if limit not in target.limits:
+        target.limits.append(limit)
+    target.keys.append(source.keys[at])
+    target.states.append(source.states[at])
+    target.which.append(target.limits.index(limit))
+    target.heard.append(source.heard[at] if source.heard else {})

@@ -1,0 +1,124 @@
+"""What a standby keeps of its owners' counters: the latest state of each key, as it was sent.
+
+Decides how much is kept and for how long. Turning copies into counters is `ownership`' affair.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from hashring import NodeId, shard_of
+from node.requests.refund_ledger import rests_within
+from ringfence.limiter import Limit, Snapshot
+from ringfence.limiter.engine import BYTES_PER_KEY, LEAST_BYTES
+
+__all__ = ["Replicas"]
+
+_ROW_BYTES = 300
+_NUMBER_BYTES = 40
+"""Of an integer in a list."""
+_LOOK_AT = 64
+"""Shards that one call of `expire` looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    state: list[int]
+    limit: Limit
+    heard: dict[str, list[int]]
+    at: int
+    """When it came: the durations in `state` count from here."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes with its key, roughly."""
+        numbers = len(self.state) + sum(map(len, self.heard.values()))
+        return _ROW_BYTES + _NUMBER_BYTES * numbers
+
+
+class Replicas:
+    """Copies by shard and key; beyond the bounds the shard that was updated first is dropped.
+
+    There are at most `most` keys and `most_bytes` bytes, by default as many as an engine has.
+    """
+
+    def __init__(self, most: int, most_bytes: int | None = None) -> None:
+        self._most = most
+        self._most_bytes = most_bytes or max(LEAST_BYTES, BYTES_PER_KEY * most)
+        self._bytes = 0
+        self._shards: OrderedDict[int, dict[bytes, _Row]] = OrderedDict()
+        self._senders: dict[int, NodeId] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, shard: int) -> bool:
+        return shard in self._shards
+
+    def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+        """Take what the owner sent; an empty state means that the key is as new."""
+        for at, key in enumerate(counts.keys):
+            shard = shard_of(key)
+            self._senders[shard] = sender
+            rows = self._shards.setdefault(shard, {})
+            self._shards.move_to_end(shard)
+            self._dropped(rows.pop(key, None))
+            if counts.states[at]:
+                heard = counts.heard[at] if counts.heard else {}
+                row = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
+                rows[key] = row
+                self._size += 1
+                self._bytes += row.size
+            elif not rows:
+                self._forget(shard)
+        while self._size > self._most or self._bytes > self._most_bytes:
+            self._forget(next(iter(self._shards)))
+
+    def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
+        """The copies of a shard by the instant that they came."""
+        by_instant: dict[int, Snapshot] = {}
+        for key, row in self._shards.get(shard, {}).items():
+            counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))
+            counts.keys.append(key)
+            counts.states.append(row.state)
+            if not counts.limits or counts.limits[-1] != row.limit:
+                counts.limits.append(row.limit)
+            counts.which.append(len(counts.limits) - 1)
+            counts.heard.append(row.heard)
+        return iter(by_instant.items())
+
+    def sender_of(self, shard: int) -> NodeId | None:
+        """Whose counters the copies of a shard are; None when there are none."""
+        return self._senders.get(shard)
+
+    def drop(self, shards: Iterable[int]) -> None:
+        """Forget shards: they are counted here now, or this node stands by for them no more."""
+        for shard in shards:
+            self._forget(shard)
+
+    def shards(self) -> list[int]:
+        """The shards that there are copies of."""
+        return list(self._shards)
+
+    def expire(self, now: int) -> None:
+        """Look at the shards heard of least lately, and drop what has rested since it came."""
+        for shard in list(islice(self._shards, _LOOK_AT)):
+            rows = self._shards[shard]
+            for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:
+                self._dropped(rows.pop(key))
+            if rows:
+                self._shards.move_to_end(shard)
+            else:
+                self._forget(shard)
+
+    def _forget(self, shard: int) -> None:
+        for row in self._shards.pop(shard, {}).values():
+            self._dropped(row)
+        self._senders.pop(shard, None)
+
+    def _dropped(self, row: _Row | None) -> None:
+        if row is not None:
+            self._size -= 1
+            self._bytes -= row.size

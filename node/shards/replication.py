@@ -1,0 +1,176 @@
+"""The standby's copy: what has changed here, sent to whoever would go on from it.
+
+Decides when, to whom and how much at once. A standby that has not confirmed its last copy gets the
+next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import compress, islice
+
+import trio
+
+from hashring import SHARDS, NodeId, Ring, shard_of
+from node.containment import Containment
+from node.counters import Counters
+from node.shards.outgoing_transfers import BYTES_PER_PART, size_of
+from node.shards.ownership import ShardOwnership
+from ringfence.limiter import Engine, Snapshot
+from ringfence.peering.link import Link
+from ringfence.wire import Copy, Counts, Done
+
+__all__ = ["INTERVAL", "Replication"]
+
+INTERVAL = 0.1
+"""Seconds between two rounds: what a crash can lose."""
+_KEYS_PER_ROUND = 8000
+_KEYS_PER_COPY = 1000
+_SLICE = 2000
+_ALL = range(SHARDS)
+_NOBODY = (None,) * SHARDS
+
+
+class Replication:
+    """Sends changed state of the shards that are held to their standbys."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        holdings: ShardOwnership,
+        engine: Engine,
+        counters: Counters,
+        link_to: Callable[[NodeId], Link | None],
+        clock: Callable[[], int],
+        containment: Containment,
+    ) -> None:
+        self._me = me
+        self._holdings = holdings
+        self._engine = engine
+        self._counters = counters
+        self._link_to = link_to
+        self._clock = clock
+        self._containment = containment
+        self._ring = Ring.of(())
+        self._waiting: dict[NodeId, int] = {}
+        """Copies on their way that have not been confirmed."""
+        self._news: list[tuple[Ring, Ring]] = []
+        self._forgetful: dict[NodeId, None] = {}
+        """Members that were started again, and have lost what they were sent."""
+        self._wake = trio.Event()
+
+    def follow(self, old: Ring, new: Ring) -> None:
+        """Take note of another ring: whoever is the standby now lacks everything."""
+        self._ring = new
+        self._news.append((old, new))
+        self._wake.set()
+
+    def restarted(self, name: NodeId) -> None:
+        """Take note that a member was started again, perhaps before anybody had missed it: the
+        ring is the same, and yet it lacks everything."""
+        self._forgetful[name] = None
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send every `INTERVAL` until cancelled."""
+        async with trio.open_nursery() as nursery:
+            contained = self._containment.supervise
+            nursery.start_soon(contained, "streaming", self._mark_for_new_standbys)
+            nursery.start_soon(contained, "streaming", self._send_rounds)
+
+    async def _send_rounds(self) -> None:
+        while True:
+            await trio.sleep(INTERVAL)
+            self.flush()
+
+    def flush(self) -> None:
+        """Send one round."""
+        if len(self._ring.members) < 2:
+            self._holdings.seen_all()  # There is no standby.
+            return
+        if not self._holdings.dirty:
+            return
+        standby_of = self._ring.standby
+        held = self._holdings.held
+        by_standby: dict[NodeId, list[bytes]] = {}
+        busy: list[bytes] = []
+        for key in list(islice(self._holdings.dirty, _KEYS_PER_ROUND)):
+            del self._holdings.dirty[key]
+            shard = shard_of(key)
+            standby = standby_of(shard)
+            if standby == self._me:
+                # We stand in, or give it away soon: the ring's owner should have it, should we die.
+                standby = self._ring.owner(shard)
+            if not held[shard] or standby is None or standby == self._me:
+                continue
+            if standby == self._holdings.taken_from(shard):
+                self._holdings.seen([key])
+                continue  # It may have more than we took over; it will be asked for that.
+            if self._waiting.get(standby) or standby in self._holdings.unasked(shard):
+                busy.append(key)
+            else:
+                by_standby.setdefault(standby, []).append(key)
+        self._holdings.dirty.update(dict.fromkeys(busy))
+        now = self._clock()
+        for standby, keys in by_standby.items():
+            link = self._link_to(standby)
+            if link is None:
+                self._holdings.dirty.update(dict.fromkeys(keys))
+                continue
+            for start in range(0, len(keys), _KEYS_PER_COPY):
+                self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
+
+    def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
+        counts = self._holdings.state_of(keys, now)
+        if len(keys) > 1 and size_of(counts) > BYTES_PER_PART:
+            half = len(keys) // 2
+            self._send(standby, link, keys[:half], now)
+            self._send(standby, link, keys[half:], now)
+            return
+        self._waiting[standby] = self._waiting.get(standby, 0) + 1
+
+        def on_reply(reply: object) -> None:
+            self._waiting[standby] -= 1
+            if not isinstance(reply, Done):
+                self._holdings.dirty.update(dict.fromkeys(keys))
+                self._counters.add("copies_lost")
+
+        wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.heard)
+        link.call(lambda seq: Copy(seq, wire), on_reply)
+        self._counters.add("copies_sent")
+        self._counters.add("keys_copied", len(keys))
+
+    async def _mark_for_new_standbys(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            changed = self.newly_stood_by()
+            keys = iter(self._engine.keys()) if changed else iter(())
+            while some := list(islice(keys, _SLICE)):
+                self.mark(some, changed)
+                await trio.lowlevel.checkpoint()
+
+    def newly_stood_by(self) -> set[int]:
+        """The shards held here that have got another standby since this was last asked."""
+        news, self._news = self._news, []
+        forgetful, self._forgetful = self._forgetful, {}
+        changed: set[int] = set()
+        held = list(compress(_ALL, self._holdings.held))  # Among many members, next to none.
+        for old, new in news:
+            before, after = _standbys(old), _standbys(new)
+            changed.update([shard for shard in held if before[shard] != after[shard]])
+        if forgetful:
+            now = _standbys(self._ring)
+            changed.update([shard for shard in held if now[shard] in forgetful])
+        return changed
+
+    def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
+        """Send the state of those of `keys` that are in one of these shards."""
+        self._holdings.dirty.update(dict.fromkeys([key for key in keys if shard_of(key) in shards]))
+
+
+def _standbys(ring: Ring) -> Sequence[NodeId | None]:
+    return ring.standby_by_shard or _NOBODY
+
+
+def as_snapshot(counts: Counts) -> Snapshot:
+    """Read what came over the wire as the limiter does."""
+    return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.heard)

@@ -1,0 +1,132 @@
+"""A gateway beside a node, or several: a process of its own, which lives as long as they do.
+
+It shares no loop with the limiter. It ends when its standard input does, so that a node that is
+killed takes it along and another one finds the ports free.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import trio
+
+from node.config.access import KeyDir
+from node.config.settings import NodeSettings
+from node.systemd import NOTIFY_SOCKET
+from ringfence.client.url import ENVIRONMENT
+from ringfence.errors import ConfigError
+from ringfence.transport.listeners import Listener, require_distinct
+
+__all__ = ["check_gateway", "cluster_url", "with_gateway_beside"]
+
+logger = logging.getLogger("ringfence.node")
+
+_TOKENS = ("gateway", "app")
+"""Whose token the gateway shows: its own, or that of any application."""
+_WRONG_INPUT = 2
+"""Exit status of a gateway whose settings or ports are not good."""
+_PAUSE = 1.0
+_PATIENCE = 15.0
+"""How long a gateway may finish what it has under way."""
+
+
+async def with_gateway_beside(
+    serve: Callable[..., Awaitable[None]],
+    nodes: Sequence[NodeSettings],
+    config: Path | None,
+    operator_ports: Sequence[Listener] = (),
+) -> None:
+    """Run what `serve` runs, and a gateway from when it has started until it has ended.
+
+    `nodes` are those that it starts and the gateway asks; `config` is the gateway's settings file;
+    `operator_ports` are the TCP ports of the nodes, which the gateway must leave to them.
+    Raises `ConfigError` for settings that are wrong, and when the gateway cannot start by them.
+    """
+    environment = check_gateway(nodes, config, operator_ports)
+    words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
+    words += ["--config", str(config)] if config is not None else []
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status: trio.TaskStatus[object]) -> None:
+            await serve(task_status=task_status)
+            nursery.cancel_scope.cancel()
+
+        await nursery.start(run)
+        await _keep_running(words, environment)
+
+
+def check_gateway(
+    nodes: Sequence[NodeSettings], config: Path | None, operator_ports: Sequence[Listener]
+) -> dict[str, str]:
+    """Check the settings of a gateway beside these nodes; return the environment that it needs.
+
+    Raises `ConfigError`.
+    """
+    from ringfence.gateway import load_gateway_settings
+
+    environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
+    environment.pop(NOTIFY_SOCKET, None)  # It is the node that tells systemd.
+    gateway = load_gateway_settings(config, environment)
+    own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
+    require_distinct([*operator_ports, *own])
+    return environment
+
+
+def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
+    """How a client on this host reaches the nodes. Raises `ConfigError` when they have no token."""
+    place = ",".join([_place(each) for each in (settings, *others)])
+    datacenter = f"datacenter={quote(settings.datacenter)}"
+    if not settings.keys:
+        return f"ringfence://{place}?{datacenter}"
+    keys = KeyDir(Path(settings.keys))
+    files = [keys.token(name) for name in _TOKENS]
+    token = next((file for file in files if file.is_file()), None)
+    if token is None:
+        raise ConfigError(
+            f"--gateway needs a token: neither {files[0]} nor {files[1]} is there; make one with "
+            f"`ringfence keys add-token {keys.path} gateway:check,reset`"
+        )
+    text = token.read_text("ascii").strip()
+    return f"ringfence://{text}@{place}?{datacenter}&ca={quote(str(keys.ca))}"
+
+
+def _place(settings: NodeSettings) -> str:
+    host, port = settings.listen_at
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"  # noqa: S104
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
+
+
+async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
+    """Start the gateway, and again whenever it ends; raise `ConfigError` when it never can."""
+    for attempt in count():
+        process = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, env=dict(environment)
+        )
+        try:
+            status = await process.wait()
+            if status == _WRONG_INPUT and attempt == 0:
+                raise ConfigError("the gateway cannot start; its log above says why")
+            logger.error("the gateway has ended with status %d and is started again", status)
+        finally:
+            with trio.move_on_after(_PATIENCE, shield=True):
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
+            if process.returncode is None:
+                process.kill()
+        await trio.sleep(_PAUSE)
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False

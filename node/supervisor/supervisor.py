@@ -1,0 +1,209 @@
+"""The process that starts the members of a host, keeps them running and has them leave.
+
+It decides nothing about a check and holds no counter: when it dies, its members leave the cluster
+in good order. A member that dies is started again, after a pause that grows; one that was asked to
+leave stays away, and when all have left the supervisor ends.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+
+import trio
+
+from node.config.access import KeyDir
+from node.config.settings import NodeSettings
+from node.supervisor.backoff import BackOff
+from node.supervisor.host_members import Host, HostMember
+from node.supervisor.member_plan import require_plan
+from node.supervisor.member_process import UP
+from node.systemd import NOTIFY_SOCKET, notify_systemd
+from ringfence.errors import ConfigError
+
+__all__ = ["supervise"]
+
+logger = logging.getLogger("ringfence.node")
+
+_WRONG_INPUT = 2
+"""Exit status of a node whose settings, rules or keys are not good."""
+_GRACE = 5.0
+"""Seconds that members may take to end beyond those in which they hand over."""
+
+
+async def supervise(
+    settings: NodeSettings,
+    words: Sequence[str],
+    *,
+    task_status: trio.TaskStatus[Host] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run `settings.processes` members until SIGTERM, SIGINT, or until all have left.
+
+    `words` are the arguments of `ringfence` with which a member is started; what tells one from the
+    other is added. SIGHUP is passed on. Raises `ConfigError` when a member cannot start.
+    """
+    require_plan(settings)
+    host = Host.of(settings)
+    supervisor = _Supervisor(host, words)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as nursery:
+            renew = await _open_page(settings, host, nursery)
+            patience = 2 * settings.drain_timeout + _GRACE
+            nursery.start_soon(supervisor.heed, signals, patience, renew)
+            async with trio.open_nursery() as members:
+                first, *others = host.members
+                members.start_soon(supervisor.keep, first)
+                # Whom the others join: they would each begin a cluster of their own.
+                await first.began.wait()
+                for member in others:
+                    members.start_soon(supervisor.keep, member)
+                for member in others:
+                    await member.began.wait()
+                task_status.started(host)
+                notify_systemd("READY=1")
+            nursery.cancel_scope.cancel()
+    logger.info("all members of %s have stopped", settings.name)
+
+
+async def _open_page(
+    settings: NodeSettings, host: Host, nursery: trio.Nursery
+) -> Callable[[], None]:
+    """Open the host's operator's port, if there is to be one; return what renews its certificate.
+
+    The returned function raises `ConfigError`.
+    """
+    if settings.http_at is None:
+        return _nothing
+    from node.supervisor.host_port import open_page  # Members without the port start without it.
+
+    keys = KeyDir(Path(settings.keys)) if settings.keys else None
+    page = await open_page(host, settings.http_at, keys)
+    logger.info("operators look at all %d members at %s", len(host.members), page.url)
+    nursery.start_soon(page.run)
+    return page.renew_certificate
+
+
+def _nothing() -> None:
+    """There is no certificate to read again."""
+
+
+class _Supervisor:
+    """What happens to the members of a host."""
+
+    def __init__(self, host: Host, words: Sequence[str]) -> None:
+        self._host = host
+        self._words = words
+        self._stopping = trio.Event()
+        self._deadline = inf
+        """When members that have not ended are killed."""
+
+    async def heed(
+        self, signals: AsyncIterator[int], patience: float, renew: Callable[[], None]
+    ) -> None:
+        """Pass signals on; after one that ends, wait so long before members are killed.
+
+        At SIGHUP the host's own port takes a renewed certificate, too, by `renew`.
+        """
+        async for number in signals:
+            if number == signal.SIGHUP:
+                try:
+                    renew()
+                except ConfigError as error:
+                    logger.error("the old certificate of the host's port stays: %s", error)
+                # One that starts reads everything anyway, and would die of the signal.
+                self._tell(signal.SIGHUP, [each for each in self._host.members if each.is_up])
+                continue
+            if not self._stopping.is_set():
+                logger.info("%d members hand over and leave", len(self._host.members))
+                self._stopping.set()
+                notify_systemd("STOPPING=1")
+                self._deadline = trio.current_time() + patience
+                for member in self._host.members:
+                    member.life.deadline = self._deadline
+            self._tell(signal.SIGTERM, self._host.members)
+
+    @staticmethod
+    def _tell(number: signal.Signals, members: Sequence[HostMember]) -> None:
+        for member in members:
+            if member.process is not None:
+                with suppress(ProcessLookupError):
+                    member.process.send_signal(number)
+
+    async def keep(self, member: HostMember) -> None:
+        """Run a member, and again whenever it dies."""
+        back_off = BackOff()
+        while not self._stopping.is_set():
+            begun = trio.current_time()
+            status = await self._live(member)
+            if status == 0 or self._stopping.is_set():
+                break
+            if status == _WRONG_INPUT and not member.was_ever_up:
+                raise ConfigError(f"member {member.name} cannot start; its log above says why")
+            pause = back_off.after(trio.current_time() - begun)
+            member.restarts += 1
+            member.began.set()
+            logger.error(
+                "member %s has ended with status %d and is started again in %g s",
+                *(member.name, status, pause),
+            )
+            with trio.move_on_after(pause):
+                await self._stopping.wait()
+        member.began.set()
+        member.has_left = True
+
+    async def _live(self, member: HostMember) -> int:
+        """Run a member's process to its end; its exit status."""
+        siblings = [each.address for each in self._host.members if each.is_up]
+        words = [sys.executable, "-P", "-m", "node.entry", *self._words]
+        words += ["--member", str(member.index)]
+        for address in siblings:
+            words += ["--sibling", address]
+        process = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+        )
+        member.process = process
+        member.life = trio.CancelScope(deadline=self._deadline)
+        if self._stopping.is_set():  # The signal came while it was being started.
+            process.terminate()
+        try:
+            with member.life:
+                await self._await_up(member, process)
+                await process.wait()
+        finally:
+            member.is_up, member.process = False, None
+            with trio.CancelScope(shield=True):
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
+                for stream in (process.stdin, process.stdout):
+                    assert stream is not None
+                    await stream.aclose()
+        assert process.returncode is not None
+        return process.returncode
+
+    @staticmethod
+    async def _await_up(member: HostMember, process: trio.Process) -> None:
+        assert process.stdout is not None
+        heard = b""
+        while chunk := await process.stdout.receive_some():
+            heard += chunk
+            if heard.endswith(UP):
+                member.is_up = member.was_ever_up = True
+                member.began.set()
+                return
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment; members find the code where this process has found it.
+
+    They tell systemd nothing: the host is ready when all of them are.
+    """
+    home = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    own = {name: value for name, value in os.environ.items() if name != NOTIFY_SOCKET}
+    return own | {"PYTHONPATH": path}

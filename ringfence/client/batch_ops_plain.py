@@ -1,0 +1,35 @@
+"""What `check_many` does for each of its requests: the plain twin of the compiled `_batch_ops`."""
+
+from collections.abc import Mapping, Sequence
+
+from ringfence.client.decision import Decision
+from ringfence.peering.columns import Row
+from ringfence.rules import Rule
+
+__all__ = ["decisions", "find_lone"]
+
+
+def find_lone(
+    known: Mapping[object, tuple[Rule, bytes]], name: object, requests: Sequence[object]
+) -> tuple[list[Rule], list[bytes]] | None:
+    """Look up requests of one entry that is called `name`, as two columns: rules and keys.
+
+    `known` tells rule and key by the entry's value. None when a request is of another kind, or its
+    value is not known. Raises `TypeError` for a value that cannot be looked up.
+    """
+    rules: list[Rule] = []
+    keys: list[bytes] = []
+    for request in requests:
+        if type(request) is not dict or len(request) != 1 or name not in request:
+            return None
+        met = known.get(request[name])
+        if met is None:
+            return None
+        rules.append(met[0])
+        keys.append(met[1])
+    return rules, keys
+
+
+def decisions(rules: list[Rule], rows: list[Row]) -> list[Decision]:
+    """Make the decision of each row, by its rule. Raises `ValueError` when lengths differ."""
+    return [Decision(rule, row) for rule, row in zip(rules, rows, strict=True)]

@@ -1,0 +1,128 @@
+"""Counters that requests of one descriptor met lately, so that a check need not look them up again.
+
+Holds only what the shortest path can use: one descriptor, one rule with a limit of its own that
+counts units. Everything else is matched each time.
+"""
+
+from collections.abc import Sequence
+
+from ringfence.client.batch_ops import find_lone
+from ringfence.limiter import Algorithm
+from ringfence.rules import Descriptor, Rule, RuleSet
+from ringfence.rules.ruleset import Entries
+
+__all__ = ["MatchCache"]
+
+_MOST = 16_384
+"""Counters remembered; then all are forgotten, and found again as they come by."""
+
+_Known = dict[object, tuple[Rule, bytes]]
+"""What requests of one domain met, by their entries. Those of one entry have their place by domain
+and name, and stand there by the value: that is looked up in less than half the time."""
+_NOTHING = (None, b"")
+
+
+class MatchCache:
+    """What the rules in force said last; bounded."""
+
+    __slots__ = ("_count", "_known", "_rules")
+
+    def __init__(self) -> None:
+        self._rules: RuleSet | None = None
+        self._known: dict[tuple[str, ...], _Known] = {}
+        self._count = 0
+
+    def find(
+        self, rules: RuleSet, domain: str, descriptors: object
+    ) -> tuple[Rule | None, bytes] | None:
+        """Find the rule and key of a request; None when it must be matched in the usual way.
+
+        The rule is None when none applies.
+        """
+        if type(descriptors) is dict:
+            entries: Entries | None = tuple(descriptors.items())
+        else:
+            entries = _entries_of(descriptors)
+        if not entries:
+            return None
+        if rules is not self._rules or self._count >= _MOST:
+            self._rules, self._known, self._count = rules, {}, 0
+        try:
+            place, sought = _place_of(domain, entries)
+            known = self._known.get(place)
+            found = None if known is None else known.get(sought)
+            if found is None:
+                found = rules.counter(domain, entries)
+                if found is None:
+                    return _NOTHING if _are_text(entries) else None
+                if not _is_plain(found[0]):
+                    return None
+                self._known.setdefault(place, {})[sought] = found
+                self._count += 1
+        except (AttributeError, TypeError):
+            return None  # Something is no text; whoever matches as usual says what.
+        return found
+
+    def find_all(
+        self, rules: RuleSet, domain: str, requests: Sequence[object]
+    ) -> tuple[list[Rule], list[bytes]] | None:
+        """Find what many requests meet, as two columns; None when one must be matched as usual."""
+        known = self._again_all(domain, requests) if rules is self._rules else None
+        if known is not None:
+            return known
+        met: list[Rule] = []
+        keys: list[bytes] = []
+        for each in requests:
+            found = self.find(rules, domain, each)
+            rule, key = _NOTHING if found is None else found
+            if rule is None:
+                return None
+            met.append(rule)
+            keys.append(key)
+        return met, keys
+
+    def _again_all(
+        self, domain: str, requests: Sequence[object]
+    ) -> tuple[list[Rule], list[bytes]] | None:
+        """Find what requests of one kind met lately; None unless all of it is known."""
+        first = requests[0] if requests else None
+        if type(first) is not dict:
+            return None
+        try:
+            if len(first) == 1:
+                (name,) = first
+                return find_lone(self._known[domain, name], name, requests)
+            known = self._known[domain,]
+            met = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+        except (AttributeError, KeyError, TypeError):
+            return None  # Not all were seen lately, or are of this kind.
+        return [rule for rule, _ in met], [key for _, key in met]
+
+
+def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
+    """Where entries stand among what is known, and as what."""
+    if len(entries) == 1:
+        ((name, value),) = entries
+        return (domain, name), value
+    return (domain,), entries
+
+
+def _entries_of(descriptors: object) -> Entries | None:
+    """Read a descriptor that stands alone, without limit or cost of its own."""
+    if isinstance(descriptors, list) and len(descriptors) == 1:
+        descriptors = descriptors[0]
+    if type(descriptors) is dict:
+        return tuple(descriptors.items())
+    if type(descriptors) is not Descriptor:
+        return None
+    is_plain = descriptors.limit is None and descriptors.cost is None
+    return descriptors.entries if is_plain else None
+
+
+def _are_text(entries: Entries) -> bool:
+    return all([isinstance(key, str) and isinstance(value, str) for key, value in entries])
+
+
+def _is_plain(rule: Rule) -> bool:
+    limit = rule.limit
+    return limit is not None and not rule.carried and limit.algorithm is not Algorithm.CONCURRENCY

@@ -1,8 +1,0 @@
-"""What `check_many` does for each of its requests, compiled where there was a C compiler."""
-
-try:
-    from ringfence.client._rows import decisions, find_lone
-except ImportError:
-    from ringfence.client.rows_plain import decisions, find_lone
-
-__all__ = ["decisions", "find_lone"]

@@ -1,0 +1,377 @@
+"""HTTP/2 (RFC 9113) as far as a server of short gRPC calls needs it: bytes in, requests out.
+
+Our own, since all that could carry these calls for us costs several times what they do themselves;
+docs/gateway.md states the bounds. Header compression is done by the package `hpack`.
+Decides framing, flow control and how much a caller may have us hold and do; what requests mean is
+`grpc_server`'s.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ringfence.gateway.grpc.headers import Broken, Failure, HeaderBlock, HeaderBlocks
+from ringfence.gateway.grpc.http2_sender import Flags, Kind, Outbox, Stream, frame
+
+__all__ = ["Gone", "Http2", "Input", "Request", "TooLarge"]
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEADER = struct.Struct(">HBBBI")
+_NUMBER = struct.Struct(">I")
+_SETTING = struct.Struct(">HI")
+_LARGEST_FRAME = _LARGEST_BLOCK = _LARGEST_HEADERS = 16_384
+_LEAST_WINDOW = 262_144
+"""Bytes of bodies of unanswered calls, by connection; four bodies, if that is more."""
+_MOST_STREAMS, _MOST_OF_HEADS, _STREAM = 1000, 1 << 20, 512
+"""Unanswered calls by connection, and bytes of their headers, `_STREAM` for each call included."""
+_WORK, _FRAME = 2048, 64
+"""Units of work at once: bytes of headers, blocked answers, and `_FRAME` for each frame."""
+_FRAMES, _FRAMES_PER_SECOND, _FRAMES_PER_ANSWER = 1000.0, 33.0, 4
+"""Frames that bring no call, such as resets and pings: at once, a second, and for each answer."""
+_ENABLE_PUSH, _MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 2, 3, 4, 5
+_MAX_HEADER_LIST_SIZE = 6
+_LARGEST_WINDOW = 2**31 - 1
+_SIZES = {int(Kind.PRIORITY): 5, Kind.RST_STREAM: 4, Kind.PING: 8, Kind.WINDOW_UPDATE: 4}
+_ON_CONNECTIONS = (Kind.SETTINGS, Kind.PING, Kind.GOAWAY)
+
+
+@dataclass(slots=True)
+class Request:
+    """A request that is complete."""
+
+    stream: int
+    head: HeaderBlock
+    body: bytes
+
+
+@dataclass(slots=True)
+class TooLarge:
+    """A request whose body is larger than allowed; the rest of it is thrown away."""
+
+    stream: int
+
+
+@dataclass(slots=True)
+class Gone:
+    """No answer can be sent any more: the caller reset the stream, or we did."""
+
+    stream: int
+
+
+Input: TypeAlias = Request | TooLarge | Gone
+
+
+class Http2:
+    """The server's end of one connection."""
+
+    def __init__(self, max_body: int, now: float) -> None:
+        self.out = Outbox(self._closed)
+        """Where answers are put; its bytes are to be sent whenever it has some."""
+        self.is_broken = False
+        """The caller broke the protocol, and was told so: nothing more is read."""
+        self.is_draining = False
+        self.has_more = False
+        """Not all that was received has been read: call `receive` again, after other work."""
+        self.last_request = now
+        """When the latest request began, or the connection."""
+        self._now = now
+        self._max_body = max_body
+        self._heads = HeaderBlocks(_LARGEST_HEADERS)
+        self._last = 0
+        self._rest = b""
+        self._block: tuple[int, int, bytes] | None = None
+        """Stream, flags and beginning of a header that goes on in the next frame."""
+        self._is_greeted = False
+        self._window = max(_LEAST_WINDOW, 4 * max_body)
+        self._held = self._owed = self._held_heads = 0
+        self._frames, self._frames_at, self._answers = _FRAMES, now, 0
+        self._stuck_since: float | None = now
+        """Since when we wait for the rest of a frame or header, or for the first one."""
+        settings = (
+            *(_MAX_CONCURRENT_STREAMS, _MOST_STREAMS, _MAX_HEADER_LIST_SIZE, _LARGEST_HEADERS),
+            # So that one that is too large can be seen to be.
+            *(_INITIAL_WINDOW_SIZE, max_body + _LARGEST_FRAME),
+        )
+        self.out.put(frame(Kind.SETTINGS, 0, 0, struct.pack(">HIHIHI", *settings)))
+        self._repay(self._window - 65_535)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that this connection makes us keep."""
+        return len(self._rest) + self._held + self._held_heads + self.out.waiting
+
+    def receive(self, received: bytes, now: float) -> list[Input]:
+        """Take bytes; returns what they complete, in order. Bounded work: see `has_more`."""
+        if self.is_broken:
+            return []
+        found: list[Input] = []
+        self._now = now
+        try:
+            self._read(self._rest + received if self._rest else received, found)
+        except Broken as error:
+            self._break(error.failure, str(error))
+        return found
+
+    def give_up_before(self, instant: float) -> list[int]:
+        """Give up calls that began before an instant and whose request or answer is on its way."""
+        if self._stuck_since is not None and self._stuck_since < instant:
+            self._break(Failure.ENHANCE_YOUR_CALM, "too slow")
+        old = [(each, stream) for each, stream in self.out.open.items() if stream.began < instant]
+        slow = [each for each, stream in old if stream.waiting or not stream.is_read]
+        for number in slow:
+            self.out.reset(number, Failure.CANCEL)
+        return slow
+
+    def drain(self) -> None:
+        """Take no new requests; those that we have are answered."""
+        if not self.is_draining and not self.is_broken:
+            self.is_draining = True
+            self.out.put(self._goodbye(Failure.NONE, "the gateway is stopping"))
+
+    # -- frames --------------------------------------------------------------------------------
+
+    def _read(self, received: bytes, found: list[Input]) -> None:
+        at, end, work, decoded = 0, len(received), 0, self._heads.decoded
+        if not self._is_greeted:
+            if not _PREFACE.startswith(received[:24]):
+                raise Broken(Failure.PROTOCOL, "this is no HTTP/2")
+            if end < 24:
+                self._rest = received
+                return
+            self._is_greeted, self._stuck_since, at = True, None, 24
+        self.has_more = False
+        while end - at >= 9:
+            high, low, kind, flags, stream = _HEADER.unpack_from(received, at)
+            size = high << 8 | low
+            if size > _LARGEST_FRAME:
+                raise Broken(Failure.FRAME_SIZE, "a frame is larger than announced")
+            if end - at - 9 < size:
+                break
+            self.has_more = work + self._heads.decoded - decoded >= _WORK
+            if self.has_more:
+                break
+            at += 9 + size
+            work += _FRAME + (size + len(self.out.blocked) if kind else 0)
+            if kind > Kind.HEADERS:
+                self._charge()
+            self._take(kind, flags, stream & _LARGEST_WINDOW, received[at - size : at], found)
+        self._rest = received[at:]
+        if self._block is None:
+            if self.has_more or not self._rest:
+                self._stuck_since = None
+            elif at or self._stuck_since is None:  # With a frame complete, the caller is not slow.
+                self._stuck_since = self._now
+
+    def _take(  # noqa: PLR0912 - one branch per kind of frame
+        self, kind: int, flags: int, stream: int, payload: bytes, found: list[Input]
+    ) -> None:
+        if self._block is not None and kind != Kind.CONTINUATION:
+            raise Broken(Failure.PROTOCOL, "a header was not continued")
+        if kind == Kind.DATA:
+            self._take_data(flags, stream, payload, found)
+            return
+        if kind == Kind.HEADERS:
+            block = _unpadded(flags, payload)
+            if flags & Flags.PRIORITY:
+                _check_priority(stream, block[:5])
+                block = block[5:]
+            self._stuck_since = self._now
+            self._take_block(stream, flags, block, found)
+            return
+        if len(payload) != _SIZES.get(kind, len(payload)):
+            raise Broken(Failure.FRAME_SIZE, "a frame has the wrong size")
+        if stream and kind in _ON_CONNECTIONS:
+            raise Broken(Failure.PROTOCOL, "a frame belongs on another stream")
+        if kind == Kind.CONTINUATION:
+            if self._block is None or self._block[0] != stream:
+                raise Broken(Failure.PROTOCOL, "there is nothing to continue")
+            _, first, begun = self._block
+            self._block = None
+            self._take_block(stream, flags | first, begun + payload, found)
+        elif kind == Kind.WINDOW_UPDATE:
+            self._widen(stream, payload, found)
+        elif kind == Kind.RST_STREAM:
+            self._require_begun(stream)
+            self.out.forget(stream)
+            self.out.dropped.pop(stream, None)
+            found.append(Gone(stream))
+        elif kind == Kind.SETTINGS:
+            self._take_settings(flags, payload)
+        elif kind == Kind.PING and not flags & Flags.ACK:
+            self.out.put(frame(Kind.PING, Flags.ACK, 0, payload))
+        elif kind == Kind.PRIORITY:
+            _check_priority(stream, payload)
+        elif kind == Kind.PUSH_PROMISE:
+            raise Broken(Failure.PROTOCOL, "clients do not push")
+        # All others, those that we do not know among them, ask nothing of us.
+
+    def _charge(self) -> None:
+        """Count a frame that brings no call; too many for the calls answered end the connection."""
+        answers = self.out.answered
+        earned = (self._now - self._frames_at) * _FRAMES_PER_SECOND
+        earned += (answers - self._answers) * _FRAMES_PER_ANSWER
+        self._frames = min(_FRAMES, self._frames + earned) - 1
+        self._frames_at, self._answers = self._now, answers
+        if self._frames < 0:
+            raise Broken(Failure.ENHANCE_YOUR_CALM, "too many frames that bring no call")
+
+    def _require_begun(self, stream: int) -> None:
+        if stream > self._last or not stream % 2:
+            raise Broken(Failure.PROTOCOL, "a frame for a stream that was never opened")
+
+    def _take_settings(self, flags: int, payload: bytes) -> None:
+        if len(payload) % 6 or (flags & Flags.ACK and payload):
+            raise Broken(Failure.FRAME_SIZE, "settings have 6 bytes each")
+        if flags & Flags.ACK:
+            return
+        # First of all: what a wider window lets out must not come before we say that we saw it.
+        self.out.put(frame(Kind.SETTINGS, Flags.ACK, 0, b""))
+        settings = dict(_SETTING.iter_unpack(payload))
+        largest = settings.get(_MAX_FRAME_SIZE, _LARGEST_FRAME)
+        if settings.get(_ENABLE_PUSH, 0) > 1 or not _LARGEST_FRAME <= largest < 1 << 24:
+            raise Broken(Failure.PROTOCOL, "a setting is out of bounds")
+        window = settings.get(_INITIAL_WINDOW_SIZE)
+        if window is not None:
+            if window > _LARGEST_WINDOW:
+                raise Broken(Failure.FLOW_CONTROL, "a window is too large")
+            self.out.set_initial_window(window)
+
+    def _widen(self, stream: int, payload: bytes, found: list[Input]) -> None:
+        if stream:
+            self._require_begun(stream)
+        by = _NUMBER.unpack(payload)[0] & _LARGEST_WINDOW
+        if not by or not self.out.widen(stream, by):
+            failure = Failure.FLOW_CONTROL if by else Failure.PROTOCOL
+            if not stream:
+                raise Broken(failure, "a window was widened by nothing or too much")
+            self._drop(stream, failure, found)
+
+    def _drop(self, stream: int, failure: Failure, found: list[Input]) -> None:
+        """End a stream, and the call on it."""
+        if stream in self.out.open:
+            self._charge()
+            self.out.reset(stream, failure)
+            found.append(Gone(stream))
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _take_block(self, stream: int, flags: int, block: bytes, found: list[Input]) -> None:
+        if len(block) > _LARGEST_BLOCK:
+            raise Broken(Failure.ENHANCE_YOUR_CALM, "a header is too large")
+        if not flags & Flags.END_HEADERS:
+            self._block = (stream, flags & Flags.END_STREAM, block)
+            return
+        if not stream % 2:
+            raise Broken(Failure.PROTOCOL, "a client's streams have odd numbers")
+        if stream <= self._last:
+            self._take_trailer(stream, block, flags, found)
+            return
+        head = self._heads.read(block)  # In any case: the next blocks build on it.
+        self._last = stream
+        has_ended = bool(flags & Flags.END_STREAM)
+        is_full = len(self.out.open) >= _MOST_STREAMS or self._held_heads > _MOST_OF_HEADS
+        if self.is_draining or is_full or head is None:
+            self._charge()
+            failure = Failure.PROTOCOL if head is None else Failure.REFUSED_STREAM
+            self.out.reset(stream, failure, is_read=has_ended)
+            return
+        self.last_request = self._now
+        opened = self.out.open[stream] = Stream(head, self._now)
+        self._held_heads += head.size + _STREAM
+        if has_ended:
+            self._complete(stream, opened, found)
+
+    def _take_trailer(self, number: int, block: bytes, flags: int, found: list[Input]) -> None:
+        is_sound = self._heads.is_trailer(block) and flags & Flags.END_STREAM
+        stream = self.out.open.get(number)
+        if stream is None or stream.is_read:
+            self._take_late(number, flags)
+        elif is_sound:
+            self._complete(number, stream, found)
+        else:
+            self._drop(number, Failure.PROTOCOL, found)
+
+    def _take_late(self, stream: int, flags: int) -> None:
+        """Pass over what comes for a stream that we reset; nothing may follow a caller's end."""
+        self._charge()
+        if stream not in self.out.dropped:
+            raise Broken(Failure.STREAM_CLOSED, "a frame for a stream that has ended")
+        if flags & Flags.END_STREAM:
+            del self.out.dropped[stream]
+
+    def _take_data(self, flags: int, number: int, payload: bytes, found: list[Input]) -> None:
+        self._require_begun(number)
+        has_ended = bool(flags & Flags.END_STREAM)
+        stream = self.out.open.get(number)
+        if stream is None or stream.is_read:
+            self._take_late(number, flags)
+            self._repay(len(payload))
+            return
+        if not (payload or has_ended):
+            self._charge()
+        stream.held += len(payload)
+        self._held += len(payload)
+        if self._held > self._window:
+            raise Broken(Failure.FLOW_CONTROL, "more was sent than the window allows")
+        body = _unpadded(flags, payload)
+        if stream.is_refused or len(stream.body) + len(body) > self._max_body:
+            if not stream.is_refused:
+                found.append(TooLarge(number))
+            self._held -= stream.held
+            self._repay(stream.held)
+            stream.is_refused, stream.is_read, stream.body, stream.held = True, has_ended, b"", 0
+            return
+        if stream.body:  # Not the usual case; to join bytes again and again takes long.
+            if isinstance(stream.body, bytes):
+                stream.body = bytearray(stream.body)
+            stream.body += body
+        else:
+            stream.body = body
+        if has_ended:
+            self._complete(number, stream, found)
+
+    def _complete(self, number: int, stream: Stream, found: list[Input]) -> None:
+        stream.is_read = True
+        if stream.is_refused:
+            return
+        if int(stream.head.fields.get("content-length", len(stream.body))) != len(stream.body):
+            self._drop(number, Failure.PROTOCOL, found)
+            return
+        found.append(Request(number, stream.head, bytes(stream.body)))
+        stream.body = b""
+
+    def _closed(self, stream: Stream) -> None:
+        self._held_heads -= stream.head.size + _STREAM
+        self._held -= stream.held
+        self._repay(stream.held)
+
+    def _repay(self, size: int) -> None:
+        """Give window back, a quarter of it at once."""
+        self._owed += size
+        if self._owed >= self._window // 4:
+            self.out.put(frame(Kind.WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._owed)))
+            self._owed = 0
+
+    def _break(self, failure: Failure, why: str) -> None:
+        self.is_broken, self.has_more, self._rest = True, False, b""
+        self.out.put(self._goodbye(failure, why))
+
+    def _goodbye(self, failure: Failure, why: str) -> bytes:
+        numbers = struct.pack(">II", self._last, failure)
+        return frame(Kind.GOAWAY, 0, 0, numbers + why.encode())
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & Flags.PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise Broken(Failure.PROTOCOL, "more padding than frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _check_priority(stream: int, priority: bytes) -> None:
+    """Check that a stream does not depend on itself; ignore priorities (RFC 9113, 5.3.2)."""
+    if len(priority) < 5:
+        raise Broken(Failure.FRAME_SIZE, "a priority has 5 bytes")
+    if not stream or _NUMBER.unpack_from(priority)[0] & _LARGEST_WINDOW == stream:
+        raise Broken(Failure.PROTOCOL, "a stream depends on itself")

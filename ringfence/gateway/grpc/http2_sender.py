@@ -1,0 +1,248 @@
+"""What a server sends over one HTTP/2 connection: answers, as far as the caller's windows allow.
+
+Headers go without compression that would need a state: those of gRPC's answers are the same bytes
+every time. When bytes leave is the connection's affair.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from ringfence.gateway.grpc.headers import Failure, HeaderBlock
+
+__all__ = ["STATUS_200", "Flags", "Kind", "Outbox", "Stream", "field", "frame"]
+
+_HEADER = struct.Struct(">HBBBI")
+_NUMBER = struct.Struct(">I")
+_LARGEST_FRAME = 16_384
+_LARGEST_WINDOW = 2**31 - 1
+STATUS_200 = b"\x88"
+"""`:status: 200`, by its number in the table that everybody has."""
+_MOST_WAITING, _REMEMBERED = 262_144, 1024
+"""Bytes of answers that wait for a window, and streams in `Outbox.dropped`, by connection."""
+
+
+class Kind(IntEnum):
+    """Kinds of frames."""
+
+    DATA = 0
+    HEADERS = 1
+    PRIORITY = 2
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+    CONTINUATION = 9
+
+
+class Flags(IntFlag):
+    """Flags of frames; `ACK` and `END_STREAM` are one bit on different kinds."""
+
+    ACK = 0x1
+    END_STREAM = 0x1
+    END_HEADERS = 0x4
+    PADDED = 0x8
+    PRIORITY = 0x20
+
+
+# As plain numbers: the flags of an enumeration take longer to join than a frame to write.
+_DATA, _HEADERS, _END_HEADERS, _END = 0, 1, 0x4, 0x5
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Write one frame."""
+    size = len(payload)
+    return _HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+
+
+def field(name: bytes, value: bytes) -> bytes:
+    """Write a header field that no table holds, nor shall."""
+    return b"\x00" + _text(name) + _text(value)
+
+
+def _text(text: bytes) -> bytes:
+    """Write text with its length, in an integer that begins with 7 bits (RFC 7541, section 5)."""
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    size -= 127
+    prefix = bytearray(b"\x7f")
+    while size >= 128:
+        prefix.append(size & 0x7F | 0x80)
+        size >>= 7
+    prefix.append(size)
+    return bytes(prefix) + text
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One open stream: a request that comes, and an answer that leaves."""
+
+    head: HeaderBlock
+    began: float
+    body: bytes | bytearray = b""
+    held: int = 0
+    """Bytes of its DATA frames, which count against the connection's window until it closes."""
+    is_read: bool = False
+    """The caller has sent all of its request."""
+    is_refused: bool = False
+    """The rest of the request is dropped."""
+    credit: int = 0
+    """The window, less its initial size."""
+    waiting: bytes = b""
+    end: bytes | None = None
+    """The frame that ends it, once it is known."""
+    is_told: bool = False
+    """The header has left."""
+
+
+class Outbox:
+    """The open streams, answers to them, and other frames."""
+
+    def __init__(self, on_close: Callable[[Stream], None]) -> None:
+        """`on_close` receives each stream that closes."""
+        self.answered = 0
+        """Calls that were answered so far."""
+        self.waiting = 0
+        """Bytes of answers that wait for a window."""
+        self.blocked: dict[int, Stream] = {}
+        """Streams whose answers wait for a window."""
+        self.dropped: dict[int, None] = {}
+        """Streams that were reset while their request was still coming; the oldest is forgotten."""
+        self.open: dict[int, Stream] = {}
+        self._on_close = on_close
+        self._frames: list[bytes] = []
+        self._window = self._initial_window = 65_535
+
+    def put(self, written: bytes) -> None:
+        """Let a frame leave that needs no window."""
+        self._frames.append(written)
+
+    def take(self) -> bytes:
+        """Take all that may leave now."""
+        written = b"".join(self._frames)
+        self._frames.clear()
+        return written
+
+    def forget(self, number: int) -> None:
+        """The caller does not want its answer any more."""
+        stream = self.open.pop(number, None)
+        if stream is not None:
+            if self.blocked.pop(number, None) is not None:
+                self.waiting -= len(stream.waiting)
+            self._on_close(stream)
+
+    def reset(self, number: int, failure: int, *, is_read: bool = False) -> None:
+        """Send a reset: there will be no answer, or no more of it."""
+        stream = self.open.get(number)
+        if not (is_read or (stream is not None and stream.is_read)):
+            self.dropped[number] = None
+            if len(self.dropped) > _REMEMBERED:
+                del self.dropped[next(iter(self.dropped))]
+        self.forget(number)
+        self._frames.append(frame(Kind.RST_STREAM, 0, number, _NUMBER.pack(failure)))
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def answer(self, number: int, header: bytes, body: bytes, trailer: bytes) -> None:
+        """Answer at once, with a header block, a body and a trailer block."""
+        stream = self.open.get(number)
+        size = len(body)
+        if stream is None:
+            return
+        if (
+            size <= stream.credit + self._initial_window
+            and size <= self._window
+            and size <= _LARGEST_FRAME
+            and not stream.is_told
+            and stream.is_read
+        ):
+            self._window -= size
+            self.answered += 1
+            del self.open[number]
+            self._on_close(stream)
+            pack = _HEADER.pack
+            self._frames += (
+                pack(0, len(header), _HEADERS, _END_HEADERS, number),
+                header,
+                pack(size >> 8, size & 0xFF, _DATA, 0, number),
+                body,
+                pack(0, len(trailer), _HEADERS, _END, number),
+                trailer,
+            )
+            return
+        self.tell(number, header, body)
+        self.end(number, trailer)
+
+    def tell(self, number: int, header: bytes, body: bytes) -> None:
+        """Send a piece of an answer, after the header the first time."""
+        stream = self.open.get(number)
+        if stream is None:
+            return
+        if self.waiting + len(body) > _MOST_WAITING:
+            self.reset(number, Failure.ENHANCE_YOUR_CALM)
+            return
+        if not stream.is_told:
+            stream.is_told = True
+            self.put(frame(_HEADERS, _END_HEADERS, number, header))
+        stream.waiting += body
+        self.waiting += len(body)
+        self._push(number, stream)
+
+    def end(self, number: int, block: bytes) -> None:
+        """End an answer by a trailer block; one of which nothing was told by its only block."""
+        stream = self.open.get(number)
+        if stream is not None:
+            self.answered += 1
+            stream.end = frame(_HEADERS, _END, number, block)
+            self._push(number, stream)
+
+    def _push(self, number: int, stream: Stream) -> None:
+        """Send as much as the windows allow; the rest makes the stream a blocked one."""
+        while stream.waiting:
+            room = min(stream.credit + self._initial_window, self._window, _LARGEST_FRAME)
+            if room <= 0:
+                self.blocked[number] = stream
+                return
+            piece, stream.waiting = stream.waiting[:room], stream.waiting[room:]
+            stream.credit -= len(piece)
+            self._window -= len(piece)
+            self.waiting -= len(piece)
+            self.put(frame(_DATA, 0, number, piece))
+        self.blocked.pop(number, None)
+        if stream.end is not None:
+            self.put(stream.end)
+            if stream.is_read:
+                self.forget(number)
+            else:
+                self.reset(number, Failure.NONE)  # The rest of the request is not wanted.
+
+    # -- windows -------------------------------------------------------------------------------
+
+    def widen(self, number: int, by: int) -> bool:
+        """The caller takes more, on one stream or on all together (0); False if that is absurd."""
+        if not number:
+            self._window += by
+            self._push_blocked()
+            return self._window <= _LARGEST_WINDOW
+        stream = self.open.get(number)
+        if stream is None:
+            return True
+        stream.credit += by
+        if number in self.blocked:
+            self._push(number, stream)
+        return stream.credit + self._initial_window <= _LARGEST_WINDOW
+
+    def set_initial_window(self, size: int) -> None:
+        """The caller takes so much on every stream."""
+        self._initial_window = size
+        self._push_blocked()
+
+    def _push_blocked(self) -> None:
+        for number, stream in list(self.blocked.items()):
+            if self._window <= 0:
+                break
+            self._push(number, stream)

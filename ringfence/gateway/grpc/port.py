@@ -1,0 +1,444 @@
+"""gRPC over HTTP/2 on asyncio: a port whose calls are answered by one coroutine function.
+
+Decides how messages are framed, how refusals read, and how connections begin and end. What the
+calls are is told by whoever opens the port.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from enum import IntEnum
+from functools import partial
+from math import inf
+from string import punctuation
+from typing import TypeAlias
+from urllib.parse import quote
+
+from ringfence.errors import ConfigError
+from ringfence.gateway.grpc.headers import HeaderBlock
+from ringfence.gateway.grpc.http2 import Gone, Http2, Request, TooLarge
+from ringfence.gateway.grpc.http2_sender import STATUS_200, field
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.transport.interface import Address
+
+__all__ = ["Answer", "Answerer", "GrpcPort", "Refusal", "Status"]
+
+logger = logging.getLogger("ringfence.gateway")
+
+_MOST_AT_ONCE, _MOST_WATCHES = 4096, 4
+"""Most calls of all callers at once; most watches of each caller, which do not count as calls."""
+_MOST_KEPT = 1 << 26
+"""Most bytes kept for all callers; beyond it the caller with the most is disconnected."""
+_ACCEPTED_AT_ONCE, _LOOK = 16, 1.0
+"""Connections accepted before other work; seconds between looks for callers that are slow."""
+_LONGEST_LIFE = 24 * 3600.0
+"""Seconds after which a caller must reconnect, perhaps to a worker with less load."""
+_PREFIX = 5
+"""Bytes before a message: whether it is compressed, and its length."""
+_HEADER = STATUS_200 + field(b"content-type", b"application/grpc")
+_PLAIN = punctuation.replace("%", "") + " "
+_OK = field(b"grpc-status", b"0")
+_NO_GRPC = b"\x08\x03415" + field(b"content-type", b"text/plain")
+"""`:status: 415`: what calls us speaks HTTP/2, but not gRPC."""
+_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+"""Seconds in the units of `grpc-timeout`."""
+
+
+class Status(IntEnum):
+    """gRPC's status codes, those that we send."""
+
+    OK = 0
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class Refusal(Exception):
+    """A call is answered by a status other than OK."""
+
+    def __init__(self, status: Status, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+Answer: TypeAlias = bytes | AsyncIterator[bytes]
+"""A message, or one after the other until the caller has gone."""
+Answerer: TypeAlias = Callable[[HeaderBlock, bytes], Awaitable[Answer]]
+"""Answers a call, told its header and its message. Raises `Refusal`."""
+
+
+class GrpcPort:
+    """Listens until stopped."""
+
+    def __init__(
+        self, answer: Answerer, settings: GatewaySettings, on_refusal: Callable[[str], None]
+    ) -> None:
+        """`on_refusal` receives the cause when something is refused that `answer` never saw."""
+        self.answer = answer
+        self.settings = settings
+        self.on_refusal = on_refusal
+        self.calls = self.kept = 0
+        """Calls being answered, and bytes kept for all connections."""
+        self.turns: deque[Connection] = deque()
+        """Connections that have more to read than one turn allows."""
+        self.connections: dict[Connection, asyncio.Task[None]] = {}
+        """With the task that begins each, by a TLS handshake perhaps."""
+        self._socket: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._last_gone = asyncio.Event()
+        """Of no meaning while there are connections."""
+
+    async def start(self, at: Address, tls: ssl.SSLContext | None) -> int:
+        """Listen; returns the port. Raises `ConfigError` when it cannot be had."""
+        host, port = at
+        self._tls = tls
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server(at, family=family, backlog=1024, reuse_port=True)
+        except OSError as error:
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise ConfigError(f"cannot listen on {place} for gRPC: {error}") from error
+        listening.setblocking(False)
+        self._socket = listening
+        self._look_for_slow_ones()
+        return int(listening.getsockname()[1])
+
+    async def stop(self, within: float) -> None:
+        """Tell everybody to go elsewhere, finish what is under way, close."""
+        if self._look is not None:
+            self._look.cancel()
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        self._last_gone.clear()
+        for each in list(self.connections):
+            each.drain()
+        if self.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._last_gone.wait(), within)
+        for each, beginning in list(self.connections.items()):
+            beginning.cancel()
+            each.abort()
+
+    def forget(self, connection: "Connection") -> None:
+        """A connection has ended."""
+        self.connections.pop(connection, None)
+        if not self.connections:
+            self._last_gone.set()
+
+    def keep(self, more: int) -> None:
+        """Count kept bytes; beyond the bound, disconnect the caller with the most."""
+        self.kept += more
+        if self.kept > _MOST_KEPT and more > 0 and self.connections:
+            self.on_refusal("memory")
+            max(self.connections, key=lambda each: each.kept).abort()
+
+    def take_turn(self) -> None:
+        """Let one connection read on; the others wait for their turns, and new reads do not."""
+        self.turns[0].data_received(b"")
+        self.turns.popleft()
+        if self.turns:
+            asyncio.get_running_loop().call_soon(self.take_turn)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept some waiting connections; other work gets its turn, too."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                accepted, (host, *_) = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # Such as no descriptor left: not tried again at once.
+                self.on_refusal("accept_error")
+                logger.error("accepting a gRPC connection failed, trying again: %s", error)
+                loop.remove_reader(listening)  # Until the next look.
+                return
+            if self._has_room(host):
+                connection = Connection(self, host)
+                task = loop.create_task(self._connect(connection, accepted))
+                self.connections[connection] = task
+            else:
+                accepted.close()
+
+    async def _connect(self, connection: "Connection", accepted: socket.socket) -> None:
+        slow = self.settings.header_timeout if self._tls else None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=slow
+            )
+        except (OSError, asyncio.CancelledError):
+            self.on_refusal("handshake")
+            self.forget(connection)
+
+    def _has_room(self, host: str) -> bool:
+        """Make room for a connection: close the longest idle one, if any is idle."""
+        rivals = [each for each in self.connections if each.host == host]
+        if len(rivals) < self.settings.max_connections_per_address:
+            rivals = list(self.connections)
+            if len(rivals) < self.settings.max_connections:
+                return True
+        self.on_refusal("connections")
+        longest = min(rivals, key=lambda each: each.idle_since)
+        if longest.idle_since < inf:
+            self.connections.pop(longest).cancel()
+            longest.abort()
+        return longest.idle_since < inf
+
+    def _look_for_slow_ones(self) -> None:
+        loop = asyncio.get_running_loop()
+        for each in list(self.connections):
+            each.give_up_slow(loop.time())
+        if self._socket is not None:
+            loop.add_reader(self._socket, self._accept, self._socket)
+        self._look = loop.call_later(_LOOK, self._look_for_slow_ones)
+
+
+class Connection(asyncio.Protocol):
+    """One caller."""
+
+    def __init__(self, port: GrpcPort, host: str) -> None:
+        self.host = host
+        self.kept = 0
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._http2 = Http2(port.settings.max_body + _PREFIX, self._began)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._watches: set[int] = set()
+        self._transport: asyncio.Transport | None = None
+        self._is_flush_planned = False
+        self._is_reading = True
+        self._full_since: float | None = None
+        """Since when the caller reads nothing of what we write."""
+
+    @property
+    def idle_since(self) -> float:
+        """When the latest call began; infinite while a call is being answered."""
+        return inf if len(self._tasks) > len(self._watches) else self._http2.last_request
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say what we take."""
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is one by its methods.
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take calls."""
+        if self._transport is None:
+            return
+        for each in self._http2.receive(data, self._loop.time()):
+            match each:
+                case Request():
+                    self._begin(each)
+                case Gone():
+                    self._cancel(each.stream)
+                case TooLarge():
+                    self._port.on_refusal("too_large")
+                    why = f"the message is larger than {self._port.settings.max_body} bytes"
+                    self._refuse(each.stream, Refusal(Status.RESOURCE_EXHAUSTED, why))
+        if self._http2.is_broken:
+            self._port.on_refusal("bad_http2")
+        self._flush()
+        self._steer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody waits for the answers."""
+        self._transport = None
+        self._port.forget(self)
+        self._port.keep(-self.kept)
+        for task in self._tasks.values():
+            task.cancel()
+
+    def pause_writing(self) -> None:
+        """Take no more from a caller that does not read."""
+        self._full_since = self._loop.time()
+        self._steer()
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._full_since = None
+        self._steer()
+
+    def drain(self) -> None:
+        """Take no new calls, and close when those that are under way are answered."""
+        self._http2.drain()
+        self._flush()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def give_up_slow(self, now: float) -> None:
+        """Give up calls and answers that take too long; close a connection that is idle or old."""
+        http2, slow = self._http2, now - self._port.settings.body_timeout
+        is_stuck = self._full_since is not None and self._full_since < slow
+        if is_stuck or (self._transport is not None and self._transport.is_closing()):
+            self._port.on_refusal("slow_reader")
+            self.abort()
+        for stream in http2.give_up_before(slow):
+            self._port.on_refusal("request_timeout")
+            self._cancel(stream)
+        is_idle = http2.last_request < now - self._port.settings.idle_timeout
+        if (is_idle and not http2.out.open) or self._began < now - _LONGEST_LIFE:
+            http2.drain()
+        self._flush()
+
+    def _steer(self) -> None:
+        """Read on only when all that came has been taken, and the caller reads what we write."""
+        is_held = self._full_since is not None or self._http2.has_more
+        if self._transport is not None and is_held == self._is_reading:
+            self._is_reading = not is_held
+            (self._transport.pause_reading if is_held else self._transport.resume_reading)()
+        if self._http2.has_more and self._full_since is None:
+            self._port.turns.append(self)
+            if len(self._port.turns) == 1:
+                self._loop.call_soon(self._port.take_turn)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _begin(self, request: Request) -> None:
+        stream, port = request.stream, self._port
+        cause = "bad_body"
+        try:
+            message, within = _message_of(request), _timeout_of(request.head)
+            if port.calls >= _MOST_AT_ONCE:
+                cause = "calls"
+                raise Refusal(Status.RESOURCE_EXHAUSTED, "too many calls at once")
+        except Refusal as refusal:
+            port.on_refusal(cause)
+            self._refuse(stream, refusal)
+            return
+        if message is None:
+            port.on_refusal("no_grpc")
+            self._http2.out.answer(stream, _NO_GRPC, b"this port speaks gRPC only\n", b"")
+            return
+        port.calls += 1
+        task = self._loop.create_task(self._serve(stream, request.head, message))
+        self._tasks[stream] = task
+        task.add_done_callback(partial(self._end, stream))
+        if within is not None:
+            timer = self._loop.call_later(within, self._expire, stream)
+            task.add_done_callback(lambda _: timer.cancel())
+
+    async def _serve(self, stream: int, head: HeaderBlock, message: bytes) -> None:
+        try:
+            answer = await self._port.answer(head, message)
+            if isinstance(answer, bytes):
+                self._http2.out.answer(stream, _HEADER, _framed(answer), _OK)
+            else:
+                self._watch(stream)
+                async for each in answer:
+                    self._http2.out.tell(stream, _HEADER, _framed(each))
+                    self._plan_to_flush()
+                self._http2.out.end(stream, _OK)
+        except Refusal as refusal:
+            self._refuse(stream, refusal)
+        except Exception:
+            logger.exception("a bug in Ringfence, met by %s", head.path)
+            self._port.on_refusal("bugs")
+            self._refuse(stream, Refusal(Status.INTERNAL, "a bug in the gateway; see its log"))
+        self._plan_to_flush()
+
+    def _end(self, stream: int, task: asyncio.Task[None]) -> None:
+        """A call is answered, or was cancelled, perhaps before it began."""
+        self._tasks.pop(stream, None)
+        if stream in self._watches:
+            self._watches.remove(stream)
+        else:
+            self._port.calls -= 1
+
+    def _watch(self, stream: int) -> None:
+        """Count a call as a watch, which has no end. Raises `Refusal`."""
+        if len(self._watches) >= _MOST_WATCHES:
+            self._port.on_refusal("watches")
+            why = f"a connection may have {_MOST_WATCHES} watches at once; end one first"
+            raise Refusal(Status.RESOURCE_EXHAUSTED, why)
+        self._watches.add(stream)
+        self._port.calls -= 1
+
+    def _expire(self, stream: int) -> None:
+        """Answer a call whose `grpc-timeout` has passed, and end it."""
+        self._port.on_refusal("deadline")
+        self._refuse(stream, Refusal(Status.DEADLINE_EXCEEDED, "the call's own deadline passed"))
+        self._cancel(stream)
+        self._plan_to_flush()
+
+    def _cancel(self, stream: int) -> None:
+        if stream in self._tasks:
+            self._tasks[stream].cancel()
+
+    def _refuse(self, stream: int, refusal: Refusal) -> None:
+        told = field(b"grpc-status", str(int(refusal.status)).encode())
+        told += field(b"grpc-message", _percent_encoded(str(refusal)[:1000]))
+        # An answer of nothing but a trailer has the header's fields in it.
+        opened = self._http2.out.open.get(stream)
+        header = b"" if opened is not None and opened.is_told else _HEADER
+        self._http2.out.end(stream, header + told)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _plan_to_flush(self) -> None:
+        """Let answers that are ready now leave together."""
+        if not self._is_flush_planned:
+            self._is_flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_planned = False
+        transport = self._transport
+        if transport is None:
+            return
+        written = self._http2.out.take()
+        if written:
+            transport.write(written)
+        kept = self._http2.kept + transport.get_write_buffer_size()
+        more, self.kept = kept - self.kept, kept
+        self._port.keep(more)
+        if self._http2.is_broken or (self._http2.is_draining and not self._http2.out.open):
+            transport.close()
+
+
+def _message_of(request: Request) -> bytes | None:
+    """Take a message out of its frame; None when this is no gRPC. Raises `Refusal`."""
+    head, body = request.head, request.body
+    kind = head.fields.get("content-type", "")
+    if head.method != "POST" or not kind.startswith("application/grpc"):
+        return None
+    if len(body) < _PREFIX or len(body) != _PREFIX + int.from_bytes(body[1:_PREFIX], "big"):
+        raise Refusal(Status.INTERNAL, "a call takes exactly one message")
+    if body[0]:
+        raise Refusal(Status.UNIMPLEMENTED, "compressed messages are not taken; send them plain")
+    return body[_PREFIX:]
+
+
+def _timeout_of(head: HeaderBlock) -> float | None:
+    """Read `grpc-timeout` as seconds; None without one. Raises `Refusal`."""
+    text = head.fields.get("grpc-timeout")
+    if text is None:
+        return None
+    amount, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not amount.isdecimal() or len(amount) > 8:
+        why = f"grpc-timeout must be up to 8 digits and a unit, got {text[:20]!r}; send e.g. 20m"
+        raise Refusal(Status.INVALID_ARGUMENT, why)
+    return min(int(amount) * unit, _LONGEST_LIFE)
+
+
+def _framed(message: bytes) -> bytes:
+    return b"\x00" + len(message).to_bytes(4, "big") + message
+
+
+def _percent_encoded(text: str) -> bytes:
+    """Write a status message as gRPC wants it in a header."""
+    return quote(text, safe=_PLAIN).encode()

@@ -1,0 +1,347 @@
+"""Envoy's rate limit service over a limiter: one message in, one message out, no gRPC.
+
+Decides what each descriptor costs, what overrides mean and what is told of every counter. The
+messages are those of the package `xds-protos`.
+
+Rules with `fixed_window` count as `envoyproxy/ratelimit` does: each descriptor alone, each hit
+past the limit too, and a peek is denied only when more than the limit is counted. Under the other
+algorithms the checks of a request are all or nothing and what is denied is not counted, but a
+descriptor's own `hits_addend` above 1 is a measured cost, and counts past the limit.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import lru_cache
+from math import ceil, inf
+from typing import Any
+
+from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from envoy.type.v3.ratelimit_unit_pb2 import RateLimitUnit
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from ringfence.client.decision import NO_RULE, Decision, Status, decide
+from ringfence.client.limiter import Limiter
+from ringfence.gateway.grpc.rls_metadata import describe
+from ringfence.gateway.process.metrics import LATE, decided
+from ringfence.http.headers import LimitHeaders
+from ringfence.limiter import Algorithm, Limit
+from ringfence.peering.clock import loop_time
+from ringfence.rules import Descriptor, Match, Rule
+from ringfence.rules.periods import UNIT_NS, unit_of
+from ringfence.wire import BY_POLICY
+
+__all__ = ["BadRequest", "RateLimitService", "RlsSettings"]
+
+_OK = RateLimitResponse.OK
+_OVER_LIMIT = RateLimitResponse.OVER_LIMIT
+_UNITS: dict[str, Any] = {
+    name.lower(): number for name, number in RateLimitResponse.RateLimit.Unit.items() if number
+}
+_U32 = 2**32 - 1
+_NEGATIVE_HITS_FIELD = 4
+"""`RateLimitDescriptor.is_negative_hits`, which the package's messages do not have yet."""
+_MOST_DESCRIPTORS = 128
+_MOST_ENTRIES = 64
+_LATE = 1.1
+"""Answers after so many deadlines are counted as late."""
+
+
+class BadRequest(ValueError):
+    """The request makes no sense; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RlsSettings:
+    """How the service answers."""
+
+    deadline: float | None = None
+    """Seconds until the rules' `on_failure` decides; None for as long as the members take."""
+    shadow: bool = False
+    """Overall OK whatever the statuses say."""
+    quota: bool = False
+    """Every rule is taken for one in quota mode."""
+    dynamic_metadata: bool = False
+    override_algorithm: Algorithm = Algorithm.SLIDING_WINDOW
+    charge_hits_addend: bool = True
+    """Whether a descriptor's own `hits_addend` above 1 counts past limits of any algorithm."""
+
+
+class _Way(Enum):
+    """How a descriptor is counted."""
+
+    CHECK = auto()
+    """Together with all others of this way, or not at all."""
+    HIT = auto()
+    """Alone, and also when it is denied."""
+    CHARGE = auto()
+    """Whatever is left; cost 0 asks whether more than the limit is counted."""
+    GIVE_BACK = auto()
+    NONE = auto()
+    """No rule counts it."""
+
+
+_CHECKED = frozenset([_Way.CHECK, _Way.NONE])
+
+
+class RateLimitService:
+    """Answers `ShouldRateLimit`."""
+
+    def __init__(self, limiter: Limiter, headers: LimitHeaders, settings: RlsSettings) -> None:
+        self.counters: Counter[str] = Counter()
+        """What all faces of this gateway count; see `metrics`."""
+        self._limiter = limiter
+        self._headers = headers
+        self._settings = settings
+        self._late = _LATE * (inf if settings.deadline is None else settings.deadline)
+
+    async def answer(self, message: bytes) -> bytes:
+        """Decide a request as it travels; raises `DecodeError`, too.
+
+        Denies a request with text that is not UTF-8. Clients of a proxy can cause one by a header,
+        and Envoy takes an error for an outage, in which requests pass.
+        """
+        try:
+            request = RateLimitRequest.FromString(message)
+        except DecodeError:
+            Empty.FromString(message)  # Raises when this is no message at all.
+            self.counters["refused_bad_body"] += 1
+            denied = RateLimitResponse(overall_code=_OK if self._settings.shadow else _OVER_LIMIT)
+            return bytes(denied.SerializeToString())
+        response = await self.should_rate_limit(request)
+        written: bytes = response.SerializeToString()
+        return written
+
+    async def should_rate_limit(
+        self, request: RateLimitRequest, negative: Sequence[bool] = ()
+    ) -> RateLimitResponse:
+        """Decide one request; raises `BadRequest`, and what the limiter raises.
+
+        `negative` tells of each descriptor whether it gives back, where the message cannot.
+        """
+        began = loop_time()
+        asked = self._read(request)
+        gives_back = negative or [_is_negative(each) for each in request.descriptors]
+        cost = request.hits_addend or 1
+        ways = self._ways(request.domain, asked, cost, gives_back)
+        if _CHECKED.issuperset(ways):
+            decision = await self._check(request.domain, asked, cost, self._settings.deadline)
+        elif ways == [_Way.HIT]:
+            decision = await self._hit(request.domain, asked, cost)
+        else:
+            decision = await self._mixed(request.domain, asked, cost, ways)
+        self.counters[decided(decision)] += 1
+        if loop_time() - began > self._late:
+            self.counters[LATE] += 1
+        statuses = decision.statuses
+        if self._settings.quota and _passes_as_quota(statuses):
+            # Told of what passes: the others deny nobody.
+            decision = decide([each for each in statuses if each.allowed])
+        return self._answer(request, decision, statuses)
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def _ways(
+        self, domain: str, asked: list[Descriptor], cost: int, gives_back: Sequence[bool]
+    ) -> list[_Way]:
+        """Say how each descriptor is counted."""
+        matches = self._limiter.rules.match(domain, asked)
+        return [
+            _Way.GIVE_BACK if gives else self._way(match, each.cost, cost)
+            for each, match, gives in zip(asked, matches, gives_back, strict=True)
+        ]
+
+    def _way(self, match: Match | None, own: int | None, cost: int) -> _Way:
+        if match is None:
+            return _Way.NONE
+        limit = match.rule.limit
+        if limit is None or limit.algorithm is Algorithm.CONCURRENCY:
+            return _Way.CHECK
+        is_fixed = _is_fixed(match.rule)
+        if own is not None and own > 1 and (is_fixed or self._settings.charge_hits_addend):
+            return _Way.CHARGE
+        if is_fixed:
+            return _Way.CHARGE if own == 0 else _Way.HIT
+        return _Way.CHECK
+
+    async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
+        """Count a lone hit: as a check, and when that is denied as a charge."""
+        until = loop_time() + (self._settings.deadline or inf)
+        decision = await self._check(domain, asked, cost, self._settings.deadline)
+        if not _is_uncounted(decision.statuses[0]):
+            return decision
+        costly = [_with_cost(each, cost) for each in asked]
+        return await self._limiter.charge(domain, costly, timeout=_left(until))
+
+    async def _mixed(
+        self, domain: str, asked: list[Descriptor], cost: int, ways: Sequence[_Way]
+    ) -> Decision:
+        """Count descriptors of several ways; checks are last, for they alone are all or nothing."""
+        statuses = [NO_RULE] * len(asked)
+        until = loop_time() + (self._settings.deadline or inf)
+
+        def put(places: Sequence[int], found: Sequence[Status]) -> None:
+            for place, status in zip(places, found, strict=True):
+                statuses[place] = status
+
+        def chosen(way: _Way) -> list[int]:
+            return [place for place, each in enumerate(ways) if each is way]
+
+        for place in chosen(_Way.GIVE_BACK):
+            statuses[place] = await self._refund(domain, _with_cost(asked[place], cost))
+        hits = chosen(_Way.HIT)
+        if hits:
+            alone = [_with_cost(asked[place], cost) for place in hits]
+            within = self._settings.deadline
+            decisions = await self._limiter.check_many(domain, alone, timeout=within)
+            put(hits, [each.statuses[0] for each in decisions])
+        charges = [place for place in hits if _is_uncounted(statuses[place])]
+        charges += chosen(_Way.CHARGE)
+        if charges:
+            costly = [_with_cost(asked[place], cost) for place in charges]
+            charged = await self._limiter.charge(domain, costly, timeout=_left(until))
+            put(charges, charged.statuses)
+        checks = chosen(_Way.CHECK)
+        if checks:
+            together = [asked[place] for place in checks]
+            put(checks, (await self._check(domain, together, cost, _left(until))).statuses)
+        return decide(statuses)
+
+    async def _refund(self, domain: str, descriptor: Descriptor) -> Status:
+        """Give back, never past empty; only a fixed window that stays over its limit denies."""
+        if not descriptor.entries:
+            return NO_RULE
+        cost = descriptor.cost or 0
+        alone = Descriptor(descriptor.entries, descriptor.limit)
+        status = (await self._limiter.refund(domain, alone, cost)).statuses[0]
+        if status.allowed:
+            return status
+        if _is_fixed(status.rule):
+            return (await self._limiter.charge(domain, alone, 0)).statuses[0]
+        return replace(status, allowed=True, retry_after=0.0)
+
+    async def _check(
+        self, domain: str, asked: list[Descriptor], cost: int, within: float | None
+    ) -> Decision:
+        if not any([each.entries for each in asked]):
+            return decide([NO_RULE] * len(asked))  # Nothing to count by.
+        if not self._settings.quota:
+            return await self._limiter.check(domain, asked, cost, timeout=within)
+        # Each alone, so that none takes the others down; what another replaces is left out.
+        matches = self._limiter.rules.match(domain, asked)
+        met = [place for place, match in enumerate(matches) if match is not None]
+        if not met:  # The limiter counts and reports it.
+            return await self._limiter.check(domain, asked, cost, timeout=within)
+        alone = [_with_cost(asked[place], cost) for place in met]
+        decisions = await self._limiter.check_many(domain, alone, timeout=within)
+        statuses = [NO_RULE] * len(asked)
+        for place, each in zip(met, decisions, strict=True):
+            statuses[place] = each.statuses[0]
+        return decide(statuses)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _read(self, request: RateLimitRequest) -> list[Descriptor]:
+        if not request.domain:
+            raise BadRequest("rate limit domain must not be empty")
+        if not request.descriptors:
+            raise BadRequest("rate limit descriptor list must not be empty")
+        if len(request.descriptors) > _MOST_DESCRIPTORS:
+            raise BadRequest(f"more than {_MOST_DESCRIPTORS} descriptors")
+        return [self._descriptor(each) for each in request.descriptors]
+
+    def _descriptor(self, asked: RateLimitDescriptor) -> Descriptor:
+        if len(asked.entries) > _MOST_ENTRIES:
+            raise BadRequest(f"a descriptor has more than {_MOST_ENTRIES} entries")
+        return Descriptor(
+            tuple([(entry.key, entry.value) for entry in asked.entries]),
+            self._override(asked) if asked.HasField("limit") else None,
+            asked.hits_addend.value if asked.HasField("hits_addend") else None,
+        )
+
+    def _override(self, asked: RateLimitDescriptor) -> Limit:
+        if not asked.limit.unit:
+            raise BadRequest("the limit of a descriptor has no unit")
+        if asked.limit.unit not in RateLimitUnit.values():
+            raise BadRequest(f"the limit of a descriptor has the unknown unit {asked.limit.unit}")
+        unit = RateLimitUnit.Name(asked.limit.unit).lower()
+        return _limit(asked.limit.requests_per_unit, unit, self._settings.override_algorithm)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def _answer(
+        self, request: RateLimitRequest, decision: Decision, statuses: Sequence[Status]
+    ) -> RateLimitResponse:
+        passes = decision.allowed or self._settings.shadow
+        response = RateLimitResponse(overall_code=_OK if passes else _OVER_LIMIT)
+        for status, asked in zip(statuses, request.descriptors, strict=True):
+            _tell(response.statuses.add(), status, asked)
+        for name, value in self._headers.of(decision):
+            if not (passes and name == "Retry-After"):
+                response.response_headers_to_add.add(key=name.lower(), value=value)
+        if self._settings.dynamic_metadata:
+            response.dynamic_metadata.update(describe(request, statuses))
+        return response
+
+
+def _tell(out: Any, status: Status, asked: RateLimitDescriptor) -> None:
+    """Write the status of one descriptor."""
+    out.code = _OK if status.allowed else _OVER_LIMIT
+    rule = status.rule
+    if rule is None:
+        return
+    if rule.limit is None:
+        out.limit_remaining = _U32
+        return
+    limit = rule.limit
+    unit = rule.unit or unit_of(limit.period_ns)
+    if asked.HasField("limit"):
+        unit = RateLimitUnit.Name(asked.limit.unit).lower()
+    out.current_limit.requests_per_unit = min(limit.amount, _U32)
+    out.current_limit.unit = _UNITS.get(unit, 0)
+    out.current_limit.name = rule.name
+    if status.allowed and not status.over_shadow:
+        out.limit_remaining = min(status.remaining or 0, _U32)
+    # Envoy cuts fractions off, and nothing resets in 0 seconds.
+    out.duration_until_reset.seconds = ceil(status.reset_after)
+
+
+def _passes_as_quota(statuses: Sequence[Status]) -> bool:
+    """Whether any limit that was met has room left; without one, nothing denies."""
+    limited = [each for each in statuses if each.limit is not None]
+    return not limited or any([each.allowed for each in limited])
+
+
+def _is_negative(asked: RateLimitDescriptor) -> bool:
+    unknown: Iterable[Any] = UnknownFieldSet(asked)  # type: ignore[assignment]
+    return any(
+        [field.field_number == _NEGATIVE_HITS_FIELD and bool(field.data) for field in unknown]
+    )
+
+
+def _is_fixed(rule: Rule | None) -> bool:
+    limit = None if rule is None else rule.limit
+    return limit is not None and limit.algorithm is Algorithm.FIXED_WINDOW
+
+
+def _is_uncounted(status: Status) -> bool:
+    """Whether a node has denied a hit, so that it did not count."""
+    return (not status.allowed or status.over_shadow) and status.source not in BY_POLICY
+
+
+def _left(until: float) -> float | None:
+    """Seconds until a deadline; None when there is none."""
+    return None if until == inf else max(0.0, until - loop_time())
+
+
+def _with_cost(asked: Descriptor, cost: int) -> Descriptor:
+    return asked if asked.cost is not None else Descriptor(asked.entries, asked.limit, cost)
+
+
+@lru_cache(1024)
+def _limit(amount: int, unit: str, algorithm: Algorithm) -> Limit:
+    return Limit(amount, UNIT_NS[unit], algorithm)

@@ -1,0 +1,106 @@
+"""The gRPC port: Envoy's rate limit service and the standard health service.
+
+Decides who may call and how errors read as gRPC statuses; what is answered is `rls`'s, how calls
+travel `grpc_port`'s.
+"""
+
+import ssl
+
+from google.protobuf.message import DecodeError
+
+from ringfence.errors import ConfigError, RingfenceError
+from ringfence.gateway.grpc.headers import HeaderBlock
+from ringfence.gateway.grpc.health import Health
+from ringfence.gateway.grpc.port import Answer, GrpcPort, Refusal, Status
+from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.tls_files import tls_context
+from ringfence.gateway.process.tokens import Scope, Tokens
+from ringfence.transport.interface import Address
+
+__all__ = ["GrpcServer"]
+
+_SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
+_SHOULD_RATE_LIMIT = f"/{_SERVICE}/ShouldRateLimit"
+_HEALTH_NAMES = ("", "ratelimit", _SERVICE)
+"""The second is the one that Envoy's `ratelimit` answers to."""
+_DRAIN = 2.0
+
+
+class GrpcServer:
+    """Serves until stopped; says SERVING from `set_ready` on."""
+
+    def __init__(
+        self, service: RateLimitService, tokens: Tokens, settings: GatewaySettings, at: Address
+    ) -> None:
+        self.counters = service.counters
+        self._service = service
+        self._tokens = tokens
+        self._settings = settings
+        self._at = at
+        self._health = Health(_HEALTH_NAMES)
+        self._health_calls = {
+            "/grpc.health.v1.Health/Check": self._health.check,
+            "/grpc.health.v1.Health/List": self._health.list,
+            "/grpc.health.v1.Health/Watch": self._health.watch,
+        }
+        self._port = GrpcPort(self._answer, settings, self._count_refusal)
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises `ConfigError` when the port cannot be had."""
+        return await self._port.start(self._at, self._tls())
+
+    async def set_ready(self) -> None:
+        """Tell those who watch our health that they may call."""
+        self._health.set_serving()
+
+    async def stop(self) -> None:
+        """Tell everybody to go elsewhere, finish what is under way, close."""
+        self._health.end()
+        await self._port.stop(_DRAIN)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        settings = self._settings
+        if not settings.tls_cert:
+            return None
+        context = tls_context(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _count_refusal(self, cause: str) -> None:
+        self.counters[cause if cause == "bugs" else f"refused_{cause}"] += 1
+
+    async def _answer(self, head: HeaderBlock, message: bytes) -> Answer:
+        if head.path == _SHOULD_RATE_LIMIT:
+            return await self._should_rate_limit(head, message)
+        call = self._health_calls.get(head.path)
+        if call is None:
+            raise Refusal(Status.UNIMPLEMENTED, f"there is no {head.path} here")
+        return await call(message)
+
+    async def _should_rate_limit(self, head: HeaderBlock, message: bytes) -> bytes:
+        if not self._tokens.is_open:
+            self._admit(head)
+        self.counters["grpc"] += 1
+        try:
+            return await self._service.answer(message)
+        except DecodeError as error:
+            self._count_refusal("bad_body")
+            code, why = Status.INVALID_ARGUMENT, f"no RateLimitRequest: {error}"
+        except (BadRequest, ConfigError) as error:
+            self._count_refusal("bad_request")
+            code, why = Status.INVALID_ARGUMENT, str(error)
+        except RingfenceError as error:
+            self._count_refusal("no_cluster")
+            code, why = Status.UNAVAILABLE, str(error)
+        raise Refusal(code, why)
+
+    def _admit(self, head: HeaderBlock) -> None:
+        scopes = self._tokens.scopes_of(head.fields.get("authorization"))
+        if scopes is None:
+            self._count_refusal("unauthorized")
+            why = "send the metadata authorization: Bearer NAME.SECRET with a known token"
+            raise Refusal(Status.UNAUTHENTICATED, why)
+        if Scope.CHECK not in scopes:
+            self._count_refusal("forbidden")
+            raise Refusal(Status.PERMISSION_DENIED, "the token lacks the scope check")

@@ -1,0 +1,1 @@
+"""The gateway's HTTP API: paths, bodies, forward auth, OpenAPI."""

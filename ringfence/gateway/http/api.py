@@ -1,0 +1,309 @@
+"""The HTTP API: which path answers what, to whom, and how refusals and mistakes read.
+
+One function from an `Exchange` to a `Response`, so that any server can carry it and a test needs
+none. What proxies ask at `/v1/auth` is `forward_auth`'s, Envoy's messages `rls`'s.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
+from ringfence.gateway.grpc.rls import RateLimitService
+from ringfence.gateway.http.acquire_waiters import Waiters
+from ringfence.gateway.http.bodies import (
+    Ask,
+    AskLimit,
+    AskMany,
+    DecisionsBody,
+    Look,
+    LookLimit,
+    LookMany,
+    ShouldAllow,
+    ShouldAllowBody,
+    Wait,
+    decision_body,
+    read_body,
+    write_body,
+)
+from ringfence.gateway.http.envoy_json import answer_json
+from ringfence.gateway.http.forward_auth import ForwardAuth
+from ringfence.gateway.http.http_types import Exchange, Problem, Response
+from ringfence.gateway.http.openapi import document
+from ringfence.gateway.process.metrics import Metrics, decided
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.tokens import Scope, Tokens
+from ringfence.peering.round_trips import HedgingBudget
+
+__all__ = ["Api"]
+
+logger = logging.getLogger("ringfence.gateway")
+
+_Answer = Callable[[Exchange], Awaitable[Response]]
+_GET = ("GET", "HEAD")
+_POST = ("POST",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    methods: tuple[str, ...]
+    scopes: tuple[Scope, ...]
+    """Any of them suffices; none is needed when there is none."""
+    answer: _Answer
+
+
+class Api:
+    """Answers exchanges."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        settings: GatewaySettings,
+        tokens: Tokens,
+        rls: RateLimitService,
+        is_ready: Callable[[], bool],
+        hedging: HedgingBudget | None = None,
+    ) -> None:
+        self.counters = rls.counters
+        """Answers by path, decisions, and refusals by cause."""
+        self._metrics = Metrics(self.counters, hedging, lambda: limiter.unmatched)
+        self._limiter = limiter
+        self._settings = settings
+        self._tokens = tokens
+        self._rls = rls
+        self._is_ready = is_ready
+        self._waiters = Waiters(settings.max_waiting, settings.max_waiting_per_caller)
+        self._document = Response(200, document(settings, with_tokens=not tokens.is_open))
+        auth = ForwardAuth(limiter, settings, self.counters)
+        self._routes = {
+            "/v1/check": _Route(_POST, (Scope.CHECK,), self._check),
+            "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.READ), self._peek),
+            "/v1/charge": _Route(_POST, (Scope.CHECK,), self._charge),
+            "/v1/refund": _Route(_POST, (Scope.REFUND,), self._refund),
+            "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
+            "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
+            "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),
+            "/metrics": _Route(_GET, (Scope.READ,), self._tell_metrics),
+            "/v1/counters": _Route(_GET, (Scope.READ,), self._tell_counters),
+            "/shouldAllowRequest": _Route(_POST, (Scope.CHECK,), self._should_allow),
+            "/json": _Route(_POST, (Scope.CHECK,), self._envoy_json),
+            "/openapi.json": _Route(_GET, (), self._describe),
+            "/healthz": _Route(_GET, (), self._healthz),
+            "/readyz": _Route(_GET, (), self._readyz),
+        }
+
+    async def answer(self, exchange: Exchange) -> Response:
+        """Answer one exchange; nothing but a bug makes it a 500."""
+        try:
+            response = await self._answer(exchange)
+        except Problem as problem:
+            self.counters[f"refused_{problem.cause}"] += 1
+            response = problem.response()
+        except AccessDenied as error:
+            logger.error("the cluster refuses the gateway's own token: %s", error)
+            response = self._cannot(f"the cluster refuses the gateway's token: {error}")
+        except PeerUnavailable as error:
+            response = self._cannot(str(error))
+        except (ConfigError, ValueError) as error:
+            # What the types of the bodies let through and the limiter does not.
+            self.counters["refused_bad_request"] += 1
+            response = Problem(400, str(error)).response()
+        except Exception:
+            logger.exception("a bug in Ringfence, met by %s %s", exchange.method, exchange.path)
+            self.counters["bugs"] += 1
+            response = Problem(500, "a bug in the gateway; its log has more").response()
+        if exchange.method == "HEAD":
+            response = _without_body(response)
+        return response
+
+    async def _answer(self, exchange: Exchange) -> Response:
+        route = self._routes.get(exchange.path)
+        if route is None:
+            raise Problem(404, "there is no such path; /openapi.json tells which there are")
+        if exchange.method not in route.methods:
+            allowed = ", ".join(route.methods)
+            raise Problem(405, f"only {allowed} here", [("Allow", allowed)])
+        if route.scopes:
+            self._admit(exchange, route.scopes)
+        self.counters[exchange.path] += 1
+        return await route.answer(exchange)
+
+    def _admit(self, exchange: Exchange, needed: tuple[Scope, ...]) -> None:
+        scopes = self._tokens.scopes_of(exchange.header("authorization"))
+        if scopes is None:
+            raise Problem(
+                401,
+                "send Authorization: Bearer NAME.SECRET with a token that the gateway knows",
+                [("WWW-Authenticate", 'Bearer realm="ringfence"')],
+            )
+        if scopes.isdisjoint(needed):
+            lacking = (
+                "without `tokens` a certificate grants the scope check alone; set them for the"
+                if self._tokens.is_open
+                else "the token lacks the"
+            )
+            raise Problem(403, f"{lacking} scope {' or '.join(needed)}")
+
+    def _cannot(self, why: str) -> Response:
+        self.counters["refused_no_cluster"] += 1
+        return Problem(503, why, [("Retry-After", "1")]).response()
+
+    # -- asking --------------------------------------------------------------------------------
+
+    async def _check(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Ask, AskMany, AskLimit)
+        within = self._settings.deadline
+        match asked:
+            case AskMany():
+                return self._many(exchange, await self._check_many(asked.checks))
+            case AskLimit():
+                key = tuple(asked.key)
+                decision = await self._limiter.check_limit(
+                    asked.limit, *key, cost=asked.cost, timeout=within
+                )
+            case _:
+                decision = await self._limiter.check(
+                    asked.domain, asked.descriptors, asked.cost, timeout=within
+                )
+        return self._one(exchange, decision)
+
+    async def _peek(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Look, LookMany, LookLimit)
+        match asked:
+            case LookMany():
+                return self._many(exchange, await self._check_many(asked.checks))
+            case LookLimit():
+                key = tuple(asked.key)
+                decision = await self._limiter.check_limit(asked.limit, *key, cost=0)
+            case _:
+                decision = await self._limiter.peek(asked.domain, asked.descriptors)
+        return self._one(exchange, decision)
+
+    async def _charge(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Ask, AskLimit)
+        within = self._settings.deadline
+        if isinstance(asked, AskLimit):
+            decision = await self._limiter.charge_limit(
+                asked.limit, *asked.key, cost=asked.cost, timeout=within
+            )
+        else:
+            decision = await self._limiter.charge(
+                asked.domain, asked.descriptors, asked.cost, timeout=within
+            )
+        return self._one(exchange, decision)
+
+    async def _refund(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Ask, AskLimit)
+        if isinstance(asked, AskLimit):
+            decision = await self._limiter.refund_limit(asked.limit, *asked.key, cost=asked.cost)
+        else:
+            decision = await self._limiter.refund(asked.domain, asked.descriptors, asked.cost)
+        return self._one(exchange, decision)
+
+    async def _reset(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Look, LookLimit)
+        if isinstance(asked, LookLimit):
+            decision = await self._limiter.reset_limit(asked.limit, *asked.key)
+        else:
+            decision = await self._limiter.reset(asked.domain, asked.descriptors)
+        return self._one(exchange, decision)
+
+    async def _acquire(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, Wait)
+        longest = min(asked.max_wait, self._settings.max_wait)
+        caller = self._tokens.name_of(exchange.header("authorization")) or exchange.peer
+        with self._waiters.place(caller):
+            decision = await self._limiter.acquire(
+                asked.domain, asked.descriptors, asked.cost, max_wait=longest
+            )
+        return self._one(exchange, decision)
+
+    async def _should_allow(self, exchange: Exchange) -> Response:
+        asked = await self._read(exchange, ShouldAllow)
+        decision = await self._limiter.check(
+            self._settings.domain, {"client": asked.clientId}, timeout=self._settings.deadline
+        )
+        self.counters[decided(decision)] += 1
+        return self._write(exchange, ShouldAllowBody(decision.allowed))
+
+    async def _envoy_json(self, exchange: Exchange) -> Response:
+        return await answer_json(self._rls, await exchange.body())
+
+    async def _check_many(self, asked: "list[Ask] | list[Look]") -> list[Decision]:
+        """Check each alone; those of one domain leave together."""
+        if len(asked) > self._settings.max_checks:
+            raise Problem(413, f"more than {self._settings.max_checks} checks; ask for fewer")
+        places: dict[str, list[int]] = {}
+        for place, each in enumerate(asked):
+            places.setdefault(each.domain, []).append(place)
+        found: dict[int, Decision] = {}
+
+        async def check(domain: str, rows: list[int]) -> None:
+            decisions = await self._limiter.check_many(
+                domain,
+                [asked[row].descriptors for row in rows],
+                [_cost_of(asked[row]) for row in rows],
+                timeout=self._settings.deadline,
+            )
+            found.update(zip(rows, decisions, strict=True))
+
+        async with anyio.create_task_group() as tasks:
+            for domain, rows in places.items():
+                tasks.start_soon(check, domain, rows)
+        return [found[place] for place in range(len(asked))]
+
+    # -- telling -------------------------------------------------------------------------------
+
+    async def _tell_counters(self, exchange: Exchange) -> Response:
+        return self._write(exchange, dict(sorted(self.counters.items())))
+
+    async def _tell_metrics(self, exchange: Exchange) -> Response:
+        self._metrics.is_ready = self._is_ready()
+        body, content_type = self._metrics.write(exchange.header("accept"))
+        return Response(200, body, content_type)
+
+    async def _describe(self, exchange: Exchange) -> Response:
+        return self._document
+
+    async def _healthz(self, exchange: Exchange) -> Response:
+        return self._write(exchange, {"status": "alive"})
+
+    async def _readyz(self, exchange: Exchange) -> Response:
+        if not self._is_ready():
+            raise Problem(503, "no member of the cluster has told its rules yet, or it is stopping")
+        return self._write(exchange, {"status": "ready"})
+
+    # -- bodies --------------------------------------------------------------------------------
+
+    async def _read(self, exchange: Exchange, *kinds: type[Any]) -> Any:
+        """Read the body as one of `kinds`; whoever calls it matches on them."""
+        return read_body(await exchange.body(), exchange.header("content-type"), *kinds)
+
+    def _one(self, exchange: Exchange, decision: Decision) -> Response:
+        self.counters[decided(decision)] += 1
+        return self._write(exchange, decision_body(decision))
+
+    def _many(self, exchange: Exchange, decisions: list[Decision]) -> Response:
+        self.counters.update(map(decided, decisions))
+        return self._write(exchange, DecisionsBody([decision_body(each) for each in decisions]))
+
+    def _write(self, exchange: Exchange, value: object) -> Response:
+        body, kind = write_body(value, exchange.header("accept"), exchange.header("content-type"))
+        return Response(200, body, kind)
+
+
+def _without_body(response: Response) -> Response:
+    """What HEAD gets: the headers of the body that GET would."""
+    headers = list(response.headers)
+    if response.body:
+        headers.append(("Content-Type", response.content_type))
+    return Response(response.status, b"", response.content_type, headers)
+
+
+def _cost_of(asked: Look) -> int:
+    return asked.cost if isinstance(asked, Ask) else 0

@@ -1,0 +1,288 @@
+"""What callers of the HTTP API send and get, as types that read, refuse and describe themselves.
+
+The OpenAPI document is made from these very types, so it cannot promise what they do not keep.
+"""
+
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ringfence.client.decision import Decision, Status
+from ringfence.gateway.http.http_types import JSON, Problem
+from ringfence.rules import Rule
+from ringfence.rules.tree import place
+from ringfence.wire import Source
+
+__all__ = [
+    "MSGPACK",
+    "Ask",
+    "AskLimit",
+    "AskMany",
+    "DecisionBody",
+    "DecisionsBody",
+    "Look",
+    "LookLimit",
+    "LookMany",
+    "ShouldAllow",
+    "ShouldAllowBody",
+    "StatusBody",
+    "Wait",
+    "decision_body",
+    "read_body",
+    "write_body",
+]
+
+MSGPACK = "application/msgpack"
+_MSGPACKS = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
+_LONGEST_BATCH = 1000
+_place = lru_cache(1024)(place)
+_SOURCES = [str(source) for source in Source]
+
+Domain = Annotated[str, Meta(min_length=1, max_length=255, description="Namespace of the rules.")]
+_Key = Annotated[str, Meta(min_length=1, max_length=255)]
+_Value = Annotated[str, Meta(max_length=8192)]
+Descriptors = Annotated[
+    list[Annotated[dict[_Key, _Value], Meta(min_length=1, max_length=16)]],
+    Meta(
+        min_length=1,
+        max_length=32,
+        description="What the request is: each descriptor meets the rule of exactly its entries, "
+        "in their order.",
+        examples=[[{"client": "203.0.113.7"}]],
+    ),
+]
+Cost = Annotated[int, Meta(ge=0, le=2**53 - 1, description="Units to spend; 0 only looks.")]
+LimitText = Annotated[
+    str,
+    Meta(
+        pattern=(
+            r"^(0|[1-9][0-9]{0,8})/([1-9][0-9]{0,3} )?(second|minute|hour|day|week)"
+            r"( (sliding_window|fixed_window|sliding_window_log|token_bucket|leaky_bucket))?$"
+        ),
+        description="A limit that stands in no rule.",
+        examples=["100/minute", "300/3 hour fixed_window"],
+    ),
+]
+LimitKey = Annotated[
+    list[Annotated[str, Meta(max_length=8192)]],
+    Meta(
+        min_length=1,
+        max_length=16,
+        description="Who is counted by it.",
+        examples=[["user", "42"]],
+    ),
+]
+Seconds = Annotated[float, Meta(description="Seconds.")]
+
+
+class Look(msgspec.Struct, forbid_unknown_fields=True):
+    """A request to look at or forget, by the rules."""
+
+    domain: Domain
+    descriptors: Descriptors
+
+
+class Ask(Look, forbid_unknown_fields=True):
+    """A request to check, by the rules."""
+
+    cost: Cost = 1
+
+
+class Wait(Ask, forbid_unknown_fields=True):
+    """A request to wait for, by the rules."""
+
+    max_wait: Annotated[float, Meta(ge=0, le=3600, description="Seconds to wait at most.")] = 10.0
+
+
+class LookLimit(msgspec.Struct, forbid_unknown_fields=True):
+    """A counter of a limit that stands in no rule."""
+
+    limit: LimitText
+    key: LimitKey
+
+
+class AskLimit(LookLimit, forbid_unknown_fields=True):
+    """A check of a limit that stands in no rule."""
+
+    cost: Cost = 1
+
+
+class AskMany(msgspec.Struct, forbid_unknown_fields=True):
+    """Many checks at once, each of which stands or falls alone."""
+
+    checks: Annotated[list[Ask], Meta(min_length=1, max_length=_LONGEST_BATCH)]
+
+
+class LookMany(msgspec.Struct, forbid_unknown_fields=True):
+    """Many looks at once."""
+
+    checks: Annotated[list[Look], Meta(min_length=1, max_length=_LONGEST_BATCH)]
+
+
+class ShouldAllow(msgspec.Struct, forbid_unknown_fields=True):
+    """May this client do this now?"""
+
+    clientId: Annotated[str, Meta(min_length=1, max_length=8192)]  # noqa: N815
+    timestamp: Annotated[
+        float | str | None,
+        Meta(description="Taken and not looked at: only the owner's clock counts."),
+    ] = None
+
+
+class ShouldAllowBody(msgspec.Struct):
+    """The answer."""
+
+    allowed: bool
+
+
+class StatusBody(msgspec.Struct):
+    """What one counter said."""
+
+    allowed: bool
+    limit: int | None
+    remaining: int | None
+    retry_after: Seconds | None
+    reset_after: Seconds
+    delay: Seconds
+    source: str
+    rule: str | None
+    over_soft: bool
+    over_shadow: bool
+
+
+class DecisionBody(StatusBody):
+    """The answer to one check; with several counters the numbers are the decisive one's."""
+
+    permanent: bool
+    """Denied, and no wait would help."""
+    statuses: list[StatusBody]
+    """One per descriptor, in order."""
+
+
+class DecisionsBody(msgspec.Struct):
+    """The answers to many checks, in order."""
+
+    decisions: list[DecisionBody]
+
+
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+def read_body(body: bytes, content_type: str | None, *kinds: type[_Body]) -> _Body:
+    """Read a body as the first of `kinds` whose fields it has. Raises `Problem`."""
+    kind = JSON if content_type == JSON else _media_type(content_type)
+    if kind != JSON and kind not in (*_MSGPACKS, ""):
+        raise Problem(415, f"content type {kind!r} is not read here; send {JSON} or {MSGPACK}")
+    decode = msgspec.msgpack.decode if kind in _MSGPACKS else msgspec.json.decode
+    try:
+        try:
+            return decode(body, type=kinds[0])
+        except msgspec.ValidationError:
+            raw = _whole(decode(body))
+            return msgspec.convert(raw, _kind_of(raw, kinds))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = f"the body cannot be read: {_mended(str(error))}"
+        raise Problem(400, why, cause="bad_body") from error
+
+
+def write_body(value: object, accept: str | None, content_type: str | None) -> tuple[bytes, str]:
+    """Write an answer in what the caller accepts, else in what it sent; and say which it is."""
+    wanted = accept if accept and ("msgpack" in accept or "json" in accept) else content_type
+    if wanted and "msgpack" in wanted:
+        return msgspec.msgpack.encode(value), MSGPACK
+    return msgspec.json.encode(value), JSON
+
+
+def decision_body(decision: Decision) -> DecisionBody:
+    """Tell a decision."""
+    statuses = [_status_body(status) for status in decision.statuses]
+    if len(statuses) == 1:  # What decides alone says it all, and each question takes its time.
+        alone = statuses[0]
+        return DecisionBody(
+            alone.allowed,
+            alone.limit,
+            alone.remaining,
+            alone.retry_after,
+            alone.reset_after,
+            alone.delay,
+            alone.source,
+            alone.rule,
+            alone.over_soft,
+            alone.over_shadow,
+            not alone.allowed and alone.retry_after is None,
+            statuses,
+        )
+    return DecisionBody(
+        decision.allowed,
+        decision.limit,
+        decision.remaining,
+        decision.retry_after,
+        decision.reset_after,
+        decision.delay,
+        _SOURCES[decision.source],
+        _rule_place(decision.rule),
+        decision.over_soft,
+        decision.over_shadow,
+        decision.is_permanent,
+        statuses,
+    )
+
+
+def _status_body(status: Status) -> StatusBody:
+    return StatusBody(
+        status.allowed,
+        status.limit,
+        status.remaining,
+        status.retry_after,
+        status.reset_after,
+        status.delay,
+        _SOURCES[status.source],
+        _rule_place(status.rule),
+        status.over_soft,
+        status.over_shadow,
+    )
+
+
+def _rule_place(rule: Rule | None) -> str | None:
+    return None if rule is None or not rule.domain else _place(rule.domain, rule.path)
+
+
+def _kind_of(raw: Any, kinds: tuple[type[_Body], ...]) -> type[_Body]:
+    """Choose by the field that only one of them requires."""
+    for kind in kinds[1:]:
+        telling = msgspec.structs.fields(kind)[0].name
+        if isinstance(raw, dict) and telling in raw:
+            return kind
+    return kinds[0]
+
+
+def _mended(why: str) -> str:
+    """Say what to write, where msgspec's words leave one guessing."""
+    what, _, place = why.removesuffix("`").partition(" - at `$.")
+    if place == "limit" and "matching regex" in what:
+        return (
+            'limit is AMOUNT/PERIOD, as in "100/minute" or "300/3 hour fixed_window": the period '
+            "is second, minute, hour, day or week, and an algorithm may follow"
+        )
+    if place == "key" and "`array`" in what:
+        return 'key is a list of strings, as in ["user", "42"]'
+    if place.startswith("checks[") and what.endswith(("`limit`", "`key`")):
+        return f"checks takes domain, descriptors and cost only; ask for a limit alone ({why})"
+    return why
+
+
+def _whole(raw: Any) -> Any:
+    """Take 3.0 for 3, as JSON Schema does and some languages write it."""
+    if isinstance(raw, float) and raw.is_integer():
+        return int(raw)
+    if isinstance(raw, list):
+        return [_whole(each) for each in raw]
+    if isinstance(raw, dict):
+        return {name: _whole(each) for name, each in raw.items()}
+    return raw
+
+
+def _media_type(content_type: str | None) -> str:
+    return (content_type or "").partition(";")[0].strip().lower()

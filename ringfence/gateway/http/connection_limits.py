@@ -1,0 +1,122 @@
+"""Bounds on the connections of the HTTP port that granian does not set: per address and in time.
+
+Granian accepts a bounded number of connections in total, but keeps those that send nothing, and
+tells no application about them. So each worker looks at its own sockets, as Linux lists them, and
+shuts down those that go beyond the bounds; granian then closes them.
+"""
+
+import logging
+import os
+import resource
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from ringfence.gateway.process.settings import GatewaySettings
+
+__all__ = ["HttpConnections"]
+
+logger = logging.getLogger("ringfence.gateway")
+
+_LIST = Path("/proc/self/fd")
+_TCP_INFO = struct.Struct("52xI72xQ")
+"""Of `struct tcp_info`: milliseconds since the last data came, and bytes received."""
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_LEAST_REQUEST = 18
+"""Bytes of the shortest request, `GET / HTTP/1.0` and an empty line."""
+_CROWDED = 7 / 8
+"""Share of the places from which on idle connections make room for new ones."""
+_LAST_DESCRIPTORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    socket: socket.socket
+    host: str
+    idle: float
+    """Seconds since the client sent something."""
+    received: int
+
+
+class HttpConnections:
+    """Looks at the connections of one worker."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._port = settings.listen_at[1]
+        self._trusted = [ip_network(each, strict=False) for each in _networks(settings)]
+        self._is_short = False
+
+    def look(self) -> dict[str, int]:
+        """Shut down what goes beyond the bounds; returns how many, by cause. It may block."""
+        with ExitStack() as stack:
+            mine = sorted(self._connections(stack), key=lambda each: -each.idle)
+            shut: dict[_Connection, str] = {}
+            for each in mine:
+                if self._is_late(each):
+                    shut[each] = "idle"
+            by_address = defaultdict(list)
+            for each in mine:
+                if each not in shut and not self._is_trusted(each.host):
+                    by_address[each.host].append(each)
+            for crowd in by_address.values():
+                surplus = len(crowd) - self._settings.max_connections_per_address
+                shut |= dict.fromkeys(crowd[: max(0, surplus)], "connections")
+            surplus = len(mine) - len(shut) - int(_CROWDED * self._settings.max_connections)
+            resting = [
+                each
+                for each in mine
+                if each not in shut and each.idle > self._settings.header_timeout
+            ]
+            shut |= dict.fromkeys(resting[: max(0, surplus)], "connections")
+            for each in shut:
+                with suppress(OSError):
+                    each.socket.shutdown(socket.SHUT_RDWR)
+        causes = list(shut.values())
+        counted = {cause: causes.count(cause) for cause in set(causes)}
+        return counted | self._descriptors()
+
+    def _is_late(self, each: _Connection) -> bool:
+        settings = self._settings
+        if each.received < _LEAST_REQUEST:
+            return each.idle > settings.header_timeout
+        # One that waits for its turn at `/v1/acquire` sends nothing meanwhile.
+        return each.idle > settings.idle_timeout + settings.max_wait
+
+    def _is_trusted(self, host: str) -> bool:
+        address = ip_address(host)
+        return any(address in network for network in self._trusted)
+
+    def _connections(self, stack: ExitStack) -> Iterator[_Connection]:
+        for entry in os.listdir(_LIST):
+            with suppress(OSError, ValueError):  # Closed meanwhile, or no TCP socket.
+                if not os.readlink(_LIST / entry).startswith("socket:"):
+                    continue
+                # A descriptor of our own: the socket cannot become another one while we look.
+                each = stack.enter_context(socket.socket(fileno=os.dup(int(entry))))
+                is_tcp = each.family in _FAMILIES and each.type == socket.SOCK_STREAM
+                if not is_tcp or each.getsockname()[1] != self._port:
+                    continue
+                host = each.getpeername()[0].removeprefix("::ffff:")
+                info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+                idle, received = _TCP_INFO.unpack(info)
+                yield _Connection(each, host, idle / 1000, received)
+
+    def _descriptors(self) -> dict[str, int]:
+        """Log once when descriptors run out: granian retries without a log line."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        was_short, is_short = self._is_short, len(os.listdir(_LIST)) >= limit - _LAST_DESCRIPTORS
+        self._is_short = is_short
+        if not is_short or was_short:
+            return {}
+        logger.error("file descriptors run out: limit=%d; raise it or lower max_connections", limit)
+        return {"accept_error": 1}
+
+
+def _networks(settings: GatewaySettings) -> list[str]:
+    return [each for each in settings.trusted_proxies if each != "unix"]

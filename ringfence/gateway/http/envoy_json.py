@@ -1,0 +1,59 @@
+"""`POST /json`: Envoy's rate limit service in the JSON form of its messages.
+
+For what speaks HTTP and knows Envoy's `ratelimit`: 200 when the request may pass, 429 when it may
+not, 400 for a body that is none and 500 when the service cannot answer.
+"""
+
+import json
+from typing import Any
+
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from google.protobuf import json_format
+
+from ringfence.errors import RingfenceError
+from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
+from ringfence.gateway.http.http_types import JSON, Problem, Response
+
+__all__ = ["answer_json"]
+
+_NEGATIVE = ("isNegativeHits", "is_negative_hits")
+
+
+async def answer_json(service: RateLimitService, body: bytes) -> Response:
+    """Answer one message. Raises `Problem`."""
+    request, negative = _read(body)
+    try:
+        response = await service.should_rate_limit(request, negative)
+    except BadRequest as error:
+        raise Problem(400, str(error)) from error
+    except RingfenceError as error:
+        raise Problem(500, str(error), cause="no_cluster") from error
+    told = json_format.MessageToJson(response, indent=None)
+    over = response.overall_code == RateLimitResponse.OVER_LIMIT
+    headers = [(each.key, each.value) for each in response.response_headers_to_add]
+    return Response(429 if over else 200, told.encode(), JSON, headers)
+
+
+def _read(body: bytes) -> tuple[RateLimitRequest, list[bool]]:
+    try:
+        told = json.loads(body)
+        if not isinstance(told, dict):
+            raise ValueError("it is no object")  # What `ParseDict` answers by all sorts of errors.
+        negative = _take_negative(told)
+        return json_format.ParseDict(told, RateLimitRequest()), negative
+    except (ValueError, RecursionError, json_format.ParseError) as error:
+        raise Problem(400, f"the body is no RateLimitRequest: {error}", cause="bad_body") from error
+
+
+def _take_negative(told: dict[str, Any]) -> list[bool]:
+    """Take out the field that the package's messages do not have yet."""
+    descriptors = told.get("descriptors")
+    if not isinstance(descriptors, list):
+        return []
+    found = []
+    for each in descriptors:
+        flags = [each.pop(name, False) for name in _NEGATIVE] if isinstance(each, dict) else [False]
+        if not all([isinstance(flag, bool) for flag in flags]):
+            raise ValueError("isNegativeHits is true or false")
+        found.append(any(flags))
+    return found if any(found) else []

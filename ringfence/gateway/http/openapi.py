@@ -1,0 +1,227 @@
+"""The OpenAPI document of the gateway, made from the types that read and write its bodies.
+
+The bodies of `POST /json` are protobuf messages in their JSON form: `envoy_schema` has those.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from ringfence.gateway.http.bodies import (
+    MSGPACK,
+    Ask,
+    AskLimit,
+    AskMany,
+    DecisionBody,
+    DecisionsBody,
+    Look,
+    LookLimit,
+    LookMany,
+    ShouldAllow,
+    ShouldAllowBody,
+    Wait,
+)
+from ringfence.gateway.http.envoy_schema import ENVOY_SCHEMAS
+from ringfence.gateway.http.http_types import JSON
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.http.bodies import PROBLEM_JSON
+
+__all__ = ["document"]
+
+_Json = dict[str, Any]
+_REF = "#/components/schemas/{name}"
+_TYPES = (
+    Ask,
+    AskLimit,
+    AskMany,
+    DecisionBody,
+    DecisionsBody,
+    Look,
+    LookLimit,
+    LookMany,
+    ShouldAllow,
+    ShouldAllowBody,
+    Wait,
+)
+_PROBLEM: _Json = {
+    "type": "object",
+    "description": "Problem details (RFC 9457).",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "retry-after": {"type": "integer"},
+        "violated-policies": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["type", "title", "status"],
+}
+_MISTAKES = {
+    "400": "The body or a parameter is wrong; `detail` says where.",
+    "408": "The body took too long.",
+    "413": "The body is too large, or holds too many checks.",
+    "415": "Neither JSON nor msgpack.",
+    "503": "No member of the cluster can answer.",
+}
+_DENIALS = {
+    "401": "No token, or none that is known.",
+    "403": "The token lacks the scope.",
+}
+
+
+def document(settings: GatewaySettings, *, with_tokens: bool) -> bytes:
+    """Write the document as JSON; `with_tokens` when callers must prove who they are."""
+    _, schemas = msgspec.json.schema_components(_TYPES, ref_template=_REF)
+    _bound(schemas, settings)
+    schemas |= ENVOY_SCHEMAS
+    schemas["Problem"] = _PROBLEM
+    one, many = _ref("DecisionBody"), _ref("DecisionsBody")
+    paths: _Json = {
+        "/v1/check": _post(
+            "Spend, if allowed.", ["Ask", "AskMany", "AskLimit"], {"anyOf": [one, many]}
+        ),
+        "/v1/peek": _post(
+            "Look without spending.", ["Look", "LookMany", "LookLimit"], {"anyOf": [one, many]}
+        ),
+        "/v1/charge": _post("Spend, whatever is left.", ["Ask", "AskLimit"], one),
+        "/v1/refund": _post("Give back.", ["Ask", "AskLimit"], one),
+        "/v1/reset": _post("Forget counters.", ["Look", "LookLimit"], one),
+        "/v1/acquire": _acquire(one),
+        "/shouldAllowRequest": _post(
+            "May this client do this now?", ["ShouldAllow"], _ref("ShouldAllowBody")
+        ),
+        "/json": _envoy(),
+        "/v1/auth": _auth(),
+        "/v1/counters": {"get": _get("Answers and refusals of this worker.", _COUNTERS)},
+        "/metrics": {"get": _metrics()},
+        "/healthz": {"get": _get("Whether it lives.", _STATUS)},
+        "/readyz": {"get": _readyz()},
+        "/openapi.json": {"get": _get("This document.", {"type": "object"})},
+    }
+    told: _Json = {
+        "openapi": "3.1.0",
+        "info": {"title": "Ringfence gateway", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if with_tokens:
+        told["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        _protect(paths)
+    return json.dumps(told).encode()
+
+
+_COUNTERS: _Json = {"type": "object", "additionalProperties": {"type": "integer"}}
+_STATUS: _Json = {"type": "object", "properties": {"status": {"type": "string"}}}
+
+
+def _bound(schemas: _Json, settings: GatewaySettings) -> None:
+    for name in ("AskMany", "LookMany"):
+        schemas[name]["properties"]["checks"]["maxItems"] = settings.max_checks
+
+
+def _post(summary: str, asked: list[str], answer: _Json) -> _Json:
+    refs = [_ref(name) for name in asked]
+    schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
+    content = {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
+    responses = {
+        "200": {
+            "description": "Decided.",
+            "content": {JSON: {"schema": answer}, MSGPACK: {"schema": answer}},
+        }
+    }
+    return {
+        "post": {
+            "summary": summary,
+            "requestBody": {"required": True, "content": content},
+            "responses": responses | _problems(_MISTAKES),
+        }
+    }
+
+
+def _get(summary: str, answer: _Json) -> _Json:
+    responses = {"200": {"description": "Told.", "content": {JSON: {"schema": answer}}}}
+    return {"summary": summary, "responses": responses}
+
+
+def _metrics() -> _Json:
+    content = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        "summary": "Counts of this worker, for Prometheus.",
+        "responses": {"200": {"description": "Told.", "content": content}},
+    }
+
+
+def _envoy() -> _Json:
+    """Envoy's `RateLimitService.ShouldRateLimit`, as JSON."""
+    answer = {JSON: {"schema": _ref("RateLimitResponse")}}
+    responses: _Json = {
+        "200": {"description": "It may pass.", "content": answer},
+        "429": {"description": "It is over a limit.", "content": answer},
+    }
+    mistakes = {status: _MISTAKES[status] for status in ("400", "408", "413")}
+    mistakes["500"] = "No member of the cluster can answer."
+    return {
+        "post": {
+            "summary": "Envoy's rate limit service.",
+            "requestBody": {
+                "required": True,
+                "content": {JSON: {"schema": _ref("RateLimitRequest")}},
+            },
+            "responses": responses | _problems(mistakes),
+        }
+    }
+
+
+def _acquire(one: _Json) -> _Json:
+    told = _post("Wait for one's turn, then spend.", ["Wait"], one)
+    told["post"]["responses"] |= _problems({"429": "Too many requests of this caller wait."})
+    return told
+
+
+def _readyz() -> _Json:
+    told = _get("Whether it knows the cluster's rules.", _STATUS)
+    told["responses"] |= _problems({"503": "Not yet, or no more."})
+    return told
+
+
+def _auth() -> _Json:
+    parameter = {
+        "name": "deny_status",
+        "in": "query",
+        "schema": {"enum": ["429", "403"], "type": "string"},
+        "description": "What to answer when it may not pass.",
+    }
+    mistakes = {"400": _MISTAKES["400"], "503": _MISTAKES["503"]}
+    denials = {"429": "It may not pass.", "403": "It may not pass, for proxies that know no 429."}
+    responses: _Json = {"200": {"description": "The request may pass."}}
+    for status, why in denials.items():
+        contents = {kind: {"schema": dict[str, str]()} for kind in (PROBLEM_JSON, "text/html")}
+        responses[status] = {"description": why, "content": contents}
+    operation = {
+        "summary": "May the request that the headers describe pass?",
+        "parameters": [parameter],
+        "responses": responses | _problems(mistakes),
+    }
+    head = json.loads(json.dumps(operation))
+    for response in head["responses"].values():
+        response.pop("content", None)
+    return {"get": operation, "head": head}
+
+
+def _problems(why: dict[str, str]) -> _Json:
+    content = {PROBLEM_JSON: {"schema": _ref("Problem")}}
+    return {status: {"description": text, "content": content} for status, text in why.items()}
+
+
+def _protect(paths: _Json) -> None:
+    for path, item in paths.items():
+        if path in ("/healthz", "/readyz", "/openapi.json"):
+            continue
+        for operation in item.values():
+            operation["security"] = [{"token": []}]
+            operation["responses"] = _problems(_DENIALS) | operation["responses"]
+
+
+def _ref(name: str) -> _Json:
+    return {"$ref": _REF.format(name=name)}

@@ -1,0 +1,1 @@
+"""The gateway as processes: settings, workers, tokens, certificates, metrics."""

@@ -1,0 +1,120 @@
+"""What one worker has counted, as Prometheus reads it. Never a key: those are without number.
+
+Counts live in one `Counter` that both ports share: by path (`grpc` for Envoy's calls), `decided_`
+with result and source, `refused_` with the cause, and `bugs`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from ringfence.client.decision import Decision
+from ringfence.peering.round_trips import HedgingBudget
+from ringfence.wire import Source
+
+__all__ = ["LATE", "Metrics", "decided"]
+
+_DECIDED, _REFUSED, _BUGS = "decided_", "refused_", "bugs"
+LATE = "late"
+"""Name under which answers after the deadline are counted."""
+_NAMES = {
+    (allowed, source): f"{_DECIDED}{'allowed' if allowed else 'denied'}_{source}"
+    for allowed in (True, False)
+    for source in Source
+}
+
+
+def decided(decision: Decision) -> str:
+    """Under which name a decision is counted."""
+    return _NAMES[decision.allowed, decision.source]
+
+
+class Metrics(Collector):
+    """Writes the counts of one worker."""
+
+    def __init__(
+        self,
+        counters: Counter[str],
+        hedging: HedgingBudget | None = None,
+        unmatched: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        self._counters = counters
+        self._unmatched = unmatched
+        self._hedging = hedging or HedgingBudget()
+        self.is_ready = False
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        if Path("/proc/self").exists():
+            ProcessCollector(registry=self._registry)
+
+    def write(self, accept: str | None) -> tuple[bytes, str]:
+        """Write all in the form that a scraper accepts; say which one that is."""
+        encode, content_type = choose_encoder(accept or "")
+        return encode(self._registry), content_type
+
+    def collect(self) -> Iterator[Metric]:
+        """Sort the counts into families."""
+        answers = CounterMetricFamily(
+            "ringfence_gateway_requests", "Requests that were let in.", labels=["path"]
+        )
+        decisions = CounterMetricFamily(
+            "ringfence_gateway_decisions", "Decisions told.", labels=["result", "source"]
+        )
+        refusals = CounterMetricFamily(
+            "ringfence_gateway_refusals", "Requests turned away.", labels=["cause"]
+        )
+        bugs = CounterMetricFamily("ringfence_gateway_bugs", "Errors that the log tells of.")
+        bugs.add_metric([], self._counters[_BUGS])
+        for name, count in sorted(self._counters.items()):
+            if name.startswith(_DECIDED):
+                result, _, source = name.removeprefix(_DECIDED).partition("_")
+                decisions.add_metric([result, source], count)
+            elif name.startswith(_REFUSED):
+                refusals.add_metric([name.removeprefix(_REFUSED)], count)
+            elif name not in (_BUGS, LATE):
+                answers.add_metric([name], count)
+        late = CounterMetricFamily(
+            "ringfence_gateway_late",
+            "Answers to Envoy more than a tenth after the deadline: this worker is overloaded.",
+        )
+        late.add_metric([], self._counters[LATE])
+        asked = CounterMetricFamily(
+            "ringfence_gateway_asked_checks", "Checks that nodes were asked for."
+        )
+        asked.add_metric([], self._hedging.checks)
+        hedged = CounterMetricFamily(
+            "ringfence_gateway_hedged_checks",
+            "Of these, those whose standby was asked as well because the owner was slow.",
+        )
+        hedged.add_metric([], self._hedging.taken)
+        unmatched = CounterMetricFamily(
+            "ringfence_gateway_unmatched_checks",
+            "Checks that no rule matched, so that nothing limited them.",
+            labels=["domain"],
+        )
+        for domain, count in self._unmatched().items():
+            unmatched.add_metric([domain], count)
+        ready = GaugeMetricFamily("ringfence_gateway_ready", "Whether it knows the rules.")
+        ready.add_metric([], float(self.is_ready))
+        worker = GaugeMetricFamily(
+            "ringfence_gateway_worker", "The worker that answers.", labels=["pid"]
+        )
+        worker.add_metric([str(os.getpid())], 1.0)
+        yield from (
+            answers,
+            decisions,
+            refusals,
+            bugs,
+            late,
+            asked,
+            hedged,
+            unmatched,
+            ready,
+            worker,
+        )

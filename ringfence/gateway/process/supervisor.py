@@ -1,0 +1,148 @@
+"""The gateway as a program: its settings proved, its ports free, its workers running.
+
+Granian's main process starts the workers, starts another when one dies, and stops them at SIGTERM.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.errors import FatalError
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.log import LogLevels
+from granian.server import Server
+
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import parse_url
+from ringfence.errors import ConfigError
+from ringfence.gateway.process.settings import GatewaySettings
+from ringfence.gateway.process.tokens import load_tokens
+from ringfence.transport.interface import Address
+
+__all__ = ["run_gateway"]
+
+logger = logging.getLogger("ringfence.gateway")
+
+_LARGEST_HEADERS = 65_536
+"""More than proxies take from clients, with what they add: nginx lets pass what we refuse."""
+_BACKLOG = 1024
+_DESCRIPTORS = 256
+"""Of each worker, for all but the connections of both ports."""
+_LOGGING = {"incremental": True, "handlers": {}, "loggers": {"_granian": {"propagate": True}}}
+"""Granian's own lines go where ours go."""
+
+
+def run_gateway(settings: GatewaySettings, *, tied_to_stdin: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT; with `tied_to_stdin` also until standard input ends.
+
+    Raises `ConfigError` and `AccessDenied` for what no patience mends; a cluster that does not
+    answer yet is waited for by the workers.
+    """
+    load_tokens(Path(settings.tokens) if settings.tokens else None)
+    settings = _within_descriptors(settings)
+    for at in (settings.listen_at, settings.grpc_at):
+        if at is not None:
+            _require_free(at)
+    asyncio.run(_try_cluster(settings))
+    if tied_to_stdin:
+        threading.Thread(target=_stop_with_stdin, daemon=True).start()
+    host, port = settings.listen_at
+    server = Server(
+        "ringfence.gateway",
+        address=host,
+        port=port,
+        interface=Interfaces.RSGI,
+        workers=settings.workers,
+        loop=Loops.uvloop,
+        http=HTTPModes.auto,
+        websockets=False,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=round(settings.header_timeout * 1000),
+            max_buffer_size=_LARGEST_HEADERS,
+        ),
+        # No pings: their answers would make an idle connection look like one in use.
+        http2_settings=HTTP2Settings(max_headers_size=_LARGEST_HEADERS),
+        backlog=_BACKLOG,
+        backpressure=settings.max_connections,
+        log_level=LogLevels.warning,
+        log_dictconfig=_LOGGING,
+        ssl_cert=Path(settings.tls_cert) if settings.tls_cert else None,
+        ssl_key=Path(settings.tls_key) if settings.tls_key else None,
+        ssl_ca=Path(settings.tls_client_ca) if settings.tls_client_ca else None,
+        ssl_client_verify=bool(settings.tls_client_ca),
+        respawn_failed_workers=True,
+        respawn_interval=0.5,
+        workers_kill_timeout=10,
+    )
+    grpc = f"for gRPC on {settings.grpc}" if settings.grpc else "not for gRPC"
+    logger.info("the gateway listens on %s, and %s", settings.listen, grpc)
+    try:
+        server.serve(target_loader=partial(_make_worker, settings, os.getpid()), wrap_loader=False)
+    except FatalError as error:
+        raise ConfigError(f"the gateway cannot serve HTTP on {settings.listen}: {error}") from error
+
+
+def _make_worker(settings: GatewaySettings, main: int) -> Any:
+    """Make the application, in the worker's own process: gRPC must not be loaded before a fork.
+
+    Granian takes any object with `__rsgi__`, though its hints speak of functions only.
+    """
+    from ringfence.gateway.process.worker import Worker
+
+    return Worker(settings, main)
+
+
+def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
+    """Raise the limit of descriptors to what the bounds need, or lower the bounds to the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    needed = 2 * settings.max_connections + _DESCRIPTORS
+    if soft == unlimited or soft >= needed:
+        return settings
+    limit = needed if hard == unlimited else min(hard, needed)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if limit == needed:
+        return settings
+    most = max(1, (limit - _DESCRIPTORS) // 2)
+    logger.warning(
+        "max_connections is lowered from %d to %d: the process may have %d descriptors only",
+        *(settings.max_connections, most, limit),
+    )
+    return msgspec.structs.replace(settings, max_connections=most)
+
+
+async def _try_cluster(settings: GatewaySettings) -> None:
+    """Find out what no patience mends while somebody still reads: address, certificates, token."""
+    async with open_cluster(parse_url(settings.cluster), wait=1.0) as cluster:
+        if not cluster.knows_rules:
+            logger.warning("no member of the cluster answers yet; the gateway goes on asking")
+
+
+def _require_free(at: Address) -> None:
+    """Refuse a port that somebody has: the workers share theirs, and would share it with them."""
+    family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(at)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {at[0]}:{at[1]}: {error.strerror}; choose another port"
+            ) from error
+
+
+def _stop_with_stdin() -> None:
+    """Stop when whoever started us has gone, however it went."""
+    # Not by sys.stdin: a worker that is forked meanwhile would wait for its lock forever.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

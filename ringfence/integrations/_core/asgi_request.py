@@ -1,0 +1,144 @@
+"""An ASGI scope as the request that key functions read."""
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from ringfence.http import RequestHeaders
+from ringfence.integrations._core.lifespan import Scope
+
+__all__ = ["AsgiRequest"]
+
+_UNMATCHED = "(no route)"
+"""Stands for all paths that the application does not serve: each by itself would be a new key."""
+_FULL = 2
+"""Starlette's `Match.FULL`."""
+
+
+@runtime_checkable
+class _Route(Protocol):
+    """What the routes of Starlette and FastAPI have in common."""
+
+    def matches(self, scope: Scope) -> "tuple[_Match, Scope]": ...
+
+
+class _Match(Protocol):
+    value: int
+
+
+class AsgiRequest:
+    """One HTTP request of an ASGI server."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    @property
+    def method(self) -> str:
+        """`GET`, in capitals."""
+        method: str = self._scope["method"]
+        return method
+
+    @property
+    def path(self) -> str:
+        """As asked for, without the query."""
+        path: str = self._scope["path"]
+        return path
+
+    @property
+    def peer(self) -> str | None:
+        """The connection's other end, as the server tells it."""
+        client = self._scope.get("client")
+        return client[0] if client else None
+
+    @property
+    def route(self) -> str | None:
+        """The route's pattern: as the framework chose it, or will choose it."""
+        scope = self._scope
+        path = _chosen(scope)
+        if path is not None:
+            return path
+        routes = _routes_of(scope)
+        if routes is None:
+            return None
+        found = _find(routes, scope)
+        return _UNMATCHED if found is None else found[0]
+
+    @property
+    def endpoint(self) -> object:
+        """What will answer, where the application is one of Starlette or FastAPI; else None."""
+        routes = _routes_of(self._scope)
+        found = None if routes is None else _find(routes, self._scope)
+        return None if found is None else found[1]
+
+    @property
+    def user(self) -> str | None:
+        """The user that an authentication middleware outside of ours has found."""
+        user = self._scope.get("user")
+        if user is None or isinstance(user, str):
+            return user or None
+        if not getattr(user, "is_authenticated", True):
+            return None
+        try:
+            name = user.identity  # Starlette's users have one by name, perhaps not in fact.
+        except (AttributeError, NotImplementedError):
+            name = getattr(user, "display_name", None)
+        return str(name) if name else None
+
+    @property
+    def native(self) -> Scope:
+        """ASGI's scope."""
+        return self._scope
+
+    def header(self, name: str) -> str | None:
+        """A request header by its name, lines joined by commas; None when absent."""
+        wanted = name.lower().encode("latin-1")
+        lines = [value for key, value in self._scope["headers"] if key == wanted]
+        return b", ".join(lines).decode("latin-1") if lines else None
+
+    @property
+    def headers(self) -> RequestHeaders:
+        """All headers, by their names in whatever case."""
+        return RequestHeaders(
+            [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in self._scope["headers"]
+            ]
+        )
+
+
+def _chosen(scope: Scope) -> str | None:
+    """The pattern of the route that has been chosen: by Litestar, FastAPI or Starlette."""
+    template: str | None = scope.get("path_template")
+    if template is None:
+        # FastAPI's own routes know nothing of the prefixes they were included with.
+        included = scope.get("fastapi", {}).get("effective_route_context")
+        template = getattr(included, "path_format", None)
+    return getattr(scope.get("route"), "path", None) if template is None else template
+
+
+def _routes_of(scope: Scope) -> list[_Route] | None:
+    """The application's routes; None where it has none of the kind that is known here."""
+    routes = getattr(scope.get("app"), "routes", None)
+    return routes if routes and isinstance(routes[0], _Route) else None
+
+
+def _find(routes: Iterable[_Route], scope: Scope) -> tuple[str, object] | None:
+    """Find the pattern and the endpoint of the first route that matches in full."""
+    for route in routes:
+        match, child = route.matches(scope)
+        if match.value == _FULL:
+            return _resolve(route, {**scope, **child})
+    return None
+
+
+def _resolve(route: _Route, scope: Scope) -> tuple[str, object] | None:
+    path: str | None = getattr(route, "path", None)
+    included = getattr(route, "effective_route_contexts", None)
+    mounted = getattr(route, "routes", None)
+    if included is not None:  # FastAPI's `include_router`.
+        return _find(included(), scope)
+    if mounted:
+        found = _find(mounted, scope)
+        return None if found is None else ((path or "") + found[0], found[1])
+    return None if path is None else (path, getattr(route, "endpoint", scope.get("endpoint")))

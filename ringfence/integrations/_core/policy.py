@@ -1,0 +1,324 @@
+"""What a face asks of its limiter for a request, and what it makes of the answers.
+
+Synchronous, without I/O: the methods are generators that yield what they want done (`Effect`) and
+are sent what came of it. `drive` performs the effects, awaiting or blocking, so that every face
+limits by this one text. A limiter that fails is told by `LimiterFailed`, and lets requests through.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from functools import lru_cache
+from typing import cast
+
+from ringfence.client import Limiter
+from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.decision import Decision, Status
+from ringfence.client.descriptors import checked_cost
+from ringfence.errors import ConfigError
+from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
+from ringfence.http.callback_checks import require_answer
+from ringfence.http.paths import has_one_reading
+from ringfence.integrations._core.effects import (
+    Ask,
+    Charge,
+    Check,
+    LimitAsk,
+    LimiterFailed,
+    Pause,
+    Refund,
+    Release,
+    RuleAsk,
+    Steps,
+)
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import adhoc_rule, format_limit, parse_limit
+from ringfence.wire import BY_POLICY
+
+__all__ = ["Policy", "Spent", "owners_of", "settle"]
+
+_REMEMBERED = 1024
+
+
+@dataclass(slots=True)
+class Spent:
+    """A check that was allowed."""
+
+    policy: "Policy | None"
+    """What settles it when the answer is known; None when it stands as it is."""
+    owner: object
+    ask: Ask
+    cost: int
+    decision: Decision
+
+
+class Policy:
+    """`Settings` made ready. Raises `ConfigError` for settings that make no sense."""
+
+    def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
+        """`name` is what a limit's budget belongs to unless the settings say it; one view may have
+        several policies, each with budgets of its own.
+        """
+        self.settings = settings
+        self.is_enabled = settings.enabled
+        """The off switch; may be turned at any time."""
+        addresses = ClientAddress(
+            settings.trusted_proxies,
+            header=settings.proxy_header,
+            ipv6_prefix=settings.ipv6_prefix,
+        )
+        self._keys = Keys(settings.keys, addresses, user=settings.user)
+        self.headers = LimitHeaders(settings.headers, reset=settings.reset)
+        self._limits = _limits(settings.limit)
+        scope = name if settings.scope is None else settings.scope
+        self._scope = f"{settings.namespace}: {scope}" if settings.namespace else scope
+        self._is_one_of_several = is_view and settings.scope is None
+        self._scopes: dict[tuple[Limit, ...], list[str]] = {}
+        self._exempt_methods = frozenset([method.upper() for method in settings.exempt_methods])
+        self._exempt_paths = frozenset(settings.exempt_paths)
+        globs = [translate(path) for path in settings.exempt_paths if "*" in path]
+        self._exempt_globs = re.compile("|".join(globs)) if globs else None
+        self._exempt_when = settings.exempt_when
+        self._settles = settings.deduct_when is not None or settings.cost_after is not None
+        if settings.domain is not None and settings.limit is not None:
+            raise ConfigError(
+                f"both domain {settings.domain!r} and limit {settings.limit!r} are given; "
+                "give one: rules of a domain, or a limit that stands in no rule"
+            )
+        if not callable(settings.cost):
+            for cost in (
+                [settings.cost] if isinstance(settings.cost, int) else settings.cost.values()
+            ):
+                checked_cost(cost)
+
+    @property
+    def limits_something(self) -> bool:
+        """Whether these settings name rules or a limit at all."""
+        return self.settings.domain is not None or self.settings.limit is not None
+
+    @property
+    def needs_user(self) -> bool:
+        """Whether the request's user is read."""
+        return self._keys.needs_user
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The keys of each descriptor that requests may have."""
+        return self._keys.paths
+
+    def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:
+        """Have the limiter report a domain or keys that no rule can match.
+
+        Raises `ConfigError` then, when strict and the rules are known.
+        """
+        settings = self.settings
+        if settings.domain is None or not settings.enabled:
+            return
+        if settings.strict:
+            limiter.rules  # noqa: B018 - a blocking limiter connects now, not with the first check
+        problems = limiter.expect(settings.domain, *self.paths)
+        if problems and settings.strict:
+            raise ConfigError("; ".join(problems))
+
+    def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
+        """Make the policy of one view: these settings, but for its own limit and options."""
+        own = replace(self.settings, domain=None, limit=limit, scope=None)
+        policy = Policy(replace(own, **options), name, is_view=True)
+        if not policy.limits_something:
+            raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
+        return policy
+
+    def exempts(self, method: str, path: str) -> bool:
+        """Whether a method or a path is never limited."""
+        if method in self._exempt_methods or path in self._exempt_paths:
+            return True
+        if self._exempt_globs is None or self._exempt_globs.match(path) is None:
+            return False
+        return has_one_reading(path)
+
+    def admit(self, visit: RequestState, owner: object) -> Steps:
+        """Check one request; return the refusal to answer with when it was denied.
+
+        `owner` has the limiter that is asked here, and must settle by it what is spent.
+        """
+        request = visit.request
+        if not self.is_enabled or self.exempts(request.method, request.path):
+            return None
+        if self._exempt_when is not None and require_answer(
+            "exempt_when", self._exempt_when(request)
+        ):
+            return None
+        cost = self._cost(request)
+        asks = self._asks(request)
+        made: list[Spent] = []
+        for ask in asks:
+            try:
+                decision = yield Check(ask, cost)
+            except LimiterFailed:
+                visit.has_failed = True
+                continue
+            assert decision is not None
+            visit.decisions.append(decision)
+            if not decision.allowed:
+                yield from _give_back(made)
+                return visit.refuse(self.settings.template)
+            if self._settles or decision.leases is not None:
+                made.append(Spent(self, owner, ask, cost, decision))
+            elif len(asks) > 1:  # Only to be given back, when a later one denies.
+                made.append(Spent(None, owner, ask, cost, decision))
+            if decision.delay:
+                yield Pause(decision.delay)
+        if made:
+            visit.spent += [each for each in made if each.policy is not None]
+        return None
+
+    def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
+        """Make a charge what the answer says it should have been."""
+        if spent.decision.leases is not None:
+            yield Release(spent.decision)
+        ask = _without_slots(spent.ask, spent.decision)
+        if ask is None:
+            return None  # A refund would free a slot that somebody else holds.
+        # What no node decided was not counted, so that nothing is held.
+        held = actual = 0 if spent.decision.source in BY_POLICY else spent.cost
+        deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
+        if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
+            actual = 0
+        elif cost_after is not None:
+            told = cost_after(request, response)
+            actual = held if told is None else checked_cost(told)
+        if actual < held:
+            yield Refund(ask, held - actual)
+        elif actual > held:
+            yield Charge(ask, actual - held)
+        return None
+
+    # -- reading a request ---------------------------------------------------------------------
+
+    def _cost(self, request: Request) -> int:
+        cost = self.settings.cost
+        if isinstance(cost, int):
+            return cost
+        if callable(cost):
+            # Told here as the mistake it is: the limiter's own complaint would pass as an outage.
+            return checked_cost(cost(request))
+        found = None if request.route is None else cost.get(request.route)
+        return cost.get(request.path, 1) if found is None else found
+
+    def _asks(self, request: Request) -> Sequence[Ask]:
+        settings = self.settings
+        if settings.domain is not None:
+            found = self._keys.descriptors(request)
+            if not found:
+                return ()
+            # A lone mapping is what limiters read fastest.
+            descriptors = found[0] if len(found) == 1 else found
+            return [RuleAsk(settings.domain, descriptors, settings.timeout)]
+        limits = self._limits(request)
+        if not limits:
+            return ()
+        scopes = self._scopes_of(tuple(limits))
+        return [
+            LimitAsk(limit, (scope, *key))
+            for key in self._keys.parts(request)
+            for limit, scope in zip(limits, scopes, strict=True)
+        ]
+
+    def _scopes_of(self, limits: tuple[Limit, ...]) -> list[str]:
+        """Whose budget each limit is.
+
+        Two limits that differ in their amounts alone are one budget, as when a client's tier
+        changes. Where both limit the same request, as two of one view may, each has its own.
+        """
+        scopes = self._scopes.get(limits)
+        if scopes is None:
+            kinds = [adhoc_rule(limit).id for limit in limits]
+            is_told = self._is_one_of_several and not callable(self.settings.limit)
+            scopes = [
+                f"{self._scope} {format_limit(limit)}"
+                if is_told or kinds.count(kind) > 1
+                else self._scope
+                for limit, kind in zip(limits, kinds, strict=True)
+            ]
+            if len(self._scopes) >= _REMEMBERED:
+                self._scopes.clear()
+            self._scopes[limits] = scopes
+        return scopes
+
+
+def settle(visit: RequestState, response: Response, owner: object) -> Steps:
+    """Settle what a request was charged by the limiter of `owner`, now that its answer is known."""
+    for spent in visit.spent:
+        if spent.owner is not owner:
+            continue
+        assert spent.policy is not None
+        try:
+            yield from spent.policy.settle(spent, visit.request, response)
+        except LimiterFailed:
+            continue  # It was logged; what was held comes back with its period.
+    return None
+
+
+def owners_of(visit: RequestState) -> list[object]:
+    """Whose limiters have charged a request; nearly always one."""
+    return list(dict.fromkeys([spent.owner for spent in visit.spent]))
+
+
+def _without_slots(ask: Ask, decision: Decision) -> Ask | None:
+    """Leave out what a concurrency limit counts; None when that is all."""
+    kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
+    if len(kept) == len(decision.statuses):
+        return ask
+    if not kept or isinstance(ask, LimitAsk) or isinstance(ask.descriptors, dict):
+        return None
+    return replace(ask, descriptors=[ask.descriptors[place] for place in kept])
+
+
+def _has_slots(status: Status) -> bool:
+    limit = None if status.rule is None else status.rule.limit
+    return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
+
+
+def _give_back(made: list[Spent]) -> Steps:
+    for spent in made:
+        try:
+            if spent.decision.leases is not None:
+                yield Release(spent.decision)
+            else:
+                yield Refund(spent.ask, spent.cost)
+        except LimiterFailed:
+            continue
+    return None
+
+
+def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
+    """Read the limits now, so that a bad one is told when the application starts."""
+    if callable(spec):
+        read_once = lru_cache(_REMEMBERED)(parse_limit)
+        return lambda request: _read(spec(request), read_once)
+    read = _read(spec, parse_limit)
+    return lambda _: read
+
+
+def _read(spec: object, parse: Callable[[str], Limit]) -> Sequence[Limit]:
+    """Read one limit or several. Raises `ConfigError` for what is none."""
+    if spec is None:
+        return ()
+    is_list = isinstance(spec, Iterable) and not isinstance(spec, str | bytes)
+    every = cast(Iterable[object], spec) if is_list else (spec,)
+    return [_one(each, parse) for each in every]
+
+
+def _one(limit: object, parse: Callable[[str], Limit]) -> Limit:
+    if isinstance(limit, str):
+        return parse(limit)
+    if isinstance(limit, Limit):
+        return limit
+    require_answer("limit", limit)
+    raise ConfigError(
+        f"limit {limit!r} is none; give text such as '5/minute', a Limit, a list of these, "
+        "or a function of the request that returns one of them or None"
+    )

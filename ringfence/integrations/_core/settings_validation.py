@@ -1,0 +1,126 @@
+"""What each setting may be, asked when the application starts.
+
+What is wrong with a setting would else be told by each request, or by none: what the limiter
+refuses passes as an outage, and an outage lets requests through.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from ringfence.errors import ConfigError
+from ringfence.http.callback_checks import require_arguments, require_plain
+from ringfence.limiter import Limit
+
+__all__ = ["in_place_of", "require_known", "require_sense"]
+
+_Test: TypeAlias = Callable[[object], bool]
+
+
+def _is_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_function(value: object) -> bool:
+    return value is None or callable(value)
+
+
+def _is_limit(value: object) -> bool:
+    return _is_function(value) or isinstance(value, str | Limit) or _lists(value, str | Limit)
+
+
+def _is_cost(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return _lists(value.keys(), str) and _lists(value.values(), int)
+    return isinstance(value, int) or callable(value)
+
+
+def _is_text_list(value: object) -> bool:
+    return _lists(value, str)
+
+
+def _lists(value: object, kind: type | object) -> bool:
+    if isinstance(value, str | bytes) or not isinstance(value, Collection):
+        return False
+    return all([isinstance(each, kind) for each in value])  # type: ignore[arg-type]  # or a union
+
+
+def _is_proxies(value: object) -> bool:
+    return isinstance(value, int | str) or (
+        isinstance(value, Iterable) and not isinstance(value, bytes)
+    )
+
+
+def _is_duration(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_MEANT: Mapping[str, tuple[_Test, str]] = {
+    "domain": (_is_text, "the name of a domain of the rules, such as 'api'"),
+    "limit": (_is_limit, "'5/minute', a Limit, a list of these, or a function of the request"),
+    "scope": (_is_text, "text, such as 'search'"),
+    "namespace": (lambda value: isinstance(value, str), "text, such as 'shop'"),
+    "cost": (
+        _is_cost,
+        "a whole number, such numbers by path, as {'/search': 5}, or a function of the request",
+    ),
+    "deduct_when": (
+        _is_function,
+        "a function of the response, such as lambda response: response.status == 401",
+    ),
+    "cost_after": (
+        _is_function,
+        "a function of request and response that returns a whole number or None",
+    ),
+    "user": (_is_function, "a function of the request that returns the user's name"),
+    "trusted_proxies": (_is_proxies, "how many there are, or a list such as ['10.0.0.0/8']"),
+    "exempt_paths": (_is_text_list, "a list, such as ['/ping']"),
+    "exempt_methods": (_is_text_list, "a list, such as ['HEAD']"),
+    "exempt_when": (_is_function, "a function of the request that returns True or False"),
+    "template": (_is_function, "a function of the refusal that returns text, a Body or None"),
+    "timeout": (_is_duration, "seconds, 0 or more"),
+    "strict": (lambda value: isinstance(value, bool), "True or False"),
+    "enabled": (lambda value: isinstance(value, bool), "True or False"),
+}
+"""By setting: whether a value can be meant, and what to give else. What is not named here is read,
+and refused, by what uses it."""
+
+
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "limit": ("request",),
+    "cost": ("request",),
+    "deduct_when": ("response",),
+    "cost_after": ("request", "response"),
+    "user": ("request",),
+    "exempt_when": ("request",),
+    "template": ("refusal",),
+}
+"""What functions given as settings are called with."""
+
+
+def require_sense(settings: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for a setting that cannot be meant."""
+    for name, (can_be_meant, mend) in _MEANT.items():
+        value = settings[name]
+        if not can_be_meant(value):
+            raise ConfigError(f"{name} {value!r} makes no sense; give {mend}")
+        if callable(value):
+            require_plain(name, value)
+            require_arguments(name, value, *_ARGUMENTS[name])
+
+
+def require_known(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise `ConfigError` for the name of no setting; say which there are, the nearest first."""
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"setting {name!r} is not known; {in_place_of(name, known)}")
+
+
+def in_place_of(name: object, known: Iterable[str]) -> str:
+    """What a misspelt name may have been meant to be, and all names that there are."""
+    names = sorted(known)
+    near = get_close_matches(str(name), names, 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return f"{guess}there are {', '.join(names)}"

@@ -1,0 +1,148 @@
+"""Which limits each view of a Flask application meets: its own, its blueprints', the general ones.
+
+A limit is written beside a view or a blueprint as a mark; nothing is wrapped.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from flask import Blueprint, Flask
+
+from ringfence.integrations import wsgi
+from ringfence.integrations._core.policy import Policy
+from ringfence.integrations._core.settings import LimitSpec, ViewOptions
+
+__all__ = ["Integration", "ViewMark", "Marked", "ViewRegistry", "marks_of"]
+
+logger = logging.getLogger("ringfence.integrations")
+
+_MARK = "_ringfence"
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewMark:
+    """A limit that was written beside a view or a blueprint."""
+
+    limit: LimitSpec
+    options: ViewOptions
+
+
+@dataclass(slots=True)
+class ViewRegistry:
+    """All that is written beside one view or blueprint."""
+
+    limits: tuple[ViewMark, ...] = ()
+    is_exempt: bool = False
+
+
+class Marked:
+    """What one extension has marked."""
+
+    def __init__(self) -> None:
+        self.blueprints: dict[object, ViewRegistry] = {}
+        self.views: list[tuple[str, ViewRegistry]] = []
+        """By name, to find out whether a limit was lost on its way."""
+
+    def of(self, target: Callable[..., object] | Blueprint) -> ViewRegistry:
+        """The marks of a view, a method of a view class, or a blueprint."""
+        if isinstance(target, Blueprint):
+            return self.blueprints.setdefault(target, ViewRegistry())
+        marks = getattr(target, _MARK, None)
+        if not isinstance(marks, ViewRegistry):
+            marks = ViewRegistry()
+            setattr(target, _MARK, marks)
+            self.views.append((f"{target.__module__}.{target.__qualname__}", marks))
+        return marks
+
+
+class Integration:
+    """The limits of one application: what `app.extensions["ringfence"]` holds."""
+
+    def __init__(self, app: Flask, marked: Marked, limits: wsgi.RateLimits) -> None:
+        self._app = app
+        self._marked = marked
+        self.limits = limits
+        self._policies: dict[tuple[ViewMark, str], Policy] = {}
+        self._met: dict[tuple[str, str], tuple[Policy, ...]] = {}
+        self._has_looked = False
+
+    def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
+        """All that limits a request to `endpoint`, the general first."""
+        if endpoint is None:  # Not remembered: anybody can ask with methods without end.
+            return tuple(self._find(None, method))
+        found = self._met.get((endpoint, method))
+        if found is None:
+            found = self._met[endpoint, method] = tuple(self._find(endpoint, method))
+        return found
+
+    def _find(self, endpoint: str | None, method: str) -> Iterator[Policy]:
+        views = list(marks_of(self._app.view_functions, endpoint, method))
+        blueprints = list(self._blueprints_above(endpoint or ""))
+        if not any([each.is_exempt for each in views + [marks for _, marks in blueprints]]):
+            if self.limits.policy.limits_something:
+                yield self.limits.policy
+            for name, marks in blueprints:
+                for mark in marks.limits:
+                    yield self._policy(mark, f"blueprint {name}")
+        for marks in views:
+            for mark in marks.limits:
+                yield self._policy(mark, endpoint or "")
+
+    def look_for_lost_limits(self) -> None:
+        """Warn, once, of limits that no endpoint has, and of those whose domain has no rules."""
+        if self._has_looked:
+            return
+        views = [marks for _, marks in self._marked.views]
+        for marks in [*views, *self._marked.blueprints.values()]:
+            for mark in marks.limits:
+                if mark.options.get("domain") is not None:
+                    self.limits.policy_for("", mark.limit, mark.options)
+        self._has_looked = True
+        endpoints = self._app.view_functions
+        found = {
+            id(marks)
+            for endpoint in endpoints
+            for method in _METHODS
+            for marks in marks_of(endpoints, endpoint, method)
+        }
+        for name, marks in self._marked.views:
+            if id(marks) not in found:
+                logger.warning(
+                    "the limit on %s belongs to no endpoint of this application: a decorator above "
+                    "it hides it, so let that use functools.wraps, or put the limit on top",
+                    name,
+                )
+
+    def _blueprints_above(self, endpoint: str) -> Iterator[tuple[str, ViewRegistry]]:
+        """Of `a.b.view` those of the blueprints `a` and `a.b`."""
+        parts = endpoint.split(".")
+        for length in range(1, len(parts)):
+            name = ".".join(parts[:length])
+            blueprint = self._app.blueprints.get(name)
+            marks = None if blueprint is None else self._marked.blueprints.get(blueprint)
+            if marks is not None:
+                yield name, marks
+
+    def _policy(self, mark: ViewMark, name: str) -> Policy:
+        policy = self._policies.get((mark, name))
+        if policy is None:
+            policy = self.limits.policy_for(name, mark.limit, mark.options)
+            self._policies[mark, name] = policy
+        return policy
+
+
+def marks_of(
+    views: Mapping[str, Callable[..., object]], endpoint: str | None, method: str
+) -> Iterator[ViewRegistry]:
+    """What is written beside an endpoint's view, and beside the method of its view class."""
+    view = None if endpoint is None else views.get(endpoint)
+    view_class = getattr(view, "view_class", None)
+    handler = getattr(view_class, method.lower(), None)
+    if handler is None and method == "HEAD":  # Flask answers it by `get` then.
+        handler = getattr(view_class, "get", None)
+    for target in (view, handler):
+        marks = getattr(target, _MARK, None)
+        if isinstance(marks, ViewRegistry):
+            yield marks

@@ -1,0 +1,1 @@
+"""What clients and nodes share: links to members, routing, columns of requests and results."""

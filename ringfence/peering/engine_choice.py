@@ -1,0 +1,112 @@
+"""Which engine counts in this process, and how it decides a batch.
+
+The compiled engine where it was built, else the reference.
+
+The environment variable `RINGFENCE_ENGINE` settles it: `reference`, `compiled`, or `auto`.
+"""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ringfence.errors import ConfigError
+from ringfence.limiter import Engine, EngineRule, Outcomes, compiled_tables, why_not_compiled
+from ringfence.peering.columns import Batch
+from ringfence.rules import Rule
+from ringfence.wire import Op
+
+__all__ = [
+    "ENVIRONMENT",
+    "EngineChoice",
+    "chosen_engine",
+    "decide_by",
+    "engine_rules",
+    "new_engine",
+]
+
+ENVIRONMENT = "RINGFENCE_ENGINE"
+SECRET_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """An engine, and why it is this one."""
+
+    is_compiled: bool
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Its name in `RINGFENCE_ENGINE`."""
+        return "compiled" if self.is_compiled else "reference"
+
+
+def chosen_engine() -> EngineChoice:
+    """Find out which engine new engines will be.
+
+    Raises `ConfigError` when `RINGFENCE_ENGINE` asks for what is not there.
+    """
+    asked = os.environ.get(ENVIRONMENT, "") or "auto"
+    why_not = why_not_compiled()
+    match asked:
+        case "reference":
+            return EngineChoice(False, f"{ENVIRONMENT}=reference asks for it")
+        case "compiled" if why_not is not None:
+            raise ConfigError(
+                f"{ENVIRONMENT}=compiled: {why_not}; install a C compiler and Ringfence again, or"
+                f" unset {ENVIRONMENT}"
+            )
+        case "compiled" | "auto":
+            if why_not is not None:
+                return EngineChoice(False, why_not)
+            return EngineChoice(True, "the compiled tables were built with the package")
+        case _:
+            raise ConfigError(
+                f"{ENVIRONMENT}={asked}: there is no such engine; use compiled, reference or auto"
+            )
+
+
+def new_engine(
+    *,
+    max_keys: int,
+    max_bytes: int | None = None,
+    first_lease: int = 1,
+    secret: bytes | None = None,
+    keeps_keys: bool = False,
+) -> Engine:
+    """Make an engine of the chosen kind.
+
+    `secret` keys the identities of keys; without one they are this engine's own. Identities never
+    leave a process, so no two engines need the same. `keeps_keys` is for engines whose keys are
+    listed. Raises `ConfigError`.
+    """
+    if not chosen_engine().is_compiled:
+        return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease)
+    tables = compiled_tables(secret or secrets.token_bytes(SECRET_BYTES), keeps_keys=keeps_keys)
+    return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease, tables=tables)
+
+
+def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
+    """Have an engine do what a batch asks for."""
+    keys, limits, which = batch.keys, batch.limits, batch.which
+    match batch.op:
+        case Op.CHECK:
+            return engine.decide(keys, batch.costs, batch.groups, limits, which, now)
+        case Op.REFUND:
+            return engine.refund(keys, batch.costs, batch.ages_ns, batch.leases, limits, which, now)
+        case Op.RENEW:
+            return engine.renew(keys, batch.leases, limits, which, now)
+        case Op.RESET:
+            return engine.reset(keys, limits, which, now)
+        case Op.CHARGE:
+            return engine.charge_now(keys, batch.costs, limits, which, now)
+
+
+def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:
+    """What an engine needs of the rules that have a limit."""
+    return {
+        rule.id: EngineRule(rule.limit, vetoes=not (rule.shadow or rule.quota))
+        for rule in rules
+        if rule.limit is not None
+    }

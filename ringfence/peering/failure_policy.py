@@ -1,0 +1,61 @@
+"""What a check gets when no member could decide it: the rule's `on_failure`.
+
+A limiter outage must never become an application outage, so the default is to allow. `local`
+counts in this process by the same limit until a member answers again. Clients and forwarding nodes
+share it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ringfence.limiter import Code, Engine, Limit, Outcome
+from ringfence.peering.clock import Clock
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import chosen_engine, decide_by, new_engine
+from ringfence.rules import OnFailure, Rule
+from ringfence.wire import Op, Source
+
+__all__ = ["FailurePolicy"]
+
+_RETRY_NS = 1_000_000_000
+"""When a check was denied for want of a member: when to try again."""
+
+
+class FailurePolicy:
+    """Decides in place of the members, one row at a time."""
+
+    def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
+        self._rule_of = rule_of
+        self._clock = clock
+        self._max_keys = max_keys
+        self._engine: Engine | None = None
+        chosen_engine()  # What is wrong with the settings is said now, not in an outage.
+
+    def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
+        """Decide one row by its rule's `on_failure`; limits that stand in no rule allow."""
+        key = batch.keys[index]
+        rule = self._rule_of(int.from_bytes(key[:8], "big"))
+        limit = _limit_of(batch, index, rule)
+        if limit is None:
+            return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
+        match OnFailure.ALLOW if rule is None else rule.on_failure:
+            case OnFailure.LOCAL:
+                return self._count_here(batch, index, limit), Source.LOCAL
+            case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):
+                return Outcome(Code.DENIED, limit.amount, 0, _RETRY_NS, _RETRY_NS), Source.POLICY
+            case _:
+                return Outcome(Code.ALLOWED, limit.amount, limit.amount), Source.POLICY
+
+    def _count_here(self, batch: Batch, index: int, limit: Limit) -> Outcome:
+        if self._engine is None:
+            self._engine = new_engine(max_keys=self._max_keys)
+        row = batch.take([index])
+        alone = replace(row, groups=[], limits=[limit], which=[1])
+        return decide_by(self._engine, alone, self._clock.now()).row(0)
+
+
+def _limit_of(batch: Batch, index: int, rule: Rule | None) -> Limit | None:
+    carried = batch.which[index] if batch.which else 0
+    if carried:
+        return batch.limits[carried - 1]
+    return rule.limit if rule is not None else None

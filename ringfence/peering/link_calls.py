@@ -1,0 +1,73 @@
+"""Questions over a link whose answers are waited for, and what is made of them."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+
+from ringfence.errors import AccessDenied
+from ringfence.peering.link import Link
+from ringfence.wire import (
+    AskLeave,
+    AskPeers,
+    AskStats,
+    AskThrottled,
+    Done,
+    Members,
+    Message,
+    Peers,
+    Plain,
+    Pong,
+    Rules,
+    Stats,
+    Throttled,
+)
+
+__all__ = ["ask_to_leave", "call", "counters_of", "peers_of", "throttled_of"]
+
+_Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
+
+
+async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
+    """Send a question and wait for its reply; None when it cannot be had."""
+    answered = anyio.Event()
+    replies: list[_Reply] = []
+
+    def on_reply(reply: object) -> None:
+        if isinstance(reply, kind):
+            replies.append(reply)
+        answered.set()
+
+    link.call(make, on_reply)
+    await answered.wait()
+    return replies[0] if replies else None
+
+
+async def counters_of(link: Link) -> dict[str, int] | None:
+    """Fetch a member's counters; None when it cannot be had."""
+    reply = await call(link, AskStats, Stats)
+    return None if reply is None else reply.counters
+
+
+async def throttled_of(link: Link, count: int) -> Throttled | None:
+    """Ask a member for the keys that it denied most; None when it cannot be had."""
+    return await call(link, lambda seq: AskThrottled(seq, count), Throttled)
+
+
+async def peers_of(link: Link) -> list[dict[str, Plain]] | None:
+    """Ask a member what it knows of all members; None when it cannot be had."""
+    reply = await call(link, AskPeers, Peers)
+    if reply is None or not isinstance(reply.plain, list):
+        return None
+    return [told for told in reply.plain if isinstance(told, dict)]
+
+
+async def ask_to_leave(link: Link) -> bool:
+    """Ask a member to hand over, leave and stop; whether it said that it will.
+
+    Raises `AccessDenied` when the token may not.
+    """
+    reply = await call(link, AskLeave, Done)
+    if reply is None and isinstance(link.refusal, AccessDenied):
+        raise link.refusal
+    return reply is not None

@@ -1,0 +1,30 @@
+"""Why a member does not serve us, in words and kinds of our own."""
+
+from ringfence.errors import AccessDenied, PeerUnavailable, RingfenceError, UntrustedPeer
+from ringfence.transport.close_reason import TransportCode, text_of
+from ringfence.transport.interface import Address
+from ringfence.wire import ErrorCode
+
+__all__ = ["CertificateExpired", "error_of"]
+
+
+class CertificateExpired(PeerUnavailable):
+    """The member's certificate is not valid at this time; that is an outage of the member."""
+
+
+def error_of(code: int, reason: str, address: Address, *, has_credential: bool) -> RingfenceError:
+    """Make the error of a code that the member at `address`, or the way to it, gave."""
+    where = text_of(address)
+    if code == ErrorCode.BAD_CREDENTIAL and not has_credential:
+        reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"
+    elif where not in reason:
+        reason = f"{where}: {reason}"
+    match code:
+        case ErrorCode.BAD_CREDENTIAL | ErrorCode.NOT_PERMITTED:
+            return AccessDenied(reason)
+        case TransportCode.CERTIFICATE:
+            return UntrustedPeer(reason)
+        case TransportCode.CERTIFICATE_EXPIRED:
+            return CertificateExpired(reason)
+        case _:
+            return PeerUnavailable(reason)

@@ -1,0 +1,1 @@
+"""The short path of 1-RTT packets beside aioquic: stream data and acknowledgements."""

@@ -1,0 +1,178 @@
+"""One side of a connection of the memory transport, as its owner holds it.
+
+Decides in which order things reach the other side and when a connection is over. What the link in
+between does to them is `memory`'s.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ringfence.transport.close_reason import TransportCode, text_of
+from ringfence.transport.interface import Address, Handler, Timer
+from ringfence.wire.errors import ErrorCode
+from ringfence.wire.framing import frame
+
+if TYPE_CHECKING:
+    from ringfence.transport.memory import MemoryTransport
+
+__all__ = ["MemoryConnection"]
+
+
+class MemoryConnection:
+    """A `Connection` between two memory transports."""
+
+    def __init__(self, home: "MemoryTransport", address: Address, handler: Handler | None) -> None:
+        self.home = home
+        self.peer: MemoryConnection | None = None
+        self.link = frozenset((home.address, address))
+        self._address = address
+        self._handler = handler
+        self._is_open = False
+        self.binding = b""
+        """See `Connection`; the network numbers its connections."""
+        self.is_closed = False
+        """Whether either side has ended it, or silence has."""
+        self._queue: deque[bytes] = deque()
+        self._goodbye: tuple[int, str] | None = None
+        self._unsent = 0
+        self._last_arrival = 0.0
+        self._patience: Timer | None = None
+        self._is_waiting_for_signs = False
+        """Whether `_patience` runs because the peer went silent."""
+        home.network.add(self)
+
+    @property
+    def address(self) -> Address:
+        """Where the peer is."""
+        return self._address
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is done and nobody has closed."""
+        return self._is_open
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that have not arrived."""
+        return 0 if self.is_closed else self._unsent
+
+    def send(self, payload: bytes) -> None:
+        """Queue one message; dropped when the connection is closed."""
+        size = len(frame(payload))
+        if not self.is_closed:
+            self._queue.append(payload)
+            self._unsent += size
+            self.home.will_send(self)
+
+    def close(self, code: int = 0, reason: str = "") -> None:
+        """Close once what was sent before has left; the handler hears nothing more."""
+        if not self.is_closed:
+            self._handler = None
+            self._shut()
+            self._goodbye = code, reason
+            self.home.will_send(self)
+
+    def knock(self, timeout: float) -> None:
+        """Ask the peer for a connection."""
+        reason = f"handshake timed out (no answer from {text_of(self._address)})"
+        self._wait(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
+        self.home.call_at(
+            self.home.network.arrival(self.link, 0.0), partial(self.home.network.knock, self)
+        )
+
+    def open(self) -> None:
+        """The peer has answered, or this is the answer."""
+        if self.is_closed:
+            return
+        self._is_open = True
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._handler is None:
+            assert self.home.accept is not None
+            self._guard(self._accept)
+        self._tell(lambda handler: handler.on_open(self))
+        self.home.will_send(self)
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Make `call` at this side, after the time a message takes."""
+        self._last_arrival = self.home.network.arrival(self.link, self._last_arrival)
+        queued = self.home.network.queued_s(self.home.address)
+        if queued:
+            call = partial(self._call_late, queued, call)
+        self.home.call_at(self._last_arrival, call)
+
+    def _call_late(self, queued_s: float, call: Callable[[], None]) -> None:
+        self.home.held_up_ns += round(queued_s * 1e9)
+        call()
+
+    def depart(self) -> None:
+        """Send what is queued, if the link carries it; else it waits for the link."""
+        peer = self.peer
+        if peer is None or not (self._is_open or self._goodbye) or self.home.network.is_cut(self):
+            return
+        while self._queue:
+            payload = self._queue.popleft()
+            peer.later(partial(self._arrive, peer, payload))
+        if self._goodbye is not None:
+            peer.later(partial(peer.lose, *self._goodbye))
+            self._goodbye = None
+
+    def lose(self, code: int, reason: str) -> None:
+        """The connection is over, not by this side's wish."""
+        if self.is_closed:
+            return
+        self._shut()
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            self._guard(lambda: handler.on_close(code, reason))
+
+    def grow_silent(self, timeout: float) -> None:
+        """Nothing comes from the peer any more; give up after `timeout`, unless it does again."""
+        if self._is_open and not self._is_waiting_for_signs:
+            self._is_waiting_for_signs = True
+            reason = f"idle timeout: {text_of(self._address)} went silent"
+            self._wait(timeout, ErrorCode.IDLE, reason)
+
+    def hear_again(self) -> None:
+        """Undo `grow_silent`."""
+        if self._is_waiting_for_signs and self._patience is not None:
+            self._is_waiting_for_signs = False
+            self._patience.cancel()
+
+    def _arrive(self, peer: "MemoryConnection", payload: bytes) -> None:
+        self._unsent -= len(frame(payload))
+        peer._tell(lambda handler: handler.on_message(payload))
+
+    def _wait(self, timeout: float, code: int, reason: str) -> None:
+        self._patience = self.home.call_at(
+            self.home.now() + timeout, partial(self.lose, code, reason)
+        )
+
+    def _accept(self) -> None:
+        assert self.home.accept is not None
+        self._handler = self.home.accept(self)
+
+    def _tell(self, call: Callable[[Handler], None]) -> None:
+        handler = self._handler
+        if handler is not None and self._is_open:
+            self._guard(lambda: call(handler))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """A bug in a handler ends its connection and no other."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001
+            self.home.report(error)
+            handler = self._handler
+            self.close(ErrorCode.INTERNAL, "internal error")
+            if handler is not None:
+                handler.on_close(ErrorCode.INTERNAL, "internal error")
+
+    def _shut(self) -> None:
+        self._is_open = False
+        self.is_closed = True
+        if self._patience is not None:
+            self._patience.cancel()
+        self.home.network.remove(self)

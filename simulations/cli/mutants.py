@@ -1,0 +1,71 @@
+"""`ringfence simulate mutants`: whether the simulation notices planted mistakes."""
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from node.cli.common import as_json, console, json_option
+from ringfence.errors import ConfigError
+from simulations.mutants import MUTANTS
+from simulations.mutants.runner import Result, as_row, hunt, summary
+
+__all__ = ["mutants"]
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[MUTANT]...")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Of each run.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="At a time.")
+@json_option
+def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
+    """Plant each mistake, and see whether an invariant notices it; all of them if none is named.
+
+    Exit status: 1 when one survives, or when the code as it ships breaks an invariant.
+    """
+    unknown = [name for name in names if name not in MUTANTS]
+    if unknown:
+        raise ConfigError(f"no mutant is called {unknown[0]!r}; there are {', '.join(MUTANTS)}")
+    planted = [MUTANTS[name] for name in names or MUTANTS]
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        disable=json_ or not screen.is_terminal,
+    ) as progress:
+        bar = progress.add_task("hunting", total=None)
+
+        def on_progress(result: Result, done: int, of: int) -> None:
+            progress.update(bar, completed=done, total=of)
+            if json_:
+                as_json(as_row(result))
+            elif result.mutant is not None:
+                console().print(_line(result))
+
+        results = hunt(planted, range(1, seeds + 1), jobs, on_progress)
+    told = summary(results)
+    if json_:
+        as_json(told)
+    else:
+        _show(told)
+    if told["survivors"] or told["false_alarms"]:
+        raise SystemExit(1)
+
+
+def _line(result: Result) -> str:
+    assert result.mutant is not None
+    kill = result.kill
+    if kill is None:
+        return f"SURVIVED {result.seeds} seeds: {result.name}: {result.mutant.about}"
+    return f"{result.name}: {kill.violation} in {kill.scenario}, seed {kill.seed}"
+
+
+def _show(told: dict[str, object]) -> None:
+    screen = console()
+    screen.print(f"\n{told['found']} of {told['planted']} mutants were found")
+    for title in ("survivors", "false_alarms"):
+        rows = told[title]
+        assert isinstance(rows, list)
+        for row in rows:
+            screen.print(f"{title}: {row}", style="red")

@@ -1,0 +1,262 @@
+"""`ringfence simulate what-if`: the user's own rules and log, in several data centers."""
+
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from node.cli.common import as_json, console, json_option, printable
+from node.replay.logs import LogReader, read_log, sorted_by_time
+from node.replay.tally import Shape, need_domain
+from ringfence.errors import ConfigError
+from ringfence.limiter import Algorithm
+from ringfence.rules.load import Defaults, load_path
+from ringfence.rules.periods import format_period
+from simulations.what_if.figures import RuleFigures
+from simulations.what_if.page import write_what_if
+from simulations.what_if.what_if import Routing, WhatIf, spread_ties, what_if
+
+__all__ = ["what_if_command"]
+
+_LATE = ("wrongly\nallowed", "wrongly\ndenied", "furthest\nover", "bound")
+"""What late counts change, by rule."""
+_SECONDS_END = len("2015-05-18T08:05:16")
+
+
+@click.command("what-if")
+@click.option("--rules", required=True, type=click.Path(path_type=Path), help="File or directory.")
+@click.option(
+    "--log", required=True, type=click.Path(path_type=Path, allow_dash=True), help="Access log."
+)
+@click.option(
+    "--datacenters",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 30),
+    help="With 2 or more, what late counts between them change is shown as well.",
+)
+@click.option(
+    "--rtt",
+    default=80.0,
+    show_default=True,
+    type=click.FloatRange(0, 60_000),
+    help="Round trip between two data centers, in ms.",
+)
+@click.option(
+    "--interval",
+    default=200.0,
+    show_default=True,
+    type=click.FloatRange(1, 60_000),
+    help="How often they tell each other, in ms.",
+)
+@click.option("--exact", is_flag=True, help="Have one engine decide: no eventual consistency.")
+@click.option(
+    "--routing",
+    type=click.Choice(get_args(Routing)),
+    default="random",
+    show_default=True,
+    help="Each request to any data center, or all of a client to one.",
+)
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
+@click.option("--top", default=10, show_default=True, type=click.IntRange(1), help="Clients named.")
+@click.option(
+    "--descriptor",
+    "descriptors",
+    multiple=True,
+    default=("client",),
+    show_default=True,
+    help="Fields of a line that make a descriptor: client, method, path, status; repeatable.",
+)
+@click.option(
+    "--default-algorithm",
+    type=click.Choice([algorithm.value for algorithm in Algorithm]),
+    default=Algorithm.SLIDING_WINDOW.value,
+    show_default=True,
+    help="For rules that name none.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the answer as a page (HTML) to this file.",
+)
+@json_option
+def what_if_command(
+    rules: Path,
+    log: Path,
+    datacenters: int,
+    rtt: float,
+    interval: float,
+    exact: bool,
+    routing: Routing,
+    seed: int,
+    top: int,
+    descriptors: tuple[str, ...],
+    default_algorithm: str,
+    report: Path | None,
+    json_: bool,
+) -> None:
+    """Tell which clients of an access log would have been throttled, when, and by which rule.
+
+    With `--datacenters` above 1 every line is asked of one of several data centers, which receive
+    each other's counts late, and of one limiter that sees everything: the difference is the price
+    of eventual consistency. Rules stand in domain `log`.
+    """
+    if report is not None and not report.parent.is_dir():
+        raise ConfigError(f"--report {report}: there is no folder {report.parent}; make it first")
+    shape = Shape.parse(descriptors)
+    loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
+    need_domain(loaded, str(rules))
+    reader = read_log(log)
+    entries = spread_ties(sorted_by_time(reader))
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=screen,
+        disable=json_ or not screen.is_terminal,
+    ) as progress:
+        bar = progress.add_task("requests", total=len(entries))
+        answer = what_if(
+            loaded,
+            entries,
+            shape,
+            datacenters=datacenters,
+            delay_ms=rtt / 2,
+            interval_ms=interval,
+            seed=seed,
+            spread=routing,
+            exact=exact,
+            top=top,
+            on_progress=lambda done: progress.update(bar, completed=done),
+        )
+    if report is not None:
+        write_what_if(answer, log.name, report)
+    if json_:
+        for problem in reader.problems:
+            as_json({"malformed_line": problem.line, "why": problem.why})
+        as_json({"lines": reader.lines, "malformed": reader.malformed} | answer.to_json())
+    else:
+        _show(reader, answer)
+        if report is not None:
+            console().print(f"\nreport: {report}")
+
+
+def _show(reader: LogReader, answer: WhatIf) -> None:
+    screen = console()
+    for problem in reader.problems:
+        screen.print(f"line {problem.line}: {problem.why}", style="yellow")
+    how = f"{answer.datacenters} data centers" if answer.datacenters > 1 else "one data center"
+    how = "one engine" if answer.exact else how
+    screen.print(
+        f"{answer.requests} requests of {reader.lines} lines ({reader.malformed} malformed), "
+        f"decided by {how}: {answer.denied} denied; exact counting denies {answer.denied_exact}"
+    )
+    if answer.staleness_ms:
+        screen.print(
+            f"counts of other data centers are up to {answer.staleness_ms:g} ms old "
+            f"({answer.delay_ms:g} ms one way, told every {answer.interval_ms:g} ms)"
+        )
+    screen.print()
+    screen.print(_rules_table(answer))
+    if answer.throttled:
+        screen.print()
+        screen.print(_clients_table(answer))
+    screen.print()
+    screen.print(_errors_table(answer))
+
+
+def _table(title: str, *headings: str, caption: str = "") -> Table:
+    table = Table(
+        title=title,
+        caption=caption,
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _rules_table(answer: WhatIf) -> Table:
+    is_late = answer.staleness_ms > 0
+    # The line ends keep columns narrow, so that a screen of 120 columns holds them without breaks.
+    table = _table(
+        "rules",
+        *("rule", "limit", "checks", "denied", "by exact\ncounting"),
+        *(("counted", *_LATE) if is_late else ()),
+        caption="\n".join(
+            f"{rule.rule}: furthest over by {rule.worst.excess}, for {printable(rule.worst.client)}"
+            for rule in answer.rules
+            if rule.worst is not None and is_late
+        ),
+    )
+    for rule in answer.rules:
+        worst = rule.worst
+        late = (
+            rule.counted,
+            str(rule.wrongly_allowed),
+            str(rule.wrongly_denied),
+            "-" if worst is None else str(worst.excess),
+            "-" if worst is None else str(worst.bound),
+        )
+        table.add_row(
+            *(rule.rule, _limit(rule)),
+            *(str(count) for count in (rule.checks, rule.denied, rule.denied_exact)),
+            *(late if is_late else ()),
+        )
+    return table
+
+
+def _limit(rule: RuleFigures) -> str:
+    return f"{rule.amount}/{format_period(rule.period_ns)}\n{rule.algorithm}"
+
+
+def _clients_table(answer: WhatIf) -> Table:
+    rows = answer.to_json()["throttled"]
+    assert isinstance(rows, list)
+    table = _table(
+        "most throttled clients",
+        *("client", "checks", "denied", "by exact\ncounting", "first (UTC)", "last (UTC)", "rule"),
+    )
+    for row in rows:
+        table.add_row(
+            printable(row["client"]),
+            *(str(row[name]) for name in ("checks", "denied", "denied_exact")),
+            *(str(row[name])[:_SECONDS_END].replace("T", " ") for name in ("first", "last")),
+            row["rule"],
+        )
+    return table
+
+
+def _errors_table(answer: WhatIf) -> Table:
+    table = _table(
+        "errors of these decisions",
+        *("against", "requests", "wrongly allowed", "wrongly limited", "wrong"),
+        *("mean difference", "near the limit", "counters over", "furthest over"),
+        caption=(
+            "mean difference: between the count that decided and the units in truth admitted, as a "
+            "part of those;\nnear the limit: the same where at least half of the limit was in use, "
+            "for elsewhere it changes no\ndecision; furthest over: the largest excess of a counter "
+            "as a part of its limit"
+        ),
+    )
+    for errors in answer.errors:
+        table.add_row(
+            errors.against,
+            str(errors.requests),
+            str(errors.wrongly_allowed),
+            str(errors.wrongly_limited),
+            f"{100 * errors.wrong_share:.4f} %",
+            f"{100 * errors.mean_difference:.2f} %",
+            f"{100 * errors.near_mean_difference:.2f} %",
+            str(errors.over),
+            f"{100 * errors.max_over:.2f} %",
+        )
+    return table

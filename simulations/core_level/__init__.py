@@ -1,0 +1,1 @@
+"""The core level: the node's cores on a heap of events, without trio."""

@@ -1,0 +1,1 @@
+"""What must hold of a run, and what exact counting would have decided."""

@@ -1,0 +1,49 @@
+"""Rare things that a batch of runs must have met: what never happens is never tested."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from simulations.scenarios.scenario import Level
+
+__all__ = ["WANTED", "marks_of"]
+
+_COUNTERS = {
+    "refutation_won": "gossip_refutations",
+    "indirect_ack_saved": "gossip_saved_indirectly",
+    "member_died": "gossip_deaths",
+    "own_pause_noticed": "gossip_own_pauses",
+    "damped": "gossip_damped",
+    "replay_rejected": "gossip_refused_replayed",
+    "shard_given": "shards_given",
+    "part_pulled": "parts_pulled",
+    "transfer_broken": "transfers_broken",
+    "shard_taken_over": "shards_taken",
+    "split_healed": "splits_healed",
+    "hits_merged": "hits_merged",
+    "stood_in": "stood_in",
+    "forwarded": "forwarded",
+    "asked_the_wrong_node": "refused_not_owner",
+    "copy_lost": "copies_lost",
+    "repeat_answered": "repeated",
+    "error_contained": "internal_errors_session",
+    "clock_suspect": "clock_suspect",
+    "clock_trusted_again": "clock_trusted",
+    "cells_lost": "cells_lost",
+    "digest_repaired": "digests_differed",
+    "cells_refused": "cells_refused",
+}
+
+_WHOLE_NODES_ONLY = ("replay_rejected", "repeat_answered")
+"""What the seal and the sessions do, which only whole nodes have."""
+
+WANTED: dict[Level, tuple[str, ...]] = {
+    "node": tuple(_COUNTERS),
+    "core": tuple(mark for mark in _COUNTERS if mark not in _WHOLE_NODES_ONLY),
+}
+"""What a batch of drawn runs must have met, by level."""
+
+
+def marks_of(counters: Mapping[str, int]) -> Counter[str]:
+    """Count what happened, by the counters of all nodes."""
+    found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
+    return Counter({mark: count for mark, count in found.items() if count})

@@ -1,0 +1,62 @@
+"""One run of one scenario, with a mutant in it or without, and what was wrong with it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from simulations.mutants.scenario_builder import Ground
+from simulations.mutants.value import Mutant, planted
+from simulations.node_level.run import simulate_nodes
+from simulations.reporting.outcome import Outcome, Violation
+
+__all__ = ["try_out"]
+
+_ENGINE = "RINGFENCE_ENGINE"
+"""The variable that settles which tables a process counts in."""
+
+
+def try_out(mutant: Mutant | None, ground: Ground, seed: int) -> list[Violation]:
+    """Run a scenario; a crash is a violation, too. None is the code as it ships."""
+    logging.disable(logging.CRITICAL)  # A mutant has much to complain about.
+    with _in_python(), nullcontext() if mutant is None else planted(mutant):
+        try:
+            outcome = simulate_nodes(ground.scenario, seed, "")
+        except Exception as error:  # noqa: BLE001 - whatever a mutant breaks gives it away.
+            return [Violation("crash", 0.0, _in_words(error))]
+        finally:
+            logging.disable(logging.NOTSET)
+    return [*outcome.violations, *_marks(ground, outcome)]
+
+
+@contextmanager
+def _in_python() -> Iterator[None]:
+    """Have nodes count by the tables that mutants can be planted in, not by compiled ones."""
+    before = os.environ.get(_ENGINE)
+    os.environ[_ENGINE] = "reference"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ENGINE]
+        else:
+            os.environ[_ENGINE] = before
+
+
+def _marks(ground: Ground, outcome: Outcome) -> list[Violation]:
+    found = [
+        Violation("mark", outcome.virtual_s, f"{mark}: never")
+        for mark in ground.wanted
+        if not outcome.marks[mark]
+    ]
+    return found + [
+        Violation("mark", outcome.virtual_s, f"{mark}: {outcome.marks[mark]} times")
+        for mark in ground.unwanted
+        if outcome.marks[mark]
+    ]
+
+
+def _in_words(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,268 @@
+"""Hunting: each mutant in a process of its own, until something notices it.
+
+Decides which runs there are, how long one may take, and what is told of it. A mutant may do
+anything to the process that it runs in, such as never come back, so nothing of it is trusted.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from resource import RLIM_INFINITY, RLIMIT_CPU, RUSAGE_SELF, getrusage, setrlimit
+from signal import SIGXCPU
+from time import monotonic
+
+from simulations.mutants.catalog import MUTANTS
+from simulations.mutants.run import try_out
+from simulations.mutants.scenario_builder import Ground
+from simulations.mutants.scenarios import GROUNDS
+from simulations.mutants.value import Mutant
+
+__all__ = ["Kill", "OnProgress", "Result", "as_row", "hunt", "summary"]
+
+_PATIENCE = 12.0
+"""Seconds of processor time that one run may take; none of the shipped code takes five."""
+_SLOWEST = 20
+"""How many times longer that may be by the clock on the wall, on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What gave a mutant away."""
+
+    scenario: str
+    seed: int
+    violation: str
+    """The property that did not hold: `crash` and `hang` are such properties, too."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one mutant, or of the code as it ships."""
+
+    mutant: Mutant | None
+    """None is the code as it ships, which must survive."""
+    kill: Kill | None
+    runs: int
+    seeds: int
+    """Those that it survived."""
+    seconds: float
+    """Of real time."""
+
+    @property
+    def name(self) -> str:
+        """Of the mutant; empty for the code as it ships."""
+        return "" if self.mutant is None else self.mutant.name
+
+
+OnProgress = Callable[[Result, int, int], None]
+"""Told of each result, how many there are by now, and how many there will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    mutant: Mutant | None
+    grounds: tuple[Ground, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def runs(self) -> list[tuple[Ground, int]]:
+        return [(ground, seed) for seed in self.seeds for ground in self.grounds]
+
+
+def hunt(
+    mutants: Sequence[Mutant],
+    seeds: Sequence[int],
+    jobs: int,
+    on_progress: OnProgress = lambda result, done, of: None,
+    *,
+    patience: float = _PATIENCE,
+) -> list[Result]:
+    """Hunt each mutant with every seed until one kills it, and try the shipped code beside.
+
+    The results of the shipped code come first, one for each scenario that any mutant is hunted in;
+    then those of the mutants, in their order. Raises `ValueError` for a mutant whose scenario is
+    unknown, and for fewer than one job.
+    """
+    if jobs < 1:
+        raise ValueError(f"jobs: {jobs} processes hunt nothing; give at least 1")
+    tasks = [
+        _Task(None, (ground,), tuple(seeds)) for ground in _grounds_of(mutants, GROUNDS).values()
+    ]
+    tasks += [
+        _Task(each, tuple(GROUNDS[name] for name in each.grounds), tuple(seeds)) for each in mutants
+    ]
+    results: dict[int, Result] = {}
+    running: dict[Connection, _Child] = {}
+    waiting = list(enumerate(tasks))
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                place, task = waiting.pop(0)
+                child = _Child(place, task, patience)
+                running[child.connection] = child
+            soonest = min(child.deadline for child in running.values())
+            ready = wait(list(running), timeout=max(0.0, soonest - monotonic()))
+            for child in list(running.values()):
+                result = child.look(is_ready=child.connection in ready)
+                if result is not None:
+                    del running[child.connection]
+                    results[child.place] = result
+                    on_progress(result, len(results), len(tasks))
+    finally:
+        for child in running.values():
+            child.end()
+    return [results[place] for place in range(len(tasks))]
+
+
+def as_row(result: Result) -> dict[str, object]:
+    """One line of what a hunt tells."""
+    row: dict[str, object] = {
+        "mutant": result.name,
+        "about": "the code as it ships" if result.mutant is None else result.mutant.about,
+        "found": result.kill is not None,
+        "survived_seeds": result.seeds,
+        "runs": result.runs,
+        "seconds": round(result.seconds, 1),
+    }
+    if result.kill is not None:
+        kill = result.kill
+        row |= {
+            "scenario": kill.scenario,
+            "seed": kill.seed,
+            "violation": kill.violation,
+            "text": kill.text,
+        }
+    return row
+
+
+def summary(results: Sequence[Result]) -> dict[str, object]:
+    """The last line: how many were planted and found, and what is wrong with the shipped code."""
+    hunted = [result for result in results if result.mutant is not None]
+    return {
+        "planted": len(hunted),
+        "found": sum(result.kill is not None for result in hunted),
+        "survivors": [
+            {
+                "name": result.name,
+                "why": f"no violation in {result.runs} runs, {result.seeds} seeds of each scenario",
+            }
+            for result in hunted
+            if result.kill is None
+        ],
+        "false_alarms": [
+            {"scenario": kill.scenario, "seed": kill.seed, "violation": kill.violation,
+             "text": kill.text}
+            for result in results
+            if result.mutant is None and (kill := result.kill) is not None
+        ],
+    }  # fmt: skip
+
+
+def _grounds_of(mutants: Sequence[Mutant], known: Mapping[str, Ground]) -> dict[str, Ground]:
+    wanted = {name: mutant for mutant in mutants for name in mutant.grounds}
+    for name, mutant in wanted.items():
+        if name not in known:
+            raise ValueError(
+                f"mutant {mutant.name} is hunted in {name!r}, which is no scenario of "
+                f"simulations/mutants/scenarios.py; those are {', '.join(known)}"
+            )
+    return {name: ground for name, ground in known.items() if name in wanted}
+
+
+class _Child:
+    """One process that hunts one mutant."""
+
+    def __init__(self, place: int, task: _Task, patience: float) -> None:
+        self.place = place
+        self._task = task
+        self._patience = patience
+        self._began = monotonic()
+        self._runs = 0
+        # A new interpreter: no mutant finds caches that another one has filled.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe(duplex=False)
+        name = None if task.mutant is None else task.mutant.name
+        grounds = [ground.name for ground in task.grounds]
+        self._process: BaseProcess = context.Process(
+            target=_run_all, args=(theirs, name, grounds, task.seeds, patience), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self.deadline = monotonic() + _SLOWEST * patience
+
+    def look(self, *, is_ready: bool) -> Result | None:
+        """Take what the process says; the result when it is over, in whatever way."""
+        runs = self._task.runs
+        if is_ready:
+            try:
+                told: Kill | None = self.connection.recv()
+            except EOFError:
+                self._process.join(1.0)
+                return self._over(self._process.exitcode)
+            self._runs += 1
+            self.deadline = monotonic() + _SLOWEST * self._patience
+            if told is not None or self._runs == len(runs):
+                return self._result(told)
+        elif monotonic() >= self.deadline:
+            return self._over(None)
+        return None
+
+    def end(self) -> None:
+        """Stop the process."""
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+    def _over(self, code: int | None) -> Result:
+        """The process ended with `code` and said nothing, or has no time left: None."""
+        is_hanging = code is None or code == -SIGXCPU
+        ground, seed = self._task.runs[self._runs]
+        text = (
+            f"the run took more than {self._patience:g} s"
+            if is_hanging
+            else f"the process ended with status {code}"
+        )
+        self._runs += 1
+        return self._result(Kill(ground.name, seed, "hang" if is_hanging else "crash", text))
+
+    def _result(self, kill: Kill | None) -> Result:
+        self.end()
+        seeds = len(self._task.seeds) if kill is None else self._task.seeds.index(kill.seed)
+        took = monotonic() - self._began
+        return Result(self._task.mutant, kill, self._runs, seeds, took)
+
+
+def _limit(seconds: float) -> None:
+    """Have this process ended once it has used so much more of the processor."""
+    used = getrusage(RUSAGE_SELF)
+    most = ceil(used.ru_utime + used.ru_stime + seconds)
+    setrlimit(RLIMIT_CPU, (most, RLIM_INFINITY))
+
+
+def _run_all(
+    connection: Connection,
+    name: str | None,
+    grounds: Sequence[str],
+    seeds: Sequence[int],
+    patience: float,
+) -> None:
+    """What a process does: it tells after each run how the mutant was noticed, None if not."""
+    sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    mutant = None if name is None else MUTANTS[name]
+    for seed in seeds:
+        for ground in grounds:
+            _limit(patience)
+            violations = try_out(mutant, GROUNDS[ground], seed)
+            kill = None
+            if violations:
+                first = violations[0]
+                kill = Kill(ground, seed, first.property, first.text)
+            connection.send(kill)
+            if kill is not None:
+                return

@@ -1,0 +1,276 @@
+"""The scenarios that hunt mutants: a few nodes, some seconds, one thing that goes wrong in each."""
+
+from simulations.mutants.scenario_builder import Ground, ground
+from simulations.scenarios.scenario import Fault, Load, Network
+
+__all__ = ["GROUNDS"]
+
+_DAY = Load(rule="day", per_second=40, keys=12)
+_KEPT = Load(rule="kept", per_second=30, keys=8)
+_LOG = Load(rule="log", per_second=20, keys=4)
+_MIXED = (_DAY, _KEPT, _LOG)
+_NEAR = Network(latency="near")
+
+_ALL: tuple[Ground, ...] = (
+    ground(
+        "algorithms",
+        "one node, each algorithm at its limit through several windows",
+        nodes=1,
+        seconds=14,
+        calm=1,
+        loads=tuple(
+            Load(rule=rule, per_second=16, keys=2)
+            for rule in ("log", "fixed", "sliding", "bucket", "scarce")
+        ),
+    ),
+    ground(
+        "costs",
+        "one node, checks that cost three units, alone and under two limits at once",
+        nodes=1,
+        seconds=6,
+        calm=1,
+        loads=(
+            Load(rule="day", per_second=20, keys=2, cost=3),
+            Load(rule="log", per_second=10, keys=2, cost=3),
+            Load(rule="scarce", per_second=40, keys=3, also="fixed"),
+        ),
+    ),
+    ground(
+        "groups",
+        "three nodes, each check under two limits that have different owners",
+        seconds=6,
+        calm=3,
+        loads=(
+            Load(rule="scarce", per_second=40, keys=12, also="fixed"),
+            Load(rule="kept", per_second=40, keys=8, also="log"),
+        ),
+        unwanted=("copy_lost", "member_died"),
+    ),
+    ground(
+        "refunds",
+        "two nodes, every third check given back",
+        nodes=2,
+        seconds=5,
+        calm=2,
+        loads=(
+            Load(rule="day", per_second=40, keys=6, refunds=0.3),
+            Load(rule="scarce", per_second=20, keys=3, refunds=0.3),
+        ),
+    ),
+    ground(
+        "charges",
+        "two nodes, every fifth question a charge, past the limit too",
+        nodes=2,
+        seconds=6,
+        calm=2,
+        loads=(
+            Load(rule="scarce", per_second=20, keys=3, charges=0.2),
+            Load(rule="log", per_second=20, keys=2, charges=0.2),
+        ),
+    ),
+    ground(
+        "resets",
+        "connections break all the time: what was under way comes again, and counts once",
+        nodes=2,
+        seconds=6,
+        calm=3,
+        loads=(Load(rule="day", per_second=1000, keys=9),),
+        network=Network(resets=25.0),
+        wanted=("repeat_answered",),
+    ),
+    ground(
+        "leave",
+        "a node leaves and comes back: no hit is lost",
+        seconds=9,
+        calm=5,
+        loads=_MIXED,
+        faults=(Fault(2, "leave", 6, {"node": "n2"}),),
+        unwanted=("member_died",),
+    ),
+    ground(
+        "crash",
+        "a node dies while clients ask, and comes back",
+        seconds=12,
+        calm=8,
+        loads=_MIXED,
+        faults=(Fault(3, "crash", 10, {"node": "n2"}),),
+        wanted=("stood_in", "member_died"),
+    ),
+    ground(
+        "crash-for-good",
+        "a node dies and stays dead: what was its is counted by others",
+        seconds=6,
+        calm=14,
+        loads=_MIXED,
+        faults=(Fault(3, "crash", None, {"node": "n2"}),),
+        wanted=("member_died",),
+    ),
+    ground(
+        "quick-restart",
+        "a node is back half a second after it died, before anybody has missed it",
+        seconds=8,
+        calm=6,
+        loads=_MIXED,
+        faults=(Fault(4, "crash", 4.5, {"node": "n2"}),),
+    ),
+    ground(
+        "two-crashes",
+        "one node dies, then its stand-in, long after anybody has asked for a key",
+        seconds=4,
+        calm=26,
+        loads=_MIXED,
+        faults=(
+            Fault(5, "crash", 8, {"node": "n2"}),
+            Fault(20, "crash", None, {"node": "n3"}),
+        ),
+    ),
+    ground(
+        "standby-restart",
+        "a standby is back before it was missed; later its owner dies",
+        seconds=4,
+        calm=16,
+        loads=_MIXED,
+        faults=(
+            Fault(5, "crash", 5.3, {"node": "n2"}),
+            Fault(14, "crash", None, {"node": "n3"}),
+        ),
+    ),
+    ground(
+        "far-restart",
+        "a node is back before another data center has missed it, and hears again what it heard",
+        nodes=4,
+        datacenters=2,
+        seconds=4,
+        calm=18,
+        network=_NEAR,
+        loads=(Load(rule="everywhere", per_second=40, keys=20),),
+        faults=(Fault(5, "crash", 5.3, {"node": "n4"}),),
+        wanted=("digest_repaired",),
+    ),
+    ground(
+        "clock-back",
+        "a node dies, and comes back with a clock that is behind its earlier life",
+        seconds=10,
+        calm=8,
+        loads=_MIXED,
+        faults=(
+            Fault(2, "crash", 7, {"node": "n2"}),
+            Fault(4, "clock_step", None, {"node": "n2", "by_s": -100}),
+        ),
+    ),
+    ground(
+        "pause",
+        "a host stands still for a second, and nobody is declared dead",
+        seconds=8,
+        calm=8,
+        loads=_MIXED,
+        faults=(Fault(3, "pause", 4.1, {"node": "n2"}),),
+        unwanted=("member_died",),
+    ),
+    ground(
+        "long-pause",
+        "a host stands still until it is declared dead, and comes back",
+        seconds=9,
+        calm=10,
+        loads=_MIXED,
+        faults=(Fault(2, "pause", 8, {"node": "n2"}),),
+        wanted=("own_pause_noticed",),
+    ),
+    ground(
+        "split",
+        "a node is cut off: both sides decide, and all hits count when they meet again",
+        seconds=12,
+        calm=34,
+        loads=(_DAY,),
+        faults=(Fault(2, "cut", 12, {"node": "n1"}),),
+        wanted=("split_healed",),
+    ),
+    ground(
+        "lossy",
+        "some datagrams are lost: others vouch for who seems silent",
+        nodes=4,
+        seconds=16,
+        calm=6,
+        loads=(Load(rule="day", per_second=20, keys=6),),
+        faults=(Fault(1, "loss", 15, {"share": 0.08}),),
+        wanted=("indirect_ack_saved",),
+        unwanted=("member_died",),
+    ),
+    ground(
+        "repeats",
+        "half of all datagrams come twice, and count once",
+        seconds=3,
+        calm=2,
+        loads=_MIXED,
+        network=Network(repeats=0.5),
+        wanted=("replay_rejected",),
+    ),
+    ground(
+        "two-centers",
+        "two data centers share limits that nobody reaches",
+        nodes=2,
+        datacenters=2,
+        seconds=8,
+        calm=4,
+        network=_NEAR,
+        loads=(
+            Load(rule="everywhere", per_second=30, keys=2),
+            Load(rule="world", per_second=30, keys=1),
+            Load(rule="pool", per_second=40, keys=1),
+        ),
+    ),
+    ground(
+        "far-cut",
+        "two data centers are cut apart; what each admitted meanwhile reaches the other later",
+        nodes=2,
+        datacenters=2,
+        seconds=8,
+        calm=16,
+        network=_NEAR,
+        loads=(Load(rule="everywhere", per_second=40, keys=40),),
+        faults=(Fault(3, "cut", 11, {"datacenter": "dc2"}),),
+        wanted=("cells_lost",),
+    ),
+    ground(
+        "clock-ahead",
+        "one of two data centers lives two windows in the future, and is not believed",
+        nodes=2,
+        datacenters=2,
+        seconds=6,
+        calm=4,
+        network=_NEAR,
+        loads=(Load(rule="soon", per_second=30, keys=2),),
+        faults=(Fault(1, "clock_step", None, {"node": "n2", "by_s": 95}),),
+        wanted=("cells_refused",),
+    ),
+    ground(
+        "join-in-cut",
+        "a node comes back while its data center is cut off, and all hear of it afterwards",
+        nodes=4,
+        datacenters=2,
+        seconds=14,
+        calm=14,
+        network=_NEAR,
+        loads=(Load(rule="day", per_second=10, keys=4),),
+        faults=(
+            Fault(1, "leave", 8, {"node": "n4"}),
+            Fault(5, "cut", 14, {"datacenter": "dc2"}),
+        ),
+    ),
+    ground(
+        "parts",
+        "a limit is split between two data centers, and another is decided by one of them",
+        nodes=4,
+        datacenters=2,
+        seconds=6,
+        calm=2,
+        network=_NEAR,
+        loads=(
+            Load(rule="parts", per_second=40, keys=1),
+            Load(rule="home", per_second=40, keys=1),
+        ),
+    ),
+)
+
+GROUNDS = {ground.name: ground for ground in _ALL}
+"""By name."""

@@ -1,0 +1,145 @@
+"""Looks at a world once a second, and makes the series that the report draws."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import trio
+
+from ringfence.rules import Rule
+from simulations.judging.invariants import Invariants
+from simulations.judging.ledger import Answered, Ledger
+from simulations.reporting.outcome import Point, Series, Span
+
+__all__ = ["Observed", "Observer"]
+
+_STALENESS = "staleness_ms_le_"
+_STALEST = "staleness_ms_worst"
+
+
+class Observed(Protocol):
+    """A world, of either level, as far as it is looked at."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the load began."""
+
+    def names(self) -> list[str]:
+        """All hosts."""
+
+    def views(self) -> Sequence[Mapping[str, str]]:
+        """How nodes see all members: the state of each by its name, node by node."""
+
+    def staleness(self) -> Sequence[tuple[str, tuple[str, int], Mapping[str, int]]]:
+        """Per node its data center, which life it is, and how old what it told was: a histogram."""
+
+    def note(self, who: str, what: str) -> None:
+        """Add to the history."""
+
+
+class Observer:
+    """Watches one run."""
+
+    def __init__(self, world: Observed, ledger: Ledger) -> None:
+        self.stalest_ms = 0.0
+        """The oldest that a count of another data center was when it came."""
+        self._world = world
+        self._ledger = ledger
+        self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.names()}
+        self._staleness: dict[str, list[Point]] = {}
+        self._seen: dict[tuple[str, int], dict[str, int]] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await trio.sleep(1.0)
+
+    def look(self) -> None:
+        """Look once."""
+        self._look_at_members()
+        self._look_at_staleness()
+
+    def _look_at_members(self) -> None:
+        views = self._world.views()
+        for name, states in self._states.items():
+            seen = Counter(view.get(name, "dead") for view in views)
+            most = max(sorted(seen), key=lambda state: seen[state]) if seen else "dead"
+            if not states or states[-1][1] != most:
+                states.append((self._world.now, most))
+                self._world.note(name, f"is {most} to most others")
+
+    def _look_at_staleness(self) -> None:
+        worst: dict[str, float] = {}
+        for datacenter, life, counters in self._world.staleness():
+            now = {k: v for k, v in counters.items() if k.startswith(_STALENESS)}
+            before = self._seen.get(life, {})
+            self._seen[life] = now
+            for name, count in now.items():
+                if count > before.get(name, 0):
+                    # A class tells no more than its bound; none is older than the oldest of all.
+                    age_ms = min(float(name.removeprefix(_STALENESS)), float(counters[_STALEST]))
+                    worst[datacenter] = max(worst.get(datacenter, 0.0), age_ms)
+        for datacenter, age_ms in sorted(worst.items()):
+            self._staleness.setdefault(datacenter, []).append((self._world.now, age_ms))
+            self.stalest_ms = max(self.stalest_ms, age_ms)
+
+    def series(self, rules: Mapping[str, Rule], judge: Invariants) -> Series:
+        """Make what the report draws."""
+        found = Series(staleness_ms=self._staleness)
+        for name, states in self._states.items():
+            for (start, state), (stop, _) in pairwise([*states, (self._world.now, "")]):
+                found.members.append(Span(start, stop, name, state))
+        answers = [answer for _, answer in self._ledger.answers]
+        found.sources = _per_second(answers, lambda a: a.source.name.lower())
+        found.latency_ms = _latencies(answers)
+        for name, rule in list(rules.items())[:1]:
+            self._draw_busiest(found, name, rule, judge)
+        return found
+
+    def _draw_busiest(self, found: Series, name: str, rule: Rule, judge: Invariants) -> None:
+        keys = self._ledger.keys(name)
+        assert rule.limit is not None
+        if not keys:
+            return
+        period, ceiling = rule.limit.period_ns / 1e9, rule.limit.ceiling
+        column = self._ledger.column(name, keys[0])
+        parts = dict(zip(sorted(column.datacenters), column.by_datacenter(), strict=True))
+        seconds = range(int(self._world.now) + 1)
+        found.period_s, found.limit = period, ceiling
+        found.is_shared = rule.scope != "datacenter"
+        found.admitted = {
+            datacenter: [(s, part.told_within(s - period, s)) for s in seconds]
+            for datacenter, part in parts.items()
+        }
+        columns = [column] if found.is_shared else list(parts.values())
+        bound = max(judge.bound(rule, each, self._world.now) for each in columns) - ceiling
+        for second in seconds:
+            units = max(each.told_within(second - period, second) for each in columns)
+            found.over.append((second, max(0, units - ceiling)))
+            found.over_bound.append((second, bound))
+
+
+def _per_second(answers: list[Answered], label: object) -> dict[str, list[Point]]:
+    assert callable(label)
+    counts: dict[str, Counter[int]] = {}
+    for answer in answers:
+        counts.setdefault(label(answer), Counter())[int(answer.told)] += answer.cost
+    last = int(max((answer.told for answer in answers), default=0.0))
+    return {
+        name: [(float(second), float(counts[name][second])) for second in range(last + 1)]
+        for name in sorted(counts)
+    }
+
+
+def _latencies(answers: list[Answered]) -> dict[str, list[Point]]:
+    by_second: dict[int, list[float]] = {}
+    for answer in answers:
+        by_second.setdefault(int(answer.told), []).append((answer.told - answer.asked) * 1000)
+    found: dict[str, list[Point]] = {"p50": [], "p99": []}
+    for second, took in sorted(by_second.items()):
+        took.sort()
+        found["p50"].append((float(second), took[len(took) // 2]))
+        found["p99"].append((float(second), took[min(len(took) - 1, int(len(took) * 0.99))]))
+    return found

@@ -1,0 +1,294 @@
+"""One run at node level, from a scenario and a seed to its outcome.
+
+Decides the order of things: the cluster comes up, the load begins, faults come and go, everything
+is well for a while, then counters are read and judged.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from time import perf_counter
+
+import trio
+
+from ringfence.rules import Descriptor, Rule
+from ringfence.wire import Source
+from simulations.judging.checking import check
+from simulations.judging.coverage import marks_of
+from simulations.judging.invariants import Final, Invariants
+from simulations.judging.ledger import Answered, Ledger
+from simulations.judging.slots import HeldSlot, HoldLedger
+from simulations.node_level.observer import Observer
+from simulations.node_level.virtual_time import run
+from simulations.node_level.world import NodeWorld
+from simulations.reporting.events import Events
+from simulations.reporting.figures import figures_of
+from simulations.reporting.outcome import Outcome
+from simulations.scenarios.faults import apply
+from simulations.scenarios.loads import arrivals
+from simulations.scenarios.log_loads import arrivals_of
+from simulations.scenarios.scenario import CHARGED, Fault, Holds, Load, Scenario
+from simulations.scenarios.seeds import stream
+
+__all__ = ["DOMAIN", "Progress", "rules_of", "simulate_nodes"]
+
+DOMAIN = "sim"
+_CLIENTS_PER_DATACENTER = 2
+_MOST_READ = 300
+_TRIES = 3
+"""Clients that have asked nothing for long may find several of their connections dead."""
+_UNDONE = 0.1
+"""Seconds within which a group that was denied in one place is given back in others."""
+_SETTLE = 60.0
+"""Seconds that the cluster may take to come up."""
+
+Progress = Callable[[float], None]
+"""Told from time to time which part of the run is done."""
+
+
+def simulate_nodes(
+    scenario: Scenario, seed: int, command: str, progress: Progress = lambda part: None
+) -> Outcome:
+    """Run a scenario with real nodes. Raises `ValueError` for faults or loads that are none."""
+    for fault in scenario.faults:
+        check(fault)
+    outcome = Outcome(scenario, seed, command, faults=scenario.faults)
+    began = perf_counter()
+    run(lambda: _Run(scenario, seed, outcome, progress).run(), seed)
+    outcome.real_s = perf_counter() - began
+    return outcome
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, seed: int, outcome: Outcome, progress: Progress) -> None:
+        self._scenario = scenario
+        self._seed = seed
+        self._outcome = outcome
+        self._progress = progress
+        self._events = Events()
+        self._ledger = Ledger()
+        self._held = HoldLedger()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._world = world = NodeWorld(self._scenario, self._seed, self._events, nursery)
+            await self._come_up()
+            world.began = trio.current_time()
+            observer = Observer(world, self._ledger)
+            async with trio.open_nursery() as load:
+                load.start_soon(observer.run)
+                for number in range(len(self._scenario.loads)):
+                    load.start_soon(self._load, number)
+                for number in range(len(self._scenario.holds)):
+                    load.start_soon(self._hold_slots, number)
+                for fault in self._scenario.faults:
+                    load.start_soon(self._fault, fault)
+                await trio.sleep(self._scenario.seconds)
+                await self._calm_down()
+                final = await self._read()
+                load.cancel_scope.cancel()
+            self._close(observer, final)
+            nursery.cancel_scope.cancel()
+
+    async def _come_up(self) -> None:
+        for name in self._world.hosts:
+            await self._world.start(name)
+        with trio.move_on_after(_SETTLE) as patience:
+            while not self._world.is_settled():  # noqa: ASYNC110 - nodes tell nobody.
+                await trio.sleep(0.1)
+        if patience.cancelled_caught:
+            raise RuntimeError("the cluster did not come up")
+        for number in range(self._scenario.datacenters):
+            for _ in range(_CLIENTS_PER_DATACENTER):
+                await self._world.connect(f"dc{number + 1}")
+
+    async def _load(self, number: int) -> None:
+        load, world = self._scenario.loads[number], self._world
+        random = stream(self._seed, "load", number)
+        chance = stream(self._seed, "refunds", number)
+        charged = stream(self._seed, "charged", number)
+        async with trio.open_nursery() as nursery:
+            for arrival in arrivals_of(load, self._scenario.seconds, len(world.clients), random):
+                await trio.sleep_until(world.began + arrival.at)
+                if charged.random() < load.charges:
+                    cost = charged.choice(CHARGED)
+                    nursery.start_soon(self._charge, load, arrival.client, arrival.key, cost)
+                else:
+                    nursery.start_soon(
+                        self._check, load, arrival.client, arrival.key, arrival.cost, chance
+                    )
+
+    async def _hold_slots(self, number: int) -> None:
+        holds, world = self._scenario.holds[number], self._world
+        random = stream(self._seed, "holds", number)
+        load = Load(per_second=holds.per_second, keys=holds.keys)
+        async with trio.open_nursery() as nursery:
+            for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
+                await trio.sleep_until(world.began + arrival.at)
+                seconds = random.uniform(0.0, holds.longest_s)
+                nursery.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
+
+    async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        async with who.limiter.hold(
+            DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
+        ) as decision:
+            told = world.now
+            if decision:
+                await trio.sleep(seconds)
+            until = world.now
+        is_held = decision.allowed and decision.leases is not None
+        self._held.add(
+            holds.rule,
+            HeldSlot(
+                *(asked, told, who.datacenter, key, holds.max_wait, is_held, until, world.now)
+            ),
+        )
+        world.note(f"client-{client}", f"{holds.rule}={key} held {is_held} {told:.6f} {until:.6f}")
+
+    async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        rules = [load.rule, load.also] if load.also else [load.rule]
+        descriptors = [{rule: key} for rule in rules]
+        number = self._ledger.ask(load.rule, key, asked)
+        decision = await who.limiter.check(DOMAIN, descriptors, cost)
+        self._ledger.answered(number)
+        told, where = world.now, who.datacenter
+        for rule, status in zip(rules, decision.statuses, strict=True):
+            answer = Answered(
+                asked, told, where, key, cost, status.allowed, status.source, status.retry_after
+            )
+            if status.allowed and not decision.allowed:
+                self._ledger.add_passing(rule, replace(answer, gone=told + _UNDONE))
+            elif not (decision.allowed and random.random() < load.refunds):
+                self._ledger.add(rule, answer)
+            else:
+                await who.limiter.refund(DOMAIN, {rule: key}, cost)
+                self._ledger.add_passing(rule, replace(answer, gone=world.now))
+        verdict = "allowed" if decision.allowed else "denied"
+        what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
+        world.note(f"client-{client}", what)
+
+    async def _charge(self, load: Load, client: int, key: str, cost: int) -> None:
+        world = self._world
+        who = world.clients[client]
+        asked = world.now
+        number = self._ledger.ask(load.rule, key, asked)
+        decision = await who.limiter.charge(DOMAIN, {load.rule: key}, cost)
+        self._ledger.answered(number)
+        where, source = who.datacenter, decision.source
+        answer = Answered(asked, world.now, where, key, cost, True, source, is_charge=True)
+        self._ledger.add(load.rule, answer)
+        verdict = "within" if decision.allowed else "overdrawn"
+        world.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
+
+    async def _fault(self, fault: Fault) -> None:
+        world = self._world
+        await trio.sleep_until(world.began + fault.at)
+        world.note("fault", f"begins: {fault}")
+        await apply(world, fault, is_end=False)
+        if fault.until is not None:
+            await trio.sleep_until(world.began + fault.until)
+            world.note("fault", f"ends: {fault}")
+            await apply(world, fault, is_end=True)
+
+    async def _calm_down(self) -> None:
+        """Wait for everything to be as it should; what is not by then is told."""
+        steps = 20
+        for step in range(steps):
+            self._progress((self._scenario.seconds + step) / (self._scenario.seconds + steps))
+            await trio.sleep(self._scenario.calm / steps)
+
+    async def _read(self) -> Final:
+        world, final = self._world, Final()
+        # Who was accused too often stays out of the ring for minutes, by its own decision.
+        running = {host.name for host in world.running() if not host.is_damped}
+        for host in world.running():
+            seen = {name for name, state in world.states(host).items() if state == "alive"}
+            if seen != running:
+                missing, ghosts = sorted(running - seen), sorted(seen - running)
+                final.problems.append(f"{host.name} misses {missing} and believes in {ghosts}")
+        if not final.problems and not world.is_settled():
+            final.problems.append("shards are not where they belong")
+        for datacenter in sorted({client.datacenter for client in world.clients}):
+            final.problems += self._holders(datacenter)
+            client = next(each for each in world.clients if each.datacenter == datacenter)
+            for rule, keys in self._keys():
+                for key in keys[:_MOST_READ]:
+                    for _ in range(_TRIES):
+                        decision = await client.limiter.peek(DOMAIN, {rule: key})
+                        if decision.source in (Source.OWNER, Source.STANDBY):
+                            final.used[datacenter, rule, key] = self._used(datacenter, rule, key)
+                            break
+                    else:
+                        final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
+        final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
+        return final
+
+    def _used(self, datacenter: str, rule: str, key: str) -> int:
+        """Units that the owner of a key counts, past the limit too."""
+        [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
+        if match is None:
+            return 0
+        where = match.rule.home if match.rule.scope == "home" else datacenter
+        nodes = [host.node for host in self._world.running() if host.datacenter == where]
+        counts = [node.used(match.key) for node in nodes if node is not None]
+        return max([units for units in counts if units is not None], default=0)
+
+    def _keys(self) -> list[tuple[str, list[str]]]:
+        """What was asked for, by rule."""
+        found = [(rule, self._ledger.keys(rule)) for rule in _asked(self._scenario.loads)]
+        return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
+
+    def _holders(self, datacenter: str) -> list[str]:
+        """No shard is decided by two, or by nobody."""
+        counts: Counter[int] = Counter()
+        for host in self._world.running():
+            if host.datacenter == datacenter and host.node is not None:
+                counts.update(host.node.held_shards())
+        twice = sum(count > 1 for count in counts.values())
+        if not counts:
+            return []
+        missing = 16384 - len(counts)
+        return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
+            twice or missing
+        )
+
+    def _close(self, observer: Observer, final: Final) -> None:
+        outcome, world = self._outcome, self._world
+        counters = world.counters()
+        rules = rules_of(world.rules.rules(), self._scenario.loads)
+        late_s = observer.stalest_ms / 1000
+        judge = Invariants(rules, self._scenario, late_s, world.began)
+        outcome.violations = judge.violations(self._ledger, final, world.now)
+        held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
+        outcome.violations += judge.slot_violations(self._held, held, final, world.now)
+        outcome.virtual_s = trio.current_time()
+        outcome.event_hash = self._events.digest
+        outcome.marks = marks_of(counters)
+        outcome.series = observer.series(rules, judge)
+        outcome.figures = figures_of(self._ledger, judge) | {
+            "staleness_worst_ms": observer.stalest_ms,
+            "events": self._events.count,
+            "deaths": counters["gossip_deaths"],
+        }
+
+
+def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
+    """Find the rules that loads ask for, by the key of their descriptor."""
+    asked = _asked(loads)
+    found = {rule.path[-1][0]: rule for rule in rules}
+    unknown = sorted(asked.keys() - found.keys())
+    if unknown:
+        raise ValueError(f"no rule for {', '.join(unknown)}; there are {', '.join(sorted(found))}")
+    return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
+
+
+def _asked(loads: Sequence[Load]) -> dict[str, None]:
+    """The keys of all descriptors that loads ask for, in order."""
+    return {rule: None for load in loads for rule in (load.rule, load.also) if rule}

@@ -1,0 +1,205 @@
+"""The scenarios that are shipped, by name. Each has a page that says what it shows."""
+
+from simulations.scenarios.scenario import Fault, Load, Network, Scenario
+
+__all__ = ["SCENARIOS", "scenario"]
+
+RULES = """\
+domain: sim
+descriptors:
+  - key: client
+    rate_limit: {period: 10s, requests_per_unit: 12, algorithm: sliding_window_log}
+  - key: exact
+    rate_limit: {unit: day, requests_per_unit: 15, algorithm: sliding_window_log}
+  - key: window
+    rate_limit: {unit: minute, requests_per_unit: 60, algorithm: fixed_window}
+  - key: bucket
+    rate_limit: {unit: minute, requests_per_unit: 60, algorithm: token_bucket}
+  - key: job
+    rate_limit: {period: 20s, requests_per_unit: 2, algorithm: concurrency}
+  - key: world
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
+  - key: everywhere
+    rate_limit: {unit: day, requests_per_unit: 400, algorithm: fixed_window, scope: global}
+"""
+_EXACT = Load(rule="exact", per_second=40, keys=60)
+_MIXED = (Load(rule="client", per_second=60, keys=40), _EXACT)
+_GLOBAL = (
+    Load(rule="everywhere", per_second=60, keys=4),
+    Load(rule="world", per_second=40, keys=2),
+)
+_WAN = Network(latency="regions")
+
+
+def _made(*scenarios: Scenario) -> dict[str, Scenario]:
+    return {each.name: each for each in scenarios}
+
+
+SCENARIOS = _made(
+    Scenario(
+        "steady",
+        "nothing goes wrong: every owner decides exactly, and nobody waits",
+        rules=RULES,
+        loads=(*_MIXED, Load(rule="window", per_second=20), Load(rule="bucket", per_second=20)),
+    ),
+    Scenario(
+        "hot-key",
+        "one key gets nine of ten checks: its owner alone decides, exactly",
+        rules=RULES,
+        loads=(Load("hot", 200, 50, "client", args={"share": 0.9}), _EXACT),
+    ),
+    Scenario(
+        "flash-crowd",
+        "ten times the load for five seconds: limits hold, and the answers stay quick",
+        rules=RULES,
+        loads=(Load("flash", 120, 200, "client"), _EXACT),
+    ),
+    Scenario(
+        "node-crash",
+        "a node dies without a word and comes back: its standby goes on from a copy a tenth of a "
+        "second old",
+        nodes=5,
+        rules=RULES,
+        loads=_MIXED,
+        faults=(Fault(10, "crash", 20, {"node": "n2"}),),
+    ),
+    Scenario(
+        "rolling-restart",
+        "all five nodes are restarted one after another: no hit is lost and none too many passes",
+        nodes=5,
+        seconds=60,
+        rules=RULES,
+        loads=_MIXED,
+        faults=tuple(
+            Fault(5 + 10 * number, "leave", 8 + 10 * number, {"node": f"n{number + 1}"})
+            for number in range(5)
+        ),
+    ),
+    Scenario(
+        "split-brain",
+        "two of five nodes are cut off: both sides decide, and when they meet all hits count",
+        nodes=5,
+        seconds=40,
+        calm=60,
+        rules=RULES,
+        loads=_MIXED,
+        faults=(Fault(8, "cut", 25, {"node": "n1,n2"}),),
+    ),
+    Scenario(
+        "datacenter-loss",
+        "one of three data centers dies: the others go on by their own counts",
+        nodes=6,
+        datacenters=3,
+        seconds=40,
+        calm=60,
+        rules=RULES,
+        loads=(*_GLOBAL, _EXACT),
+        network=_WAN,
+        faults=(Fault(10, "crash", 25, {"datacenter": "dc3"}),),
+    ),
+    Scenario(
+        "wan-partition",
+        "one of three data centers is cut off: it admits by what it knows, and the counts meet "
+        "again",
+        nodes=6,
+        datacenters=3,
+        seconds=40,
+        calm=60,
+        rules=RULES,
+        loads=_GLOBAL,
+        network=_WAN,
+        faults=(Fault(10, "cut", 25, {"datacenter": "dc2"}),),
+    ),
+    Scenario(
+        "clock-skew",
+        "one host's clock is an hour off: it is noticed, forwards, and decides nothing",
+        nodes=5,
+        seconds=40,
+        rules=RULES,
+        loads=_MIXED,
+        faults=(
+            Fault(8, "clock_step", None, {"node": "n3", "by_s": 3600}),
+            Fault(25, "clock_step", None, {"node": "n3", "by_s": -3600}),
+            Fault(5, "clock_drift", 35, {"node": "n1", "ppm": 300}),
+        ),
+    ),
+    Scenario(
+        "slow-node",
+        "one host stands still for seconds at a time, and another one is far away",
+        nodes=5,
+        seconds=40,
+        calm=40,
+        rules=RULES,
+        loads=_MIXED,
+        faults=(
+            Fault(8, "pause", 9, {"node": "n2"}),
+            Fault(15, "pause", 20, {"node": "n2"}),
+            Fault(25, "slow", 33, {"node": "n4", "extra_ms": 100}),
+        ),
+    ),
+    Scenario(
+        "churn",
+        "nodes crash, leave and come back all the time",
+        nodes=7,
+        seconds=60,
+        calm=40,
+        rules=RULES,
+        loads=_MIXED,
+        faults=(
+            Fault(5, "crash", 11, {"node": "n2"}),
+            Fault(12, "leave", 16, {"node": "n5"}),
+            Fault(20, "crash", 21, {"node": "n3"}),
+            Fault(27, "leave", 33, {"node": "n7"}),
+            Fault(35, "crash", 45, {"node": "n2"}),
+            Fault(41, "leave", 44, {"node": "n6"}),
+        ),
+    ),
+    Scenario(
+        "thousand-nodes",
+        "a thousand members: a death is noticed within seconds, at half a kilobyte a second each",
+        level="core",
+        nodes=1000,
+        seconds=60,
+        calm=30,
+        rules=RULES,
+        loads=(Load(rule="exact", per_second=100, keys=500),),
+        faults=(
+            Fault(10, "crash", 40, {"node": "n17"}),
+            Fault(20, "leave", None, {"node": "n500"}),
+        ),
+    ),
+    Scenario(
+        "attack",
+        "half of all checks come from an attacker who never uses a key twice: nobody else notices",
+        rules=RULES,
+        loads=(Load("attack", 200, 50, "client", args={"share": 0.5}), _EXACT),
+    ),
+    Scenario(
+        "replay",
+        "a real access log, squeezed into half a minute, over two data centers",
+        nodes=4,
+        datacenters=2,
+        rules=RULES,
+        loads=(Load("log", 0, 0, "client"), Load(rule="everywhere", per_second=40, keys=4)),
+        network=Network(latency="near"),
+    ),
+    Scenario(
+        "canary",
+        "must fail: the invariants are told that nothing went wrong, though a node was cut off",
+        nodes=3,
+        seconds=20,
+        calm=40,
+        rules=RULES,
+        loads=(Load(rule="exact", per_second=100, keys=10),),
+        faults=(Fault(5, "cut", 15, {"node": "n1"}),),
+        is_blind=True,
+    ),
+)
+
+
+def scenario(name: str) -> Scenario:
+    """Find one by its name; raises `ValueError` that lists the known ones."""
+    found = SCENARIOS.get(name)
+    if found is None:
+        raise ValueError(f"unknown scenario {name!r}; known are {', '.join(SCENARIOS)}")
+    return found

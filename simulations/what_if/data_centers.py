@@ -1,0 +1,210 @@
+"""Several data centers that count one limit together, without nodes or a network between them.
+
+Each has one engine, decides by its own exact count and what it heard, and tells the others as
+`node.cross_dc.counts` does: the same `CountDissemination` chooses what goes next, and nothing more
+is told to a data center that has not confirmed the round before. Messages are never lost here. The
+random tenth by which a node's rounds differ is left out; where in time a data center's rounds lie
+is random.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from random import Random
+from typing import Literal, TypeAlias
+
+from gossip.count_dissemination import CountDissemination, Fact
+from node.cross_dc.split import share_of
+from ringfence.errors import ConfigError
+from ringfence.limiter import Algorithm, Code, Engine, EngineRule
+from ringfence.peering.engine_choice import engine_rules
+from ringfence.rules import Rule
+
+__all__ = ["MAX_KEYS", "Counted", "DataCenters", "Timing", "counted"]
+
+MAX_KEYS = 10_000_000
+"""Keys that one engine holds; no log that fits in memory has more."""
+
+_KEYS_PER_ROUND = 4000
+"""As a node tells."""
+
+Counted: TypeAlias = Literal["shared", "split", "home", "alone"]
+"""How a rule is counted: all tell each other, each has a part, one decides for all, or each counts
+alone, because the algorithm cannot count what others tell."""
+
+_Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
+"""Key, cells, and since when they have not been told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How late counts come."""
+
+    delay_ns: int
+    """From one data center to another, one way."""
+    interval_ns: int
+    """Between two rounds of a data center."""
+
+    @property
+    def late_ns(self) -> int:
+        """Age of another's count, at most: a unit just missed by one round waits for the next that
+        may be told, and travels."""
+        rounds = max(1, -(-2 * self.delay_ns // self.interval_ns))
+        return rounds * self.interval_ns + self.delay_ns
+
+
+@dataclass(slots=True)
+class _Center:
+    """One data center."""
+
+    name: str
+    engine: Engine
+    phase_ns: int
+    """When its rounds are, counted from a multiple of the interval."""
+    spreads: dict[int, CountDissemination] = field(default_factory=dict)
+    """What each of the others has been told."""
+    unconfirmed: dict[int, bool] = field(default_factory=dict)
+    """Whether a message to each of the others is under way."""
+    rests: bool = True
+    """Whether nothing is to be told, so that no round is due."""
+
+
+class DataCenters:
+    """All data centers on one clock, which goes on by `advance`."""
+
+    def __init__(
+        self, rules: Sequence[Rule], count: int, timing: Timing, random: Random, *, exact: bool
+    ) -> None:
+        """`exact` gives them one engine, so that nothing need be told."""
+        self._timing = timing
+        self._events: list[tuple[int, int, Callable[[int], None]]] = []
+        """Instant, number and what happens then; in order of number where the instant is one."""
+        self._numbered = 0
+        self._shared = {
+            rule.id.to_bytes(8, "big") for rule in rules if not exact and counted(rule) == "shared"
+        }
+        self._has_home = not exact and any(counted(rule) == "home" for rule in rules)
+        names = [f"dc{number + 1}" for number in range(count)]
+        one = Engine(max_keys=MAX_KEYS)
+        one.set_rules(engine_rules(rules))
+        self._centers = [
+            _Center(
+                name,
+                one if exact else _engine(rules, name, names),
+                random.randrange(timing.interval_ns),
+            )
+            for name in names
+        ]
+        for me, center in enumerate(self._centers):
+            others = [other for other in range(count) if other != me and not exact]
+            center.spreads = {other: CountDissemination() for other in others}
+            center.unconfirmed = dict.fromkeys(others, False)
+
+    def advance(self, now: int) -> None:
+        """Let everything happen that is due until `now`, in nanoseconds since the Unix epoch."""
+        while self._events and self._events[0][0] <= now:
+            at, _, happen = heappop(self._events)
+            happen(at)
+
+    def decider(self, at: int, rules: Sequence[Rule]) -> tuple[int, Engine]:
+        """Name the data center, and its engine, that decides a request of these rules made at `at`.
+
+        Raises `ConfigError` when more than one data center would have to.
+        """
+        if self._has_home:
+            at_home = [rule.scope == "home" for rule in rules]
+            if any(at_home):
+                if not all(at_home):
+                    raise ConfigError(
+                        "a request meets both a rule with `mode: home` and one without, which "
+                        "cannot be simulated here; give fewer --descriptor options at once"
+                    )
+                at = 0
+        return at, self._centers[at].engine
+
+    def admitted(self, at: int, keys: Sequence[bytes], codes: Sequence[int], now: int) -> None:
+        """Note what a data center has charged just now, so that the others are told."""
+        center = self._centers[at]
+        if not center.spreads:
+            return
+        for key, code in zip(keys, codes, strict=True):
+            if code <= Code.OVER_SOFT and key[:8] in self._shared:
+                for spread in center.spreads.values():
+                    spread.changed(key, now)
+                if center.rests:
+                    center.rests = False
+                    interval = self._timing.interval_ns
+                    past = (now - center.phase_ns) % interval
+                    self._at(now - past + interval, partial(self._round, at))
+
+    def _at(self, instant: int, happen: Callable[[int], None]) -> None:
+        self._numbered += 1
+        heappush(self._events, (instant, self._numbered, happen))
+
+    def _round(self, me: int, now: int) -> None:
+        """Tell the others what must be told now."""
+        center = self._centers[me]
+        known: dict[bytes, Fact] = {}
+        read = partial(_facts, center.engine, now, known)
+        for other, spread in center.spreads.items():
+            if len(spread) and not center.unconfirmed[other]:
+                rows = spread.choose(read, _KEYS_PER_ROUND, now)
+                if rows:
+                    center.unconfirmed[other] = True
+                    delay = self._timing.delay_ns
+                    self._at(now + delay, partial(self._heard, me, other, rows))
+                    self._at(now + 2 * delay, partial(self._confirmed, me, other, rows))
+        if any(map(len, center.spreads.values())):
+            self._at(now + self._timing.interval_ns, partial(self._round, me))
+        else:
+            center.rests = True
+
+    def _heard(self, writer: int, other: int, rows: _Rows, now: int) -> None:
+        keys, cells = [row[0] for row in rows], [row[1] for row in rows]
+        self._centers[other].engine.hear(self._centers[writer].name, keys, cells, now)
+
+    def _confirmed(self, writer: int, other: int, rows: _Rows, _now: int) -> None:
+        center = self._centers[writer]
+        center.unconfirmed[other] = False
+        for key, cells, _ in rows:
+            center.spreads[other].confirmed(key, cells)
+
+
+def counted(rule: Rule) -> Counted:
+    """Say how a rule is counted: by its scope, or in all data centers at once if it names none."""
+    if rule.scope == "split":
+        return "split"
+    if rule.scope == "home":
+        return "home"
+    limit = rule.limit
+    if limit is None or limit.is_bucket:
+        return "shared"
+    is_told = limit.algorithm in (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW)
+    return "shared" if is_told else "alone"
+
+
+def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
+    """Make the engine of one data center, as `node.cross_dc.counts` would set it up."""
+    engine = Engine(max_keys=MAX_KEYS)
+    engine.set_rules(
+        {
+            rule.id: EngineRule(
+                share_of(rule.limit, name, names) if rule.scope == "split" else rule.limit,
+                vetoes=not (rule.shadow or rule.quota),
+                is_shared=counted(rule) == "shared",
+            )
+            for rule in rules
+            if rule.limit is not None
+        }
+    )
+    return engine
+
+
+def _facts(engine: Engine, now: int, known: dict[bytes, Fact], keys: Sequence[bytes]) -> list[Fact]:
+    """Read what `CountDissemination` asks; `known` keeps it for the others of the same round."""
+    for key in keys:
+        if key not in known:
+            cells = engine.told((key,), now)[0]
+            known[key] = Fact(cells, engine.used(key, now), engine.ceiling(key))
+    return [known[key] for key in keys]

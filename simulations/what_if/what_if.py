@@ -1,0 +1,207 @@
+"""What rules would have done to a log's clients, decided in several data centers at once.
+
+Every line is asked of one of them. Their counts reach each other late (`data_centers`), so some
+requests are admitted beyond the limit; `oracle` knows which. Time is that of the log's stamps.
+
+Rules that name no scope, or `datacenter`, are counted in all data centers together: that is the
+question. Those of scope `split` and `home` are counted as they say.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+
+from node.replay.logs import Entry
+from node.replay.tally import DOMAIN, Shape
+from ringfence.client.request_rows import RequestRows
+from ringfence.errors import ConfigError
+from ringfence.limiter import NS_PER_SECOND, Code, Engine
+from ringfence.rules import Descriptor, RuleSet
+from ringfence.wire import Op
+from simulations.judging.oracle import Answer, Oracle, Recent, as_logs, ask
+from simulations.scenarios.seeds import stream
+from simulations.what_if.data_centers import DataCenters, Timing
+from simulations.what_if.figures import (
+    ClientTally,
+    Routing,
+    RuleFigures,
+    RuleTally,
+    Throttled,
+    WhatIf,
+    Worst,
+    most_throttled,
+)
+
+__all__ = ["Routing", "RuleFigures", "Throttled", "WhatIf", "Worst", "spread_ties", "what_if"]
+
+_KEPT_QUESTIONS = 65_536
+"""Descriptors whose counters are kept worked out, as a replay does."""
+_MS = 1_000_000
+
+
+def what_if(
+    rules: RuleSet,
+    entries: Iterable[Entry],
+    shape: Shape,
+    *,
+    datacenters: int,
+    delay_ms: float,
+    interval_ms: float,
+    seed: int,
+    spread: Routing = "random",
+    exact: bool = False,
+    top: int = 10,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> WhatIf:
+    """Decide every line; `entries` are in order of time.
+
+    `delay_ms` is one way between two data centers, `interval_ms` lies between two rounds in which
+    one tells the others. `exact` gives all of them one engine: then, and with one data center,
+    everything is decided as `ringfence replay --local` does. `top` clients are named.
+    Raises `ConfigError` for numbers that make no sense, and as `DataCenters.decider` does.
+    """
+    if datacenters < 1 or delay_ms < 0 or interval_ms * _MS < 1:
+        raise ConfigError(
+            f"{datacenters} data centers, {delay_ms:g} ms apart, telling every {interval_ms:g} ms: "
+            "give at least one, a delay of 0 or more, and an interval above 0"
+        )
+    timing = Timing(round(delay_ms * _MS), round(interval_ms * _MS))
+    run = _Run(rules, shape, datacenters, timing, seed, spread, exact=exact)
+    for entry in entries:
+        run.take(entry)
+        if run.requests % 1000 == 0:
+            on_progress(run.requests)
+    on_progress(run.requests)
+    is_late = datacenters > 1 and not exact
+    return WhatIf(
+        datacenters=datacenters,
+        delay_ms=delay_ms,
+        interval_ms=interval_ms,
+        staleness_ms=timing.late_ns / _MS if is_late else 0.0,
+        seed=seed,
+        spread=spread,
+        exact=exact,
+        requests=run.requests,
+        same_instant=run.same_instant,
+        no_rule=run.no_rule,
+        denied_exact=run.denied_exact,
+        denied=run.denied,
+        rules=tuple(tally.read() for tally in run.tallies.values()),
+        throttled=most_throttled(run.clients, top),
+        errors=tuple(judge.errors() for judge in run.judges),
+    )
+
+
+def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
+    """Lay requests of one second evenly out over it, when a log's stamps are whole seconds.
+
+    Otherwise all of a second come at one instant, in which no data center can tell another
+    anything. Their order stays. Logs with finer stamps come back as they are.
+    """
+    if any(entry.time_ns % NS_PER_SECOND for entry in entries):
+        return list(entries)
+    laid_out: list[Entry] = []
+    for second, group in groupby(entries, key=lambda entry: entry.time_ns):
+        tied = list(group)
+        laid_out += [
+            entry._replace(time_ns=second + place * NS_PER_SECOND // len(tied))
+            for place, entry in enumerate(tied)
+        ]
+    return laid_out
+
+
+class _Run:
+    """One pass over a log."""
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        shape: Shape,
+        datacenters: int,
+        timing: Timing,
+        seed: int,
+        spread: Routing,
+        *,
+        exact: bool,
+    ) -> None:
+        self.requests = self.same_instant = self.no_rule = self.denied = self.denied_exact = 0
+        self.clients: dict[str, ClientTally] = {}
+        self._now = 0
+        self._shape = shape
+        self._datacenters = datacenters
+        self._route = _router(datacenters, seed, spread)
+        self._recent = Recent(timing.late_ns)
+        limited = [rule for rule in rules.rules() if rule.limit is not None]
+        chance = stream(seed, "what-if", "rounds")
+        self._centers = DataCenters(limited, datacenters, timing, chance, exact=exact)
+        counting = 1 if exact else datacenters
+        self.tallies = {rule.id: RuleTally(rule, timing, counting) for rule in limited}
+        self.judges = [Oracle("one exact counter", limited)]
+        logs = as_logs(limited)
+        if logs != limited:
+            self.judges.append(Oracle("a log of every hit", logs))
+
+        @lru_cache(_KEPT_QUESTIONS)
+        def question_of(descriptors: tuple[Descriptor, ...]) -> tuple[RequestRows, bool]:
+            met = rules.match(DOMAIN, descriptors)
+            return RequestRows(Op.CHECK, [met], [1]), any(match is not None for match in met)
+
+        self._question_of = question_of
+
+    def take(self, entry: Entry) -> None:
+        """Decide one line."""
+        self.same_instant += entry.time_ns <= self._now
+        now = self._now = max(self._now, entry.time_ns)
+        question, meets_rule = self._question_of(self._shape.of(entry))
+        keys, costs = question.batch.keys, question.batch.costs
+        self._centers.advance(now)
+        at, engine = self._centers.decider(self._route(entry.client), question.rules)
+        answer = ask(engine, question, now)
+        seen = self._seen(engine, question, answer, now)
+        self._centers.admitted(at, keys, answer.codes, now)
+        self._recent.add(at, keys, costs, now)
+        (right, over), *_ = [judge.judge(question, answer, seen, now) for judge in self.judges]
+        for row, rule in enumerate(question.rules):
+            tally = self.tallies[rule.id]
+            tally.add(answer.codes[row], right.codes[row])
+            if over[row]:
+                asked = self._recent.most(keys[row], self._datacenters)
+                tally.exceed(entry.client, now, over[row], costs[row], asked)
+        self.requests += 1
+        self.no_rule += not meets_rule
+        self.denied += not answer.allowed
+        self.denied_exact += not right.allowed
+        client = self.clients.get(entry.client)
+        if client is None:
+            client = self.clients[entry.client] = ClientTally()
+        client.add(answer, right, now)
+
+    def _seen(
+        self, engine: Engine, question: RequestRows, answer: Answer, now: int
+    ) -> list[int | None]:
+        """What the deciding data center counted before its answer; None where only its part."""
+        batch = question.batch
+        seen: list[int | None] = []
+        for row, rule in enumerate(question.rules):
+            tally = self.tallies[rule.id]
+            if not tally.is_whole:
+                seen.append(None)
+            elif answer.codes[row] <= Code.OVER_SOFT:
+                # The answer says it already: to ask again would cost as much as the check.
+                seen.append(tally.ceiling - answer.remaining[row] - batch.costs[row])
+            else:
+                seen.append(engine.used(batch.keys[row], now))
+        return seen
+
+
+def _router(datacenters: int, seed: int, spread: Routing) -> Callable[[str], int]:
+    """Say which data center a client's next request goes to."""
+    if spread == "random":
+        chance = stream(seed, "what-if", "route")
+        return lambda client: chance.randrange(datacenters)
+
+    @lru_cache(_KEPT_QUESTIONS)
+    def sticky(client: str) -> int:
+        return stream(seed, "what-if", "route", client).randrange(datacenters)
+
+    return sticky

@@ -1,0 +1,85 @@
+import pytest
+
+from ringfence.client import batch_ops_plain
+from ringfence.client.decision import Decision
+from ringfence.limiter import Limit
+from ringfence.rules import Rule
+
+MINUTE = 60_000_000_000
+RULE = Rule(1, "d", (("user", None),), Limit(5, MINUTE))
+OTHER = Rule(2, "d", (("user", "root"),), Limit(9, MINUTE))
+SHADOW = Rule(3, "d", (("user", "new"),), Limit(9, MINUTE), shadow=True)
+KNOWN = {"ann": (RULE, b"ann's key"), "root": (OTHER, b"root's key")}
+
+
+def twins():
+    """The plain functions, and the compiled ones where they were built."""
+    try:
+        from ringfence.client import _rows
+    except ImportError:
+        return [batch_ops_plain]
+    return [batch_ops_plain, _rows]
+
+
+pytestmark = pytest.mark.parametrize("rows", twins())
+
+
+def test_requests_of_one_entry_are_found_by_its_value(rows):
+    requests = [{"user": "root"}, {"user": "ann"}, {"user": "ann"}]
+
+    assert rows.find_lone(KNOWN, "user", requests) == (
+        [OTHER, RULE, RULE],
+        [b"root's key", b"ann's key", b"ann's key"],
+    )
+    assert rows.find_lone(KNOWN, "user", tuple(requests[:1])) == ([OTHER], [b"root's key"])
+    assert rows.find_lone(KNOWN, "user", []) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"user": "nobody"},
+        {"user": 5},
+        {"place": "ann"},
+        {"user": "ann", "place": "here"},
+        [{"user": "ann"}],
+        "user",
+        None,
+    ],
+)
+def test_one_request_of_another_kind_or_not_known_leaves_all_to_others(rows, other):
+    assert rows.find_lone(KNOWN, "user", [{"user": "ann"}, other]) is None
+
+
+def test_a_value_that_cannot_be_looked_up_is_an_error(rows):
+    with pytest.raises(TypeError):
+        rows.find_lone(KNOWN, "user", [{"user": ["ann"]}])
+
+
+def test_each_row_becomes_a_decision_by_its_rule(rows):
+    allowed, denied = (0, 5, 3, 0, 10**9, 0, 0, 0), (2, 9, 0, 10**9, 10**9, 0, 0, 0)
+
+    made = rows.decisions([RULE, OTHER], [allowed, denied])
+
+    assert made == [Decision(RULE, allowed), Decision(OTHER, denied)]
+    assert [each.rule for each in made] == [RULE, OTHER]
+    assert [each.allowed for each in made] == [True, False]
+    assert [each.remaining for each in made] == [3, 0]
+    assert rows.decisions([], []) == []
+
+
+def test_as_many_rules_as_rows_are_needed(rows):
+    with pytest.raises(ValueError, match="1"):
+        rows.decisions([RULE, OTHER], [(0, 5, 3, 0, 10**9, 0, 0, 0)])
+
+
+@pytest.mark.parametrize("code", range(6))
+@pytest.mark.parametrize("rule", [RULE, SHADOW])
+def test_a_decision_of_a_row_is_the_same_whoever_made_it(rows, rule, code):
+    row = (code, 9, 3, 10**9, 10**9, 5, 0, 1)
+
+    [made] = rows.decisions([rule], [row])
+
+    assert made.allowed is Decision(rule, row).allowed
+    assert made == Decision(rule, row)

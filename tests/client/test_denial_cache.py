@@ -1,0 +1,222 @@
+from itertools import cycle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.client.denial_cache import DenialCache
+from ringfence.client.local_cache import LocalCache
+from ringfence.limiter import Code, Engine, Outcomes
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.engine_choice import decide_by, engine_rules
+from ringfence.rules import Descriptor
+from ringfence.rules.mapping import load_mapping
+from ringfence.wire import Op, Source
+
+KINDS = {
+    "token": {"algorithm": "token_bucket"},
+    "leaky": {"algorithm": "leaky_bucket"},
+    "queue": {"algorithm": "leaky_bucket", "mode": "queue"},
+    "fixed": {"algorithm": "fixed_window"},
+    "log": {"algorithm": "sliding_window_log"},
+    "sliding": {"algorithm": "sliding_window"},
+    "slots": {"algorithm": "sliding_window", "slots": 4},
+    "soft": {"algorithm": "fixed_window", "soft": "20%"},
+    "places": {"algorithm": "concurrency"},
+    "parts": {"algorithm": "fixed_window", "global": {"mode": "split"}},
+}
+RULES = load_mapping(
+    {
+        "domain": "d",
+        "descriptors": [
+            *(
+                {"key": name, "rate_limit": {"requests_per_unit": 10, "unit": "minute", **more}}
+                for name, more in KINDS.items()
+            ),
+            {
+                "key": "shadow",
+                "shadow_mode": True,
+                "rate_limit": {"requests_per_unit": 10, "unit": "minute"},
+            },
+            {
+                "key": "quota",
+                "quota_mode": True,
+                "rate_limit": {"requests_per_unit": 10, "unit": "minute"},
+            },
+        ],
+    }
+).rules
+START = 30_000_000_000
+TIMELY = [name for name in KINDS if name not in ("places", "parts")]
+
+
+def key_of(name, value="x"):
+    [match] = RULES.match("d", [Descriptor(((name, value),))])
+    return match.key
+
+
+def denied(*keys, cost=1, retry_after=10.0, source=Source.OWNER, groups=()):
+    """A batch, and verdicts that deny all of it."""
+    count = len(keys)
+    retry = round(retry_after * 1e9)
+    outcomes = Outcomes(
+        *([Code.DENIED.value] * count, [10] * count, [0] * count, [retry] * count),
+        *([6 * retry] * count, [0] * count, [0] * count),
+    )
+    batch = Batch(Op.CHECK, list(keys), [cost] * count, list(groups))
+    return batch, Results(outcomes, [source] * count)
+
+
+class World:
+    def __init__(self, most=100):
+        self.now = 100.0
+        self.denials = DenialCache(RULES.by_id, most)
+        self.near = LocalCache(self.denials, None, lambda: self.now)
+
+    def learn(self, *keys, teller="a", **more):
+        self.denials.learn(teller, *denied(*keys, **more), self.now)
+
+    def knows(self, key, cost=1):
+        return self.row(key, cost) is not None
+
+    def row(self, key, cost=1):
+        verdicts = self.near.verdicts(Batch(Op.CHECK, [key], [cost]))
+        return None if verdicts is None else verdicts.row(0)
+
+
+def test_a_denial_stands_until_retry_after_has_passed_since_it_was_asked_for():
+    w = World()
+    w.learn(key_of("token"), retry_after=10.0)
+
+    w.now += 9.999
+    still = w.knows(key_of("token"))
+    w.now += 0.001
+
+    assert (still, w.knows(key_of("token"))) == (True, False)
+
+
+def test_what_is_left_of_a_denial_is_told():
+    w = World()
+    w.learn(key_of("token"), retry_after=10.0)
+    w.now += 4.0
+
+    row = w.row(key_of("token"))
+
+    assert row == (Code.DENIED, 10, 0, 6_000_000_000, 56_000_000_000, 0, 0, Source.CACHE)
+
+
+def test_greater_costs_are_denied_too_smaller_ones_and_peeks_are_asked_for():
+    w = World()
+    w.learn(key_of("token"), cost=3)
+
+    assert [w.knows(key_of("token"), cost) for cost in (0, 1, 2, 3, 4)] == [
+        *(False, False, False),
+        *(True, True),
+    ]
+
+
+def test_only_denials_that_depend_on_time_alone_are_remembered():
+    w = World()
+    names = [*KINDS, "shadow", "quota"]
+    for name in names:
+        w.learn(key_of(name))
+
+    assert [name for name in names if w.knows(key_of(name))] == TIMELY
+
+
+def test_what_the_owner_did_not_say_of_one_counter_alone_is_not_remembered():
+    w = World()
+    w.learn(key_of("token", "1"), source=Source.STANDBY)
+    w.learn(key_of("token", "2"), source=Source.POLICY)
+    w.learn(key_of("token", "3"), key_of("fixed", "3"), key_of("log", "3"), groups=(2, 1))
+    limited, verdicts = denied(key_of("token", "4"))
+    limited.limits, limited.which = [RULES.rules()[0].limit], [1]
+    w.denials.learn("a", limited, verdicts, w.now)
+
+    assert not w.knows(key_of("token", "1"))
+    assert not w.knows(key_of("token", "2"))
+    assert not w.knows(key_of("token", "3"))
+    assert not w.knows(key_of("token", "4"))
+    assert w.knows(key_of("log", "3"))
+
+
+def test_a_denial_that_is_lifted_is_forgotten_when_its_own_teller_says_so():
+    w = World()
+    w.learn(key_of("token"), teller="a")
+    w.denials.lift("b", [key_of("token")])
+    before = w.knows(key_of("token"))
+    w.denials.lift("a", [key_of("log"), key_of("token")])
+
+    assert (before, w.knows(key_of("token"))) == (True, False)
+
+
+def test_a_teller_that_is_gone_takes_its_denials_along():
+    w = World()
+    w.learn(key_of("token"), key_of("fixed"), teller="a")
+    w.learn(key_of("log"), teller="b")
+
+    w.denials.lift("a", [])
+
+    assert [w.knows(key_of(name)) for name in ("token", "fixed", "log")] == [False, False, True]
+
+
+def test_the_oldest_denial_makes_room():
+    w = World(most=2)
+    for value in "1213":
+        w.learn(key_of("token", value))
+
+    assert [w.knows(key_of("token", value)) for value in "123"] == [True, False, True]
+    assert len(w.denials) == 2
+
+
+@given(
+    name=st.sampled_from(TIMELY),
+    steps=st.lists(
+        st.tuples(st.integers(1, 7), st.integers(0, 12_000_000_000), st.integers(0, 200_000_000)),
+        max_size=40,
+    ),
+)
+def test_nobody_is_denied_here_who_would_have_passed_at_the_owner(name, steps):
+    w, owner, key, now = World(), Engine(max_keys=10), key_of(name), START
+    owner.set_rules(engine_rules(RULES.rules()))
+    for cost, pause, on_the_way in steps:
+        now += pause
+        w.now = now / 1e9
+        batch = Batch(Op.CHECK, [key], [cost])
+        known = w.row(key, cost)
+        if known is not None:
+            asked = decide_by(owner, batch, now)
+            assert asked.codes == [Code.DENIED]
+            assert asked.retry_after_ns[0] >= known[3] - 1000
+        else:
+            now += on_the_way
+            verdicts = Results(decide_by(owner, batch, now), [Source.OWNER])
+            w.denials.learn("a", batch, verdicts, w.now)
+
+
+def test_a_batch_is_decided_here_only_when_nothing_of_it_must_be_asked():
+    w = World()
+    w.learn(key_of("token"), key_of("fixed"))
+    both = [key_of("token"), key_of("fixed")]
+
+    assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1])).sources == [Source.CACHE] * 2
+    assert w.near.verdicts(Batch(Op.CHECK, [*both, key_of("log")], [1, 1, 1])) is None
+    assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1], [2])) is None
+
+
+def test_many_requests_are_decided_here_each_as_it_would_be_alone():
+    names = [name for name in TIMELY if name != "queue"]
+    requests = [{name: "x"} for name in names]
+    rules = [RULES.match("d", [Descriptor(((name, "x"),))])[0].rule for name in names]
+    keys = [key_of(name) for name in names]
+    w = World()
+    before = w.near.decide_all("d", requests, rules, keys, [1] * len(keys))
+    w.learn(*keys[::2], cost=2)
+    costs = [cost for cost, _ in zip(cycle((2, 2, 1, 0)), keys)]
+
+    together = w.near.decide_all("d", requests, rules, keys, costs)
+
+    assert before is None
+    assert together == [
+        w.near.decide("d", *each) for each in zip(requests, rules, keys, costs, strict=True)
+    ]
+    assert {True, False} == {decision is None for decision in together}

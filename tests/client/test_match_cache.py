@@ -1,0 +1,124 @@
+from ringfence.client import match_cache as module
+from ringfence.client.match_cache import MatchCache
+from ringfence.limiter import Algorithm, Limit
+from ringfence.rules import Descriptor, Rule, RuleSet, rule_id
+
+MINUTE = 60_000_000_000
+
+
+def rules(amount=5, **flags):
+    named = {}
+    for key, algorithm in (("user", Algorithm.TOKEN_BUCKET), ("place", Algorithm.CONCURRENCY)):
+        path = ((key, None),)
+        limit = Limit(amount, MINUTE, algorithm)
+        named[key] = Rule(rule_id("d", path), "d", path, limit, **flags)
+    path = (("free", None),)
+    return RuleSet.of(*named.values(), Rule(rule_id("d", path), "d", path, None))
+
+
+def usual(known, *entries):
+    match = known.match("d", [Descriptor(tuple(entries))])[0]
+    return match.rule, match.key
+
+
+def test_a_counter_is_found_as_the_rules_find_it_the_first_time_and_later():
+    known, found = rules(), MatchCache()
+
+    first = found.find(known, "d", {"user": "ann"})
+
+    assert first == usual(known, ("user", "ann"))
+    assert found.find(known, "d", {"user": "ann"}) is first
+    second = usual(known, ("user", "bob"))
+    assert found.find_all(known, "d", [{"user": "ann"}, {"user": "bob"}]) == (
+        [first[0], second[0]],
+        [first[1], second[1]],
+    )
+
+
+def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
+    known, found = rules(), MatchCache()
+
+    for descriptors in (
+        {},
+        {"place": "p"},
+        {"free": "f"},
+        {"user": 5},
+        {"user": ["list"]},
+        {5: "user"},
+        [{"user": "ann"}, {"user": "bob"}],
+        Descriptor((("user", "ann"),), cost=3),
+        "user",
+        None,
+    ):
+        for _ in range(2):
+            assert found.find(known, "d", descriptors) is None
+            assert found.find_all(known, "d", [{"user": "ann"}, descriptors]) is None
+
+
+def test_what_meets_no_rule_is_told_as_such_but_not_among_many():
+    known, found = rules(), MatchCache()
+
+    assert found.find(known, "d", {"nobody": "knows"}) == (None, b"")
+    assert found.find(known, "elsewhere", {"user": "ann"}) == (None, b"")
+    assert found.find(known, "d", {"nobody": 5}) is None
+    assert found.find_all(known, "d", [{"user": "ann"}, {"nobody": "knows"}]) is None
+
+
+def test_a_lone_descriptor_is_found_in_whatever_form_it_comes():
+    known, found = rules(), MatchCache()
+    met = found.find(known, "d", {"user": "ann"})
+
+    assert met is not None
+    for form in (
+        [{"user": "ann"}],
+        Descriptor((("user", "ann"),)),
+        [Descriptor((("user", "ann"),))],
+    ):
+        assert found.find(known, "d", form) == met
+
+
+def test_limits_that_must_travel_with_the_check_are_left_to_the_rules():
+    assert MatchCache().find(rules().as_carried(), "d", {"user": "ann"}) is None
+
+
+def test_a_number_that_equals_another_is_no_text_for_that():
+    known, found = rules(), MatchCache()
+    found.find(known, "d", {"user": "1"})
+
+    assert found.find(known, "d", {"user": 1}) is None
+
+
+def test_new_rules_are_asked_anew():
+    old, new, found = rules(5), rules(9), MatchCache()
+    found.find(old, "d", {"user": "ann"})
+
+    assert found.find(new, "d", {"user": "ann"})[0].limit.amount == 9
+    assert found.find_all(old, "d", [{"user": "ann"}])[0][0].limit.amount == 5
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 10)
+    known, found = rules(), MatchCache()
+
+    for number in range(100):
+        entry = {"user": f"user-{number}"}
+        assert found.find(known, "d", entry) == usual(known, *entry.items())
+        found.find(known, f"stranger-{number}", entry)
+        places = found._known.values()
+        assert len(places) + sum(map(len, places)) <= 12
+
+
+def test_many_requests_are_found_again_as_they_were_found_first():
+    path = (("user", None), ("place", None))
+    pair = Rule(rule_id("d", path), "d", path, Limit(5, MINUTE))
+    known, found = RuleSet.of(*rules().rules(), pair), MatchCache()
+    for requests in (
+        [{"user": "ann"}, {"user": "bob"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann"}, {"user": "bob", "place": "p"}],
+        [{"user": "ann", "place": "p"}, {"user": "bob"}],
+    ):
+        first = found.find_all(known, "d", requests)
+
+        assert first == found.find_all(known, "d", requests)
+        assert [*zip(*first, strict=True)] == [usual(known, *each.items()) for each in requests]

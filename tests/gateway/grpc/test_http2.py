@@ -1,0 +1,428 @@
+"""The server's end of HTTP/2 against another implementation of the client's: the package h2."""
+
+import struct
+
+import h2.config
+import h2.connection
+import h2.events
+import h2.settings
+import pytest
+from hpack import Encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.gateway.grpc.http2 import Gone, Http2, Request, TooLarge
+from ringfence.gateway.grpc.http2_sender import STATUS_200, Flags, Kind, field, frame
+
+MAX_BODY = 40_000
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/a.Service/Call"),
+    (":authority", "x"),
+    ("content-type", "application/grpc"),
+]
+CONTENT = STATUS_200 + field(b"content-type", b"application/grpc")
+TRAILER = field(b"grpc-status", b"0")
+
+
+def received(server: Http2, sent: bytes, now: float = 0.0) -> list[object]:
+    """What a server makes of bytes, after as many turns as it takes."""
+    inputs: list[object] = [*server.receive(sent, now)]
+    while server.has_more:
+        inputs += server.receive(b"", now)
+    return inputs
+
+
+class Wire:
+    """A client of h2 and our server, their bytes carried over at once."""
+
+    def __init__(self, window: int = 65_535) -> None:
+        config = h2.config.H2Configuration(client_side=True, header_encoding="utf-8")
+        self.client = h2.connection.H2Connection(config)
+        self.server = Http2(MAX_BODY, 0.0)
+        self.inputs: list[object] = []
+        self.events: list[h2.events.Event] = []
+        self.client.initiate_connection()
+        self.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window})
+        self.carry()
+        self.carry()
+
+    def carry(self, piece: int = 1 << 20, now: float = 0.0) -> None:
+        sent = self.client.data_to_send()
+        for at in range(0, len(sent), piece):
+            self.inputs += received(self.server, sent[at : at + piece], now)
+        if written := self.server.out.take():
+            self.events += self.client.receive_data(written)
+
+    def call(self, body: bytes, headers: object = HEADERS, **how: int) -> int:
+        stream = self.client.get_next_available_stream_id()
+        self.client.send_headers(stream, headers)
+        for at in range(0, len(body), 16_384):
+            self.client.send_data(stream, body[at : at + 16_384])
+        self.client.end_stream(stream)
+        self.carry(**how)
+        return stream
+
+    def told(self, stream: int) -> tuple[object, bytes, object]:
+        """Header, body and trailer of an answer as the client has it."""
+        mine = [each for each in self.events if getattr(each, "stream_id", None) == stream]
+        header = [each.headers for each in mine if isinstance(each, h2.events.ResponseReceived)]
+        data = b"".join([each.data for each in mine if isinstance(each, h2.events.DataReceived)])
+        trailer = [each.headers for each in mine if isinstance(each, h2.events.TrailersReceived)]
+        return (header or [None])[0], data, (trailer or [None])[0]
+
+
+@given(bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=5), piece=st.integers(1, 80))
+@settings(max_examples=40, deadline=None)
+def test_requests_arrive_whole_and_in_order_however_their_bytes_are_cut(
+    bodies: list[bytes], piece: int
+) -> None:
+    wire = Wire()
+
+    streams = [wire.call(body, piece=piece) for body in bodies]
+
+    assert [(each.stream, each.body) for each in wire.inputs] == list(  # type: ignore[attr-defined]
+        zip(streams, bodies, strict=True)
+    )
+    assert {each.head.path for each in wire.inputs} == {  # type: ignore[attr-defined]
+        "/a.Service/Call"
+    }
+
+
+def test_an_answer_has_a_header_a_body_and_a_trailer() -> None:
+    wire = Wire()
+    stream = wire.call(b"question")
+
+    wire.server.out.answer(stream, CONTENT, b"answer", TRAILER)
+    wire.carry()
+
+    header, body, trailer = wire.told(stream)
+    assert header == [(":status", "200"), ("content-type", "application/grpc")]
+    assert (body, trailer) == (b"answer", [("grpc-status", "0")])
+    assert not wire.server.out.open
+
+
+@pytest.mark.parametrize("change", [("authorization", "value"), ("authorization", "v" * 200)])
+def test_headers_that_are_said_again_are_understood_whatever_comes_between(
+    change: tuple[str, str],
+) -> None:
+    wire = Wire()
+    for headers in (HEADERS, HEADERS, [*HEADERS, change], HEADERS, [*HEADERS, change], HEADERS):
+        wire.call(b"", headers)
+
+    told = [each.head.fields.get("authorization") for each in wire.inputs]  # type: ignore[attr-defined]
+    assert told == [None, None, change[1], None, change[1], None]
+    heads = [each.head for each in wire.inputs]  # type: ignore[attr-defined]
+    assert heads[0] == heads[1] == heads[3] == heads[5]
+
+
+def test_a_long_header_may_come_in_several_frames() -> None:
+    wire = Wire()
+    block = Encoder().encode([*HEADERS, ("authorization", "v" * 9000)], huffman=False)
+    pieces = block[:3000], block[3000:6000], block[6000:]
+    kinds = (Kind.HEADERS, Flags.END_STREAM), (Kind.CONTINUATION, 0), (Kind.CONTINUATION, 4)
+
+    for (kind, flags), piece in zip(kinds, pieces, strict=True):
+        wire.inputs += wire.server.receive(frame(kind, flags, 1, piece), 0.0)
+
+    [request] = wire.inputs
+    assert isinstance(request, Request)
+    assert len(request.head.fields["authorization"]) == 9000
+
+
+def test_a_large_answer_waits_for_the_callers_window() -> None:
+    wire = Wire(window=1000)
+    stream = wire.call(b"")
+    answer = bytes(range(256)) * 150
+
+    wire.server.out.answer(stream, CONTENT, answer, TRAILER)
+    wire.carry()
+    assert len(wire.told(stream)[1]) == 1000
+    while wire.told(stream)[2] is None:
+        got = len(wire.told(stream)[1])
+        wire.client.acknowledge_received_data(1000 if got % 1000 == 0 else got % 1000, stream)
+        wire.carry()
+
+    assert wire.told(stream)[1] == answer
+
+
+def test_a_window_that_opens_by_settings_lets_answers_go_on() -> None:
+    wire = Wire(window=10)
+    stream = wire.call(b"")
+    wire.server.out.answer(stream, CONTENT, b"twenty bytes or more.", TRAILER)
+
+    wire.client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 1000})
+    wire.carry()
+    wire.carry()
+
+    assert wire.told(stream)[1] == b"twenty bytes or more."
+
+
+def test_many_large_requests_never_run_out_of_window() -> None:
+    wire = Wire()
+    for _ in range(60):
+        stream = wire.call(bytes(30_000))
+        wire.server.out.answer(stream, CONTENT, b"", TRAILER)
+        wire.carry()
+
+    assert len(wire.inputs) == 60
+
+
+def test_a_body_that_is_too_large_is_told_once_and_the_connection_goes_on() -> None:
+    wire = Wire()
+    stream = wire.client.get_next_available_stream_id()
+    wire.client.send_headers(stream, HEADERS)
+    for _ in range(3):
+        wire.client.send_data(stream, bytes(16_384))
+    wire.carry()
+    wire.server.out.end(stream, CONTENT + field(b"grpc-status", b"8"))
+    wire.carry()
+    other = wire.call(b"small")
+
+    assert wire.inputs[0] == TooLarge(stream)
+    assert ("grpc-status", "8") in wire.told(stream)[0]  # type: ignore[operator]
+    assert [each.stream for each in wire.inputs[1:]] == [other]  # type: ignore[attr-defined]
+
+
+def test_who_resets_a_call_is_gone_and_gets_no_answer() -> None:
+    wire = Wire()
+    stream = wire.call(b"")
+    wire.client.reset_stream(stream)
+    wire.carry()
+
+    wire.server.out.answer(stream, CONTENT, b"late", TRAILER)
+
+    assert wire.inputs[1:] == [Gone(stream)]
+    assert wire.server.out.take() == b""
+
+
+def test_pings_are_answered_and_unknown_frames_passed_over() -> None:
+    wire = Wire()
+    wire.client.ping(b"12345678")
+    wire.carry()
+    assert any(isinstance(each, h2.events.PingAckReceived) for each in wire.events)
+
+    assert wire.server.receive(frame(0xBE, 0xFF, 77, b"whatever"), 0.0) == []
+    assert not wire.server.is_broken
+
+
+def test_while_draining_what_is_under_way_is_answered_and_nothing_new_taken() -> None:
+    wire = Wire()
+    stream = wire.call(b"")
+    block = Encoder().encode(HEADERS)
+
+    wire.server.drain()
+    late = wire.server.receive(frame(Kind.HEADERS, 5, 99, block), 0.0)
+    wire.server.out.answer(stream, CONTENT, b"x", TRAILER)
+
+    assert late == []
+    written = wire.server.out.take()
+    assert frame(Kind.RST_STREAM, 0, 99, struct.pack(">I", 7)) in written
+    assert b"x" in written
+
+
+def test_no_more_streams_than_announced_are_taken() -> None:
+    wire = Wire()
+    for _ in range(1000):
+        wire.client.send_headers(wire.client.get_next_available_stream_id(), HEADERS)
+    wire.carry()
+    block = Encoder().encode(HEADERS)
+    wire.server.receive(frame(Kind.HEADERS, 4, 5001, block), 0.0)
+
+    assert wire.server.out.take() == frame(Kind.RST_STREAM, 0, 5001, struct.pack(">I", 7))
+
+
+def test_slow_senders_are_given_up() -> None:
+    wire = Wire()
+    stream = wire.client.get_next_available_stream_id()
+    wire.client.send_headers(stream, HEADERS)
+    wire.carry(now=1.0)
+
+    assert wire.server.give_up_before(0.5) == []
+    assert wire.server.give_up_before(1.5) == [stream]
+    assert not wire.server.is_broken
+
+    silent, partial = Http2(MAX_BODY, 1.0), Http2(MAX_BODY, 0.0)
+    partial.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00", 1.0)
+    for server in (silent, partial):
+        server.give_up_before(0.5)
+        assert not server.is_broken
+        server.give_up_before(1.5)
+        assert server.is_broken
+
+
+PING = frame(Kind.PING, 0, 0, bytes(8))
+BLOCK = Encoder().encode(HEADERS)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n", 1),
+        (frame(Kind.PING, 0, 0, b"short"), 6),
+        (frame(Kind.SETTINGS, 0, 0, b"five5"), 6),
+        (frame(Kind.SETTINGS, 1, 0, bytes(6)), 6),
+        (frame(Kind.WINDOW_UPDATE, 0, 0, bytes(4)), 1),
+        (frame(Kind.WINDOW_UPDATE, 0, 0, struct.pack(">I", 2**31 - 1)), 3),
+        (frame(Kind.WINDOW_UPDATE, 0, 0, b"x"), 6),
+        (frame(Kind.DATA, 0, 1, b"no header"), 1),
+        (frame(Kind.DATA, 0, 0, b""), 1),
+        (frame(Kind.RST_STREAM, 0, 1, bytes(4)), 1),
+        (frame(Kind.PUSH_PROMISE, 0, 1, bytes(4)), 1),
+        (frame(Kind.CONTINUATION, 4, 1, b""), 1),
+        (frame(Kind.HEADERS, 0, 1, BLOCK) + PING, 1),
+        (frame(Kind.HEADERS, 5, 2, BLOCK), 1),
+        (frame(Kind.HEADERS, 5, 1, b"\xff\xff\xff\xff\xff"), 9),
+        (frame(Kind.HEADERS, 5 | Flags.PADDED, 1, b"\xff" + BLOCK), 1),
+        (frame(Kind.HEADERS, 0, 1, bytes(16_384)) + 2 * frame(9, 0, 1, bytes(16_384)), 11),
+        (frame(Kind.HEADERS, 5, 1, field(b"a", b"b") * 500), 11),
+        (b"\x00\x40\x01" + bytes(6), 6),
+    ],
+)
+def test_who_breaks_the_protocol_is_told_how_and_read_no_further(sent: bytes, code: int) -> None:
+    server = Http2(MAX_BODY, 0.0)
+    server.out.take()
+    if not sent.startswith(b"GET"):
+        server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
+
+    assert received(server, sent) == []
+
+    written = server.out.take()
+    assert server.is_broken
+    assert written[3] == Kind.GOAWAY
+    assert struct.unpack_from(">I", written, 13) == (code,)
+    assert server.receive(PING, 0.0) == []
+    assert server.out.take() == b""
+
+
+@given(sent=st.binary(max_size=200))
+@settings(max_examples=200)
+def test_no_bytes_whatever_raise(sent: bytes) -> None:
+    server = Http2(MAX_BODY, 0.0)
+    server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
+
+    server.receive(sent, 0.0)
+    for kind in (Kind.DATA, Kind.HEADERS, Kind.SETTINGS, Kind.CONTINUATION):
+        server.receive(frame(kind, sent[0] if sent else 0, 1, sent), 0.0)
+    server.give_up_before(1.0)
+
+
+@pytest.mark.parametrize("size", [0, 126, 127, 128, 300, 20_000])
+def test_fields_of_any_length_are_read_as_they_were_written(size: int) -> None:
+    from hpack import Decoder
+
+    value = b"v" * size
+    assert Decoder().decode(field(b"name", value), raw=True) == [(b"name", value)]
+
+
+def called(server: Http2, stream: int, *, window: int = 65_535) -> None:
+    """Complete one call, whose answers have so much window."""
+    settings = frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, window))
+    received(server, settings + frame(Kind.HEADERS, 5, stream, Encoder().encode(HEADERS)))
+
+
+def greeted() -> Http2:
+    server = Http2(MAX_BODY, 0.0)
+    server.receive(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0.0)
+    server.out.take()
+    return server
+
+
+def test_an_answer_that_finds_no_window_for_long_is_given_up() -> None:
+    server = greeted()
+    called(server, 1, window=3)
+    server.out.answer(1, CONTENT, b"answer", TRAILER)
+
+    assert server.give_up_before(0.0) == []
+    assert server.give_up_before(0.1) == [1]
+    assert (server.out.waiting, server.kept) == (0, 0)
+
+
+def test_a_call_that_takes_long_to_decide_is_not_given_up() -> None:
+    server = greeted()
+    called(server, 1)
+
+    assert server.give_up_before(9.0) == []
+
+
+def test_answers_that_wait_are_bounded() -> None:
+    server = greeted()
+    for stream in range(1, 100, 2):
+        called(server, stream, window=0)
+        server.out.answer(stream, CONTENT, bytes(16_000), TRAILER)
+
+    assert server.out.waiting <= 262_144
+    assert len(server.out.open) == 16
+
+
+def test_headers_of_calls_that_are_not_answered_are_bounded() -> None:
+    server = greeted()
+    encoder = Encoder()
+    for stream in range(1, 1000, 2):
+        block = encoder.encode([*HEADERS, ("authorization", 4000 * "v")])
+        received(server, frame(Kind.HEADERS, 4, stream, block))
+
+    assert len(server.out.open) < 300
+    assert server.kept < 1_100_000
+
+
+def test_work_is_done_in_turns() -> None:
+    server = greeted()
+
+    assert server.receive(900 * PING, 0.0) == []
+    assert server.has_more
+    assert len(server.out.take()) < 40 * len(PING)
+    assert received(server, b"") == []
+    assert not server.has_more
+
+
+def test_frames_that_bring_no_call_are_earned_by_answers_and_by_time() -> None:
+    server = greeted()
+    received(server, 990 * PING)
+    called(server, 1)  # With a SETTINGS frame, which brings no call either.
+    server.out.answer(1, CONTENT, b"", TRAILER)
+    received(server, (9 + 4) * PING)
+    assert not server.is_broken
+    received(server, PING)
+    assert server.is_broken
+
+    later = greeted()
+    received(later, 1000 * PING)
+    received(later, 33 * PING, now=1.0)
+    assert not later.is_broken
+    received(later, PING, now=1.0)
+    assert later.is_broken
+
+
+def test_what_comes_for_a_call_that_was_given_up_is_passed_over() -> None:
+    server = greeted()
+    header = frame(Kind.HEADERS, 4, 1, Encoder().encode(HEADERS))
+    server.receive(header, 0.0)
+    assert server.give_up_before(1.0) == [1]
+
+    assert received(server, frame(Kind.DATA, 0, 1, b"late") + frame(Kind.DATA, 1, 1, b"")) == []
+    assert not server.is_broken
+    server.receive(frame(Kind.DATA, 1, 1, b"later than the end"), 0.0)
+    assert server.is_broken
+
+
+def test_a_header_that_trickles_is_slow_however_many_frames_it_has() -> None:
+    server = greeted()
+    server.receive(frame(Kind.HEADERS, 0, 1, b""), 1.0)
+    server.receive(frame(Kind.CONTINUATION, 0, 1, b""), 2.0)
+
+    server.give_up_before(1.5)
+
+    assert server.is_broken
+
+
+def test_a_caller_whose_reads_end_inside_frames_is_not_slow() -> None:
+    server = greeted()
+    for now in range(1, 20):
+        server.receive(PING[5:] + PING[:5] if now > 1 else PING[:5], float(now))
+        server.give_up_before(now - 2.0)
+    assert not server.is_broken
+
+    server.give_up_before(20.0)
+    assert server.is_broken

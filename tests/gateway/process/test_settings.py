@@ -1,0 +1,108 @@
+"""What a gateway can be told, and how it says that it was told nonsense."""
+
+from pathlib import Path
+
+import pytest
+
+from ringfence.errors import ConfigError
+from ringfence.gateway import GatewaySettings, load_gateway_settings
+
+CLUSTER = {"RINGFENCE_URL": "ringfence://127.0.0.1:7101"}
+
+
+def test_flags_go_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text('domain = "file"\nworkers = 2\nmax_checks = 3\n', "utf-8")
+    environment = CLUSTER | {"RINGFENCE_GATEWAY_DOMAIN": "env", "RINGFENCE_GATEWAY_WORKERS": "4"}
+
+    settings = load_gateway_settings(path, environment, {"domain": "flag", "workers": None})
+
+    assert (settings.domain, settings.workers, settings.max_checks) == ("flag", 4, 3)
+    assert settings.cluster == CLUSTER["RINGFENCE_URL"]
+
+
+def test_lists_come_from_the_environment_with_commas() -> None:
+    environment = CLUSTER | {"RINGFENCE_GATEWAY_AUTH": "path+client=ip, client=header:x-key"}
+
+    assert load_gateway_settings(None, environment).auth == [
+        "path+client=ip",
+        "client=header:x-key",
+    ]
+
+
+def test_files_are_looked_for_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text("", "utf-8")
+    path = tmp_path / "gateway.toml"
+    path.write_text('tokens = "tokens.toml"\n', "utf-8")
+
+    assert load_gateway_settings(path, CLUSTER).tokens == str(tmp_path / "tokens.toml")
+
+
+def test_grpc_can_be_left_out() -> None:
+    assert load_gateway_settings(None, CLUSTER, {"grpc": ""}).grpc_at is None
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"cluster": "redis://x"}, "ringfence://"),
+        ({"listen": "127.0.0.1:0"}, "listen: no port"),
+        ({"listen": "foo"}, "listen: no port in 'foo'; write HOST:PORT"),
+        ({"grpc": "7180"}, "listen and grpc must have different ports"),
+        ({"listen": "0.0.0.0:7181"}, "got listen = 0.0.0.0:7181 and grpc = 127.0.0.1:7181"),
+        ({"listen": "127.0.0.1"}, "listen: no port in '127.0.0.1'"),
+        ({"listen": "::1"}, "listen: no port in '::1'"),
+        ({"grpc": "[::1]"}, "grpc: no port in '[::1]'"),
+        ({"listen": "0.0.0.0:80"}, "set tokens"),
+        ({"grpc": "[::]:81"}, "set tokens"),
+        ({"deny_status": 500}, "choose 429 or 403"),
+        ({"headers": "all"}, "headers: 'all' is not known; use one of: ietf, x, both, none"),
+        ({"grpc_headers": "boht"}, "grpc_headers: 'boht' is not known; did you mean 'both'?"),
+        ({"override_algorithm": "foo"}, "override_algorithm: 'foo' is not known; use one of: "),
+        ({"auth": ["client=ipp"]}, "did you mean 'ip'"),
+        ({"auth": ["client=user"]}, "auth: key 'user' is not known; there are ip, path, method"),
+        ({"auth": ["route"]}, "host and header:NAME; a proxy that knows more can tell it in"),
+        ({"auth": ["path+user_or_ip"]}, "auth: key 'user_or_ip' is not known"),
+        ({"trusted_proxies": ["everybody"]}, "no address or network"),
+        ({"ipv6_prefix": 0}, "ipv6_prefix"),
+        ({"address_header": "via"}, "proxy header"),
+        ({"workers": 0}, "workers 0: give 1 to 64"),
+        ({"patience": 0.25}, "standby would be asked too late"),
+        ({"tls_cert": "cert.pem"}, "go together"),
+        ({"tls_client_ca": "ca.pem"}, "certificate of our own"),
+        ({"tokens": "/nowhere"}, "no such file"),
+        ({"domains": "api"}, "did you mean 'domain'"),
+    ],
+)
+def test_what_makes_no_sense_is_named_with_the_mend(told: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match="flags and environment") as caught:
+        load_gateway_settings(None, CLUSTER, told)
+
+    assert said in str(caught.value)
+
+
+def test_a_variable_that_sets_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="RINGFENCE_GATEWAY_DOMAINS sets nothing"):
+        load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_DOMAINS": "x"})
+
+
+def test_words_that_a_variable_may_have_are_listed() -> None:
+    with pytest.raises(ConfigError, match="HEADERS='all': headers: 'all' is not known; use one of"):
+        load_gateway_settings(None, CLUSTER | {"RINGFENCE_GATEWAY_HEADERS": "all"})
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gateway.toml"
+    path.write_text("domain = [", "utf-8")
+
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_gateway_settings(path, CLUSTER)
+
+
+def test_every_setting_stands_on_a_page() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    text = "".join((docs / page).read_text("utf-8") for page in ("gateway.md", "envoy.md"))
+
+    missing = [name for name in GatewaySettings.__struct_fields__ if f"`{name}`" not in text]
+
+    assert missing == []

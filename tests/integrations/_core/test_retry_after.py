@@ -1,0 +1,45 @@
+from email.utils import formatdate
+
+import pytest
+
+from ringfence.integrations._core.retry_after import Pauses, seconds_in
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+        ("٣", None),
+        ("7", 7),
+        (" 7 ", 7),
+        ("0", 1),
+    ],
+)
+def test_seconds_are_read_and_what_is_odd_is_not(value, seconds):
+    assert seconds_in(value) == seconds
+
+
+def test_a_date_is_so_many_seconds_from_now(clock):
+    assert seconds_in(formatdate(clock.seconds + 90, usegmt=True)) == pytest.approx(90, abs=1)
+    assert seconds_in(formatdate(clock.seconds - 90, usegmt=True)) == 1
+
+
+def test_a_pause_lasts_until_it_is_over_and_a_shorter_one_does_not_end_it():
+    pauses = Pauses()
+    pauses.begin("a", 100.0, 10)
+    pauses.begin("a", 101.0, 2)
+
+    assert [pauses.left("a", now) for now in (101.0, 110.0, 120.0)] == [9, 0, 0]
+    assert pauses.left("b", 101.0) == 0
+
+
+def test_pauses_of_many_keys_are_forgotten_the_oldest_first():
+    pauses = Pauses()
+    for number in range(1001):
+        pauses.begin(str(number), 0.0, 10)
+
+    assert (pauses.left("0", 1.0), pauses.left("1", 1.0)) == (0, 9)

@@ -1,0 +1,370 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import (
+    NS_PER_SECOND,
+    Algorithm,
+    BadState,
+    Calendar,
+    Engine,
+    EngineRule,
+    Limit,
+    Outcomes,
+    Snapshot,
+)
+from ringfence.limiter.serialization import MOST_NUMBERS, MOST_UNITS, fitting, in_turns, pairs_of
+
+SECOND = NS_PER_SECOND
+DAY_NS = 86_400 * SECOND
+KEY = (0).to_bytes(8, "big") + b"key"
+UNKNOWN = (9).to_bytes(8, "big") + b"key"
+quick = settings(max_examples=60, deadline=None)
+
+amounts = st.integers(1, 8)
+periods = st.integers(1, 40)
+soft = st.sampled_from([0, 0, 500])
+limits = (
+    st.builds(
+        Limit,
+        amounts,
+        periods,
+        st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
+        burst=st.none() | amounts,
+        soft_permille=soft,
+    )
+    | st.builds(
+        Limit,
+        amounts,
+        periods,
+        st.sampled_from([each for each in Algorithm if "bucket" not in each]),
+        soft_permille=soft,
+    )
+    | st.builds(
+        lambda amount, period: Limit(amount, period, Algorithm.FIXED_WINDOW, first_hit=True),
+        amounts,
+        periods,
+    )
+    | st.builds(
+        lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+        amounts,
+        st.integers(2, 5),
+        st.integers(1, 12),
+    )
+)
+histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(
+    lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
+)
+"""Checks as (now, cost), in order of time."""
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@settings(max_examples=150, deadline=None)
+@given(limit=limits, history=histories, later=st.integers(0, 50))
+def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
+    is_shared: bool, limit: Limit, history: list[tuple[int, int]], later: int
+) -> None:
+    stayed, now = after(limit, history, is_shared)
+    moved = engine_of(limit, is_shared)
+
+    assert moved.restore(stayed.snapshot([KEY], now + later), now + later) == 0
+
+    for instant in range(now + later, now + later + 100, 3):
+        assert told(moved, 0, instant) == told(stayed, 0, instant)
+        assert told(moved, 1, instant) == told(stayed, 1, instant)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@quick
+@given(limit=limits, history=histories)
+def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
+    is_shared: bool, limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    """gubernator#225: a copy that began its time anew with each renewal was never over."""
+    owner, standby = engine_of(limit, is_shared), engine_of(limit, is_shared)
+
+    for now, cost in history:
+        told(owner, cost, now)
+        standby.restore(owner.snapshot([KEY], now), now)
+        assert told(standby, 0, now) == told(owner, 0, now)
+
+
+@given(limit=limits, history=histories)
+@quick
+def test_a_counter_that_was_moved_at_leisure_is_no_larger_for_it(
+    limit: Limit, history: list[tuple[int, int]]
+) -> None:
+    giver, now = after(limit, history)
+    taker = engine_of(limit)
+
+    taker.restore(giver.snapshot([KEY], now), now + 7)
+
+    assert taker.used(KEY, now + 7) <= giver.used(KEY, now)
+
+
+@given(limit=limits, history=histories)
+@quick
+def test_no_state_holds_an_instant(limit: Limit, history: list[tuple[int, int]]) -> None:
+    """However large the clock is: only numbers of windows and names of leases grow with it."""
+    late = 10**9 * limit.period_ns
+    early, now = after(limit, history)
+    moved, _ = after(limit, [(at + late, cost) for at, cost in history])
+    snapshot, same_later = early.snapshot([KEY], now), moved.snapshot([KEY], now + late)
+
+    for state in snapshot.states + same_later.states:
+        if limit.algorithm in (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW):
+            state[0] %= limit.slots * 10**9
+    assert snapshot == same_later
+
+
+def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
+    daily = Limit(
+        5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="America/New_York"
+    )
+    midnight = 1_700_024_400  # 2023-11-15 00:00 -05:00
+    engine = engine_of(daily)
+    now = (midnight + 3600) * SECOND
+    ask(engine, 3, now)
+    snapshot = engine.snapshot([KEY], now)
+
+    assert snapshot.states == [[midnight, 3]]
+    other = engine_of(daily)
+    other.restore(snapshot, now)
+    assert told(other, 0, now) == told(engine, 0, now)
+
+
+def test_a_window_that_is_over_leaves_nothing() -> None:
+    limit = Limit(5, 10, Algorithm.FIXED_WINDOW)
+    engine, _ = after(limit, [(3, 5)])
+    snapshot = engine.snapshot([KEY], 3)
+    taker = engine_of(limit)
+
+    assert taker.restore(snapshot, 12) == 0
+    assert not taker.has(KEY)
+    assert engine.snapshot([KEY, UNKNOWN], 12) == Snapshot([], [], [], [], [])
+
+
+def test_a_released_lease_is_known_by_its_name_where_it_was_moved_to() -> None:
+    limit = Limit(3, 100, Algorithm.CONCURRENCY)
+    giver = engine_of(limit)
+    lease = ask(giver, 2, 10).leases[0]
+    taker = engine_of(limit)
+    taker.restore(giver.snapshot([KEY], 40), 1_000)
+
+    assert taker.used(KEY, 1_069) == 2
+    taker.refund([KEY], [2], [], [lease], [], [], 1_050)
+
+    assert taker.used(KEY, 1_050) == 0
+
+
+ABSURD: list[tuple[Limit, list[int]]] = [
+    (Limit(5, 10, Algorithm.FIXED_WINDOW), [1]),
+    (Limit(5, 10, Algorithm.FIXED_WINDOW), [1, 2, 3]),
+    (Limit(5, 10, Algorithm.FIXED_WINDOW), [-1, 2]),
+    (Limit(5, 10, Algorithm.FIXED_WINDOW), [12, 2]),
+    (Limit(5, 10, Algorithm.FIXED_WINDOW), [10, 2**61]),
+    (Limit(5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), [2**62, 1]),
+    (Limit(5, 10), [10, 1]),
+    (Limit(5, 10), [12, 1, 1]),
+    (Limit(5, 10), [10, 2**60, 1]),
+    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1]),
+    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 2]),
+    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [2**61, 0]),
+    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 7]),
+    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 12, 3]),
+    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3]),
+    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 1, 4, 1]),
+    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 2**60, 3, 2**60]),
+    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 0]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 8, 2, 1]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 7, 3, 1]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [0, 3, 1]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 0]),
+    (Limit(5, 10, Algorithm.CONCURRENCY), [2**63, 3, 1]),
+]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@pytest.mark.parametrize(("limit", "state"), ABSURD)
+def test_a_state_that_no_counter_writes_is_refused_and_changes_nothing(
+    limit: Limit, state: list[int], is_shared: bool
+) -> None:
+    engine = engine_of(limit, is_shared)
+    ask(engine, 2, 100)
+    before = told(engine, 0, 100)
+    good = engine.snapshot([KEY], 100)
+
+    refused = engine.restore(Snapshot([KEY], [state], [limit], [0], []), 100)
+
+    assert refused == 1
+    assert told(engine, 0, 100) == before
+    assert engine.snapshot([KEY], 100) == good
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+@given(
+    limit=limits,
+    state=st.lists(st.integers(-1, 2**64), max_size=7),
+    now=st.integers(100, 4 * 10**18),
+)
+@quick
+def test_whatever_numbers_come_they_are_refused_or_count(
+    is_shared: bool, limit: Limit, state: list[int], now: int
+) -> None:
+    engine = engine_of(limit, is_shared)
+
+    engine.restore(Snapshot([KEY], [state], [limit], [0], [{"far": state}]), now)
+    engine.charge([KEY], [3], [1], now)
+    ask(engine, 1, now)
+
+    assert engine.used(KEY, now) >= 0
+    assert engine.restore(engine.snapshot([KEY], now), now) == 0
+
+
+def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_lost() -> None:
+    hits = MOST_NUMBERS
+    limit = Limit(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
+    giver, now = after(limit, [(at, 1) for at in range(1, hits + 1)])
+    taker = engine_of(limit)
+    snapshot = giver.snapshot([KEY], now)
+    taker.restore(snapshot, now)
+
+    assert len(snapshot.states[0]) <= MOST_NUMBERS
+    for instant in range(now, now + 11 * hits, hits // 3):
+        assert 0 <= taker.used(KEY, instant) - giver.used(KEY, instant) <= 1
+
+
+def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() -> None:
+    leases = MOST_NUMBERS // 3 + 10
+    limit = Limit(leases, 10 * leases, Algorithm.CONCURRENCY)
+    giver = engine_of(limit)
+    granted = [ask(giver, 1, now).leases[0] for now in range(leases)]
+    taker = engine_of(limit)
+    snapshot = giver.snapshot([KEY], leases)
+    taker.restore(snapshot, leases)
+
+    assert len(snapshot.states[0]) <= MOST_NUMBERS
+    assert taker.used(KEY, leases) == leases
+    taker.refund([KEY], [1], [], [granted[-1]], [], [], leases)
+    assert taker.used(KEY, leases) == leases - 1
+
+
+def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
+    three = Limit(3, 100, Algorithm.FIXED_WINDOW)
+    giver, _ = after(three, [(0, 2)])
+    taker = engine_of(replace(three, amount=10))
+    ask(taker, 9, 0)
+
+    taker.restore(giver.snapshot([KEY], 0), 0)
+
+    assert told(taker, 0, 0).remaining == [8]
+
+
+def test_an_empty_state_forgets_its_key() -> None:
+    engine, now = after(Limit(5, 100), [(0, 2)])
+
+    assert engine.restore(Snapshot([KEY, UNKNOWN], [[], []], [Limit(0, 1)], [0, 0], []), now) == 0
+
+    assert engine.keys() == []
+
+
+def test_counts_of_an_unknown_rule_wait_for_it() -> None:
+    limit = Limit(5, 100, Algorithm.FIXED_WINDOW)
+    engine = Engine(max_keys=10)
+
+    engine.restore(Snapshot([KEY], [[0, 3]], [limit], [0], [{"far": [0, 1]}]), 0)
+    passed_on = engine.snapshot(engine.keys(), 0)
+    engine.set_rules({0: EngineRule(limit, is_shared=True)})
+
+    assert passed_on == Snapshot([KEY], [[0, 3]], [limit], [0], [{"far": [0, 1]}])
+    assert told(engine, 0, 0).remaining == [1]
+    assert engine.told([KEY], 0) == [[0, 3]]
+
+
+def test_limits_are_written_once_each() -> None:
+    other = (1).to_bytes(8, "big")
+    engine = Engine(max_keys=10)
+    engine.set_rules({0: EngineRule(Limit(5, 100)), 1: EngineRule(Limit(6, 100))})
+    keys = [KEY, other, KEY + b"2"]
+    engine.decide(keys, [1, 1, 1], [], [], [], 0)
+
+    snapshot = engine.snapshot(keys, 0)
+
+    assert (snapshot.limits, snapshot.which) == ([Limit(5, 100), Limit(6, 100)], [0, 1, 0])
+    assert snapshot.heard == []
+
+
+def test_forgotten_keys_are_gone_and_the_rest_stays() -> None:
+    engine, _ = after(Limit(5, 100), [(0, 2)])
+    engine.decide([KEY + b"2"], [1], [], [], [], 0)
+
+    engine.forget([KEY, KEY, UNKNOWN])
+
+    assert engine.keys() == [KEY + b"2"]
+    assert (engine.has(KEY), engine.has(KEY + b"2"), engine.has(UNKNOWN)) == (False, True, False)
+
+
+def test_restoring_more_keys_than_there_is_room_for_keeps_the_bound() -> None:
+    limit = Limit(5, 100, Algorithm.FIXED_WINDOW)
+    keys = [KEY + b"%d" % number for number in range(50)]
+    engine = Engine(max_keys=20)
+    engine.set_rules({0: EngineRule(limit)})
+
+    for _ in range(3):
+        engine.restore(Snapshot(keys, [[0, 2]] * 50, [limit], [0] * 50, []), 0)
+        engine.restore(
+            Snapshot([b"x" + key for key in keys], [[0, 2]] * 50, [limit], [0] * 50, []), 0
+        )
+
+    assert len(engine) <= 20
+
+
+@given(cells=st.dictionaries(st.integers(0, 9), st.integers(0, 9)))
+def test_cells_in_turns_are_read_as_they_were_written(cells: dict[int, int]) -> None:
+    assert pairs_of(in_turns(cells)) == cells
+
+
+def test_of_two_counts_of_one_window_the_larger_stands() -> None:
+    assert pairs_of([3, 5, 3, 2, 3, 4]) == {3: 5}
+
+
+@pytest.mark.parametrize("cells", [[1], [1, -2], [-1, 2], [1, 2**61], [2**63, 1]])
+def test_cells_that_no_data_center_tells_are_refused(cells: list[int]) -> None:
+    with pytest.raises(BadState):
+        pairs_of(cells)
+
+
+def test_a_counter_takes_no_more_than_can_be_written_down() -> None:
+    assert fitting(5, 7) == 5
+    assert fitting(2**70, 1) == MOST_UNITS - 1
+    assert fitting(1, 2**61) == 0
+
+
+def engine_of(limit: Limit, is_shared: bool = False) -> Engine:
+    engine = Engine(max_keys=1_000)
+    engine.set_rules({0: EngineRule(limit, is_shared=is_shared)})
+    return engine
+
+
+def after(
+    limit: Limit, history: Sequence[tuple[int, int]], is_shared: bool = False
+) -> tuple[Engine, int]:
+    """An engine that has seen the history, and the instant of its last check."""
+    engine = engine_of(limit, is_shared)
+    for now, cost in history:
+        ask(engine, cost, now)
+    return engine, history[-1][0] if history else 0
+
+
+def ask(engine: Engine, cost: int, now: int) -> Outcomes:
+    return engine.decide([KEY], [cost], [], [], [], now)
+
+
+def told(engine: Engine, cost: int, now: int) -> Outcomes:
+    """What an engine says of a check, but for the name of the lease, which is new each time."""
+    return replace(ask(engine, cost, now), leases=[])

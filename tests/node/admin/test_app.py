@@ -1,0 +1,468 @@
+"""The operator's application, on nodes in memory: what each path tells, and to whom."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hashring import shard_of
+from node.admin.app import AdminApp
+from node.admin.throttle import Throttle
+from node.config.access import Access, Scope
+from node.node import Node
+from ringfence.rules.load import load_text
+from ringfence.wire import token_digest
+from tests.node.admin.asking import LOCAL, Answer, app_of, ask
+from tests.node.cluster import counter, owned, world
+
+SECRET = bytes(range(32))
+
+
+def close(node: Node, **scopes: tuple[Scope, ...]) -> None:
+    """Have the node ask for tokens; each name is a token with these scopes."""
+    tokens = {name: (token_digest(SECRET), frozenset(each)) for name, each in scopes.items()}
+    node.change_access(Access(tokens=tokens))
+
+
+def bearer(name: str) -> Mapping[str, str]:
+    return {"host": "node.example.org:7180", "authorization": f"Bearer {name}.{SECRET.hex()}"}
+
+
+async def test_health_and_refusals_wait_for_no_turn_and_close_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as made:
+        close(made.nodes["a"], operator=(Scope.OBSERVE,))
+        app = AdminApp(made.nodes["a"], Throttle(0.001, 1))
+        began = trio.current_time()
+        first = await ask(app, "/v1/ring", headers=bearer("operator"))
+        answers = [
+            await ask(app, "/healthz"),
+            await ask(app, "/readyz"),
+            await ask(app, "/metrics"),
+            await ask(app, "/metrics", headers=bearer("another")),
+            await ask(app, "/nothing"),
+            await ask(app, "/v1/ring", method="POST"),
+        ]
+        waited = trio.current_time() - began
+
+    assert [each.status for each in answers] == [200, 200, 401, 401, 404, 405]
+    assert all(each.headers["connection"] == "close" for each in answers)
+    assert "connection" not in first.headers
+    assert waited == 0
+
+
+async def test_members_are_told_as_the_node_sees_them(autojump_clock: MockClock) -> None:
+    async with world("a", "b") as made:
+        answer = await ask(app_of(made.nodes["a"]), "/v1/members")
+
+    rows = answer.json["members"]
+    assert answer.status == 200
+    assert answer.json["asked"] == "a"
+    assert [(row["name"], row["state"]) for row in rows] == [(n, "alive") for n in "ab"]
+    assert sum(row["owned_shards"] for row in rows) == 16384
+
+
+async def test_the_ring_tells_shares_and_who_has_a_shard(autojump_clock: MockClock) -> None:
+    async with world("a", "b") as made:
+        app = app_of(made.nodes["a"])
+        whole = (await ask(app, "/v1/ring")).json
+        one = (await ask(app, "/v1/ring?shard=77")).json["shard"]
+        ring = made.nodes["a"].ring
+
+    assert [row["name"] for row in whole["datacenters"]["dc1"]] == ["a", "b"]
+    assert whole["here"]["held_shards"] == whole["here"]["owned_shards"]
+    assert one["datacenters"]["dc1"] == {"owner": ring.owner(77), "standby": ring.standby(77)}
+    assert one["here"] is (ring.owner(77) == "a")
+
+
+async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        node = made.nodes["a"]
+        before = node.measures
+        app_of(node)
+
+        assert before is None
+        assert node.measures is not None
+
+
+async def test_rules_are_told_with_identity_bound_and_keys(autojump_clock: MockClock) -> None:
+    async with world("a") as made, made.client("a") as limiter:
+        await limiter.check("api", {"client": "x"})
+        app = app_of(made.nodes["a"])
+        told = (await ask(app, "/v1/rules")).json
+        [rule] = [each for each in made.rules.rules() if each.path == (("client", None),)]
+
+    rows = {row["label"]: row for row in told["rules"] if row["depth"]}
+    assert told["count"] == len(rows) == 5
+    assert rows["client"]["identity"] == f"{rule.id:016x}"
+    assert rows["client"]["limit"] == "5/minute fixed_window"
+    assert rows["client"]["worst"] == 10
+    assert (rows["client"]["keys"], rows["tenant"]["keys"]) == (1, 0)
+
+
+async def test_rules_of_global_scope_are_told_with_their_bound(autojump_clock: MockClock) -> None:
+    rules = """
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: minute, requests_per_unit: 100, scope: global}
+"""
+    async with world("a", rules=rules) as made:
+        await made.start("b", datacenter="dc2")
+        await made.settle()
+        await trio.sleep(10)  # until b has been probed
+        told = (await ask(app_of(made.nodes["a"]), "/v1/rules")).json
+
+    assert told["datacenters"]["count"] == 2
+    [row] = [row for row in told["rules"] if row["depth"]]
+    assert row["scope"] == "global"
+    assert 100 < row["reach"]["bound"] <= row["reach"]["ceiling"] == 200
+
+
+@pytest.mark.parametrize(("owner", "is_here"), [("a", True), ("b", False)])
+async def test_a_key_is_told_wherever_it_lives(
+    autojump_clock: MockClock, owner: str, is_here: bool
+) -> None:
+    async with world() as made, made.client() as limiter:
+        descriptor = owned(made.rules, "client", owner)
+        for _ in range(3):
+            await limiter.check("api", descriptor)
+        value = descriptor["client"]
+        told = (await ask(app_of(made.nodes["a"]), f"/v1/keys/api?client={value}")).json
+        shard = shard_of(counter(made.rules, "client", value))
+
+    assert (told["owner"], told["here"], told["shard"]) == (owner, is_here, shard)
+    assert told["rule"] == "api > client"
+    assert told["counter"] == [["client", value]]
+    state = told["state"]
+    assert (state["decided_by"], state["limit"], state["remaining"]) == ("owner", 5, 2)
+
+
+async def test_a_look_at_a_key_spends_nothing(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        app = app_of(made.nodes["a"])
+        told = [(await ask(app, "/v1/keys/api?client=x")).json["state"] for _ in range(9)]
+
+    assert {state["remaining"] for state in told} == {5}
+
+
+async def test_a_key_of_a_lost_member_is_told_by_its_standby(autojump_clock: MockClock) -> None:
+    async with world("a", "b") as made:
+        node = made.nodes["a"]
+        keys = {f"x{at}": counter(made.rules, "client", f"x{at}") for at in range(40)}
+        theirs = next(value for value in keys if node.ring.owner(shard_of(keys[value])) == "b")
+        await made.crash("b")
+        told = (await ask(app_of(node), f"/v1/keys/api?client={theirs}")).json
+
+    assert (told["owner"], told["standby"]) == ("b", "a")
+    assert told["state"]["decided_by"] == "standby"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "what"),
+    [
+        ("/v1/keys/api", 400, "no descriptor"),
+        ("/v1/keys/shop?client=x", 404, "no rules for domain"),
+        ("/v1/keys/api?color=red", 404, "no rule of domain"),
+        ("/v1/keys/", 404, "there is no"),
+        ("/v1/nothing", 404, "there is no"),
+        ("/v1/ring?shard=16384", 400, "no number from 0 to 16383"),
+        ("/v1/ring?shard=-1", 400, "no number"),
+        ("/v1/throttled?count=0", 400, "no number from 1"),
+        ("/v1/keys/api?" + "&".join(["a=b"] * 40), 400, "more than 32 fields"),
+        ("/v1/keys/%ff%00?client=%ff", 404, "no rules for domain"),
+    ],
+)
+async def test_a_wrong_question_is_told_what_is_wrong_and_how_to_mend_it(
+    autojump_clock: MockClock, path: str, status: int, what: str
+) -> None:
+    async with world("a") as made:
+        answer = await ask(app_of(made.nodes["a"]), path)
+
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert what in answer.json["title"]
+    assert answer.json["detail"]
+
+
+async def test_who_is_throttled_is_told_by_name(autojump_clock: MockClock) -> None:
+    async with world("a") as made, made.client("a", denials=0) as limiter:
+        app = app_of(made.nodes["a"])
+        for client, times in (("greedy", 9), ("modest", 6), ("good", 2)):
+            for _ in range(times):
+                await limiter.check("api", {"client": client})
+        await trio.sleep(1.0)
+        told = (await ask(app, "/v1/throttled")).json
+        first = (await ask(app, "/v1/throttled?count=1")).json["keys"]
+
+    assert told["denied"] == 5
+    rows = [(row["rule"], row["counter"], row["denied"]) for row in told["keys"]]
+    assert rows == [
+        ("api > client", [["client", "greedy"]], 4),
+        ("api > client", [["client", "modest"]], 1),
+    ]
+    assert [row["denied"] for row in first] == [4]
+
+
+async def test_denials_are_forgotten_in_the_end(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.node.PERIOD", 1.0)
+    async with world("a") as made, made.client("a") as limiter:
+        app = app_of(made.nodes["a"])
+        for _ in range(6):
+            await limiter.check("api", {"client": "x"})
+        soon = (await ask(app, "/v1/throttled")).json["denied"]
+        await trio.sleep(2.5)
+        later = (await ask(app, "/v1/throttled")).json["denied"]
+
+    assert (soon, later) == (1, 0)
+
+
+async def test_the_overview_gathers_every_members_figures(autojump_clock: MockClock) -> None:
+    async with world() as made, made.client() as limiter:
+        apps = [app_of(node) for node in made.nodes.values()]
+        for name in made.nodes:
+            for _ in range(6):
+                await limiter.check("api", owned(made.rules, "client", name))
+        told = (await ask(apps[0], "/v1/cluster")).json
+        throttled = (await ask(apps[0], "/v1/throttled")).json
+
+    assert told["state"] == "alive"
+    assert {name: row["denied"] for name, row in told["figures"].items()} == dict.fromkeys("abc", 1)
+    assert told["rules"] == [{"rule": "api > client", "allowed": 15, "denied": 3, "watched": 0}]
+    assert told["throttled"]["nodes"] == dict.fromkeys("abc", 1)
+    owners = [(row["owner"], row["denied"]) for row in told["throttled"]["keys"]]
+    assert sorted(owners) == [("a", 1), ("b", 1), ("c", 1)]
+    assert throttled == told["throttled"]
+
+
+async def test_the_worst_offender_of_all_nodes_comes_first_wherever_one_looks(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as made:
+        app = app_of(made.nodes["b"])
+        await ask(app, "/v1/throttled")  # From here on all nodes count.
+        async with made.client("a") as limiter:
+            for name, times in (("a", 40), ("b", 20), ("c", 200)):
+                for _ in range(times):
+                    await limiter.check("api", owned(made.rules, "client", name))
+            await trio.sleep(2.0)
+            told = (await ask(app, "/v1/throttled")).json
+
+    rows = [(row["owner"], row["denied"], row["error"]) for row in told["keys"]]
+    assert rows == [("c", 195, 0), ("a", 35, 0), ("b", 15, 0)]
+    assert told["denied"] == 245
+    assert told["missing"] == []
+    assert sum(told["keys"][0]["nodes"].values()) == 195
+
+
+async def test_a_key_of_a_removed_rule_keeps_its_name(autojump_clock: MockClock) -> None:
+    async with world("a") as made, made.client("a") as limiter:
+        app = app_of(made.nodes["a"])
+        for _ in range(6):
+            await limiter.check("api", {"client": "x"})
+        made.nodes["a"].change_rules(load_text("domain: other").rules)
+        [row] = (await ask(app, "/v1/throttled")).json["keys"]
+
+    assert (row["rule"], row["removed"]) == ("api > client", True)
+    assert row["counter"] == [["client", "x"]]
+
+
+async def test_the_overview_tells_what_an_operator_should_look_at(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b") as made:
+        app = app_of(made.nodes["a"])
+        made.nodes["a"].rules_refusal = "api.yaml:3: unknown key"
+        made.nodes["b"].change_rules(load_text("domain: other").rules)
+        told = (await ask(app, "/v1/cluster")).json
+        await made.crash("b")
+        await trio.sleep(30.0)
+        later = {row["name"]: row for row in (await ask(app, "/v1/cluster")).json["members"]}
+
+    assert told["rules_refusal"] == "api.yaml:3: unknown key"
+    assert {name: row["rules_refused"] for name, row in told["figures"].items()} == {"a": 1, "b": 0}
+    assert told["figures"]["a"]["rules_hash"] != told["figures"]["b"]["rules_hash"]
+    assert later["b"]["state"] == "dead"
+    assert 20 < later["b"]["state_for_s"] < 30
+    assert later["a"]["state_for_s"] > 30
+
+
+async def test_a_member_that_is_silent_does_not_hold_the_overview_up(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a", "b") as made:
+        app = app_of(made.nodes["a"])
+        await made.crash("b")
+        began = trio.current_time()
+        told = (await ask(app, "/v1/cluster")).json
+
+        assert trio.current_time() - began < 1
+    assert sorted(told["figures"]) == ["a"]
+    assert told["missing"] == ["b"]
+
+
+async def test_the_page_may_run_and_load_nothing_but_itself(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        answer = await ask(app_of(made.nodes["a"]), "/")
+
+    policy = answer.headers["content-security-policy"]
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in policy
+    assert policy.count("sha256-") == 2
+    text = answer.body.decode().replace("http://www.w3.org/2000/svg", "")
+    assert "http" not in text.partition("<style>")[2]
+    assert "innerHTML" not in text
+
+
+# -- health --------------------------------------------------------------------------------------
+
+
+async def test_a_node_is_ready_from_joining_to_leaving(autojump_clock: MockClock) -> None:
+    states: list[Answer] = []
+    async with world("a", "b") as made:
+        node = made.nodes["a"]
+        app = app_of(node)
+        states.append(await ask(app, "/readyz"))
+        node.ask_to_leave()
+        states.append(await ask(app, "/readyz"))
+        await made.stop("a")
+        states.append(await ask(app, "/readyz"))
+        alive = await ask(app, "/healthz")
+
+    assert [answer.status for answer in states] == [200, 503, 503]
+    assert states[0].json == {"status": "ready", "node": "a", "state": "alive"}
+    assert states[1].json["title"] == "node a is leaving"
+    assert states[2].json["title"] == "node a is left"
+    assert alive.status == 200
+
+
+async def test_a_node_that_joins_is_not_ready(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        apps: list[AdminApp] = []
+        seen: list[int] = []
+
+        async def watch() -> None:
+            while "b" not in made.nodes:  # noqa: ASYNC110 - a world tells nobody
+                await trio.sleep(0.001)
+            apps.append(app_of(made.nodes["b"]))
+            seen.append((await ask(apps[0], "/readyz")).status)
+
+        made.nursery.start_soon(watch)
+        await made.start("b")
+        await made.settle()
+        seen.append((await ask(apps[0], "/readyz")).status)
+
+    assert seen == [503, 200]
+
+
+async def test_before_it_runs_a_node_says_that_it_is_starting(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        old = made.nodes["a"]
+        node = Node(old.settings, old.access, made.rules, clock=made.clock, random=old._random)
+        app = app_of(node)
+
+        assert (await ask(app, "/readyz")).json["title"] == "node a is starting"
+        assert (await ask(app, "/metrics")).status == 503
+        assert (await ask(app, "/healthz")).status == 200
+
+
+# -- who may -------------------------------------------------------------------------------------
+
+READ = ["/", "/metrics", "/v1/members", "/v1/ring", "/v1/rules", "/v1/keys/api?client=x"]
+READ += ["/v1/throttled", "/v1/cluster"]
+
+
+@pytest.mark.parametrize("path", READ)
+async def test_with_keys_a_token_with_its_scope_is_needed(
+    autojump_clock: MockClock, path: str
+) -> None:
+    async with world("a") as made:
+        node = made.nodes["a"]
+        close(node, ops=(Scope.OBSERVE,), app=(Scope.CHECK,))
+        app = app_of(node)
+        answers = [
+            await ask(app, path),
+            await ask(app, path, headers=bearer("stranger")),
+            await ask(app, path, headers=bearer("app")),
+            await ask(app, path, headers=bearer("ops")),
+        ]
+        refused = {
+            name: count
+            for name, count in node.stats(1).counters.items()
+            if name.startswith("refused_http")
+        }
+
+    assert [answer.status for answer in answers] == [401, 401, 403, 200]
+    assert "Basic" in answers[0].headers["www-authenticate"]
+    assert "observe" in answers[2].json["title"]
+    assert refused == {"refused_http_401": 2, "refused_http_403": 1}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_health_is_for_everybody(autojump_clock: MockClock, path: str) -> None:
+    async with world("a") as made:
+        close(made.nodes["a"])
+        answer = await ask(app_of(made.nodes["a"]), path, headers={"host": "10.0.0.1"})
+
+    assert answer.status == 200
+
+
+async def test_only_an_admin_has_a_node_leave(autojump_clock: MockClock) -> None:
+    async with world("a") as made:
+        node = made.nodes["a"]
+        close(node, ops=(Scope.OBSERVE,), root=(Scope.ADMIN,))
+        app = app_of(node)
+
+        assert (await ask(app, "/v1/leave", method="POST", headers=bearer("ops"))).status == 403
+        assert (await ask(app, "/v1/leave", headers=bearer("root"))).status == 405
+        assert not node.asked_to_leave.is_set()
+        assert (await ask(app, "/v1/leave", method="POST", headers=bearer("root"))).status == 202
+        assert node.asked_to_leave.is_set()
+
+
+# -- what is refused -----------------------------------------------------------------------------
+
+
+async def test_a_large_body_is_refused_whether_its_length_is_told_or_not(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("a") as made:
+        app = app_of(made.nodes["a"])
+        told = await ask(app, "/", headers={**LOCAL, "content-length": "5000"})
+        untold = await ask(app, "/v1/members", body=b"x" * 5000)
+
+    assert (told.status, untold.status) == (413, 413)
+
+
+async def test_a_websocket_is_closed(autojump_clock: MockClock) -> None:
+    sent: list[object] = []
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    async with world("a") as made:
+        await app_of(made.nodes["a"])({"type": "websocket"}, None, send)  # type: ignore[arg-type]
+
+    assert sent == [{"type": "websocket.close"}]
+
+
+@pytest.mark.internal_errors
+async def test_a_bug_is_answered_and_the_next_request_served(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world("a") as made:
+        app = app_of(made.nodes["a"])
+        monkeypatch.setattr(made.nodes["a"], "peers", lambda seq: 1 / 0)
+        broken = await ask(app, "/v1/members")
+        served = await ask(app, "/healthz")
+        metrics = await ask(app, "/metrics")
+
+        assert 'ringfence_internal_errors_total{place="http"} 1.0' in metrics.body.decode()
+        assert [type(bug) for bug in made.bugs] == [ZeroDivisionError]
+        assert made.count("a", "internal_errors_http") == 1
+        made.bugs.clear()
+    assert (broken.status, served.status) == (500, 200)

@@ -1,0 +1,88 @@
+"""Who gets in: tokens in the ways that programs and browsers show them, and no stranger's page."""
+
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.admin.auth import admit
+from node.admin.responses import Problem
+from node.config.access import Access, Scope
+from ringfence.wire import token_digest
+
+SECRET = bytes(range(16))
+CLOSED = Access(tokens={"ops": (token_digest(SECRET), frozenset({Scope.OBSERVE}))})
+OPEN = Access(is_open=True)
+
+
+def basic(text: str) -> bytes:
+    return b"Basic " + b64encode(text.encode())
+
+
+def status(access: Access, method: str = "GET", **headers: bytes) -> int:
+    named = {name.encode(): value for name, value in headers.items()}
+    try:
+        admit(access, Scope.OBSERVE, method, {b"host": b"127.0.0.1"} | named)
+    except Problem as problem:
+        return problem.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        b"Bearer ops." + SECRET.hex().encode(),
+        b"bearer   ops." + SECRET.hex().encode(),
+        basic(f"ops:{SECRET.hex()}"),
+        basic(f"anything:ops.{SECRET.hex()}"),
+    ],
+)
+def test_a_token_is_shown_as_a_bearer_or_as_name_and_password(shown: bytes) -> None:
+    assert status(CLOSED, authorization=shown) == 200
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ops",
+        b"Bearer ops." + bytes(16).hex().encode(),
+        b"Bearer other." + SECRET.hex().encode(),
+        b"Basic !!!!",
+        b"Basic " + b64encode(b"\xff\xfe"),
+        basic("ops"),
+        b"Digest username=ops",
+        b"\xff\xfe",
+    ],
+)
+def test_anything_else_is_asked_for_a_token(shown: bytes) -> None:
+    assert status(CLOSED, authorization=shown) == 401
+
+
+@given(st.binary(max_size=80))
+def test_no_header_breaks_the_entrance(shown: bytes) -> None:
+    assert status(CLOSED, authorization=shown) == 401
+    assert status(OPEN, host=shown) in (200, 403)
+
+
+@pytest.mark.parametrize(
+    "host", [b"localhost", b"localhost:7180", b"127.0.0.1:7180", b"[::1]:7180"]
+)
+def test_without_keys_this_host_gets_in_under_its_own_names(host: bytes) -> None:
+    assert status(OPEN, host=host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b"evil.example.org", b"127.0.0.1.evil.org", b"10.0.0.1", b"["]
+)
+def test_a_page_that_had_its_name_point_here_gets_nothing(host: bytes) -> None:
+    assert status(OPEN, host=host) == 403
+
+
+def test_no_other_page_may_have_a_browser_change_anything() -> None:
+    assert status(OPEN, "POST", origin=b"https://evil.example.org") == 403
+    assert status(OPEN, "POST", origin=b"null") == 403
+    assert status(OPEN, "POST", origin=b"http://127.0.0.1") == 200
+    assert status(OPEN, "POST") == 200

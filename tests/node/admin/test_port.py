@@ -1,0 +1,167 @@
+"""The port itself, over real sockets of this host."""
+
+import json
+import socket
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+
+import pytest
+import trio
+
+from node.admin import AdminPort, open_port
+from node.admin.connection import Limits
+from ringfence.errors import ConfigError
+from tests.node.cluster import world
+
+
+@asynccontextmanager
+async def port(limits: Limits | None = None) -> AsyncIterator[AdminPort]:
+    async with world("a") as made:
+        opened = await open_port(made.nodes["a"], ("127.0.0.1", 0), None, limits)
+        made.nursery.start_soon(opened.run)
+        yield opened
+
+
+def get(url: str) -> tuple[int, object]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def get_text(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+@asynccontextmanager
+async def connected(
+    opened: AdminPort, address: str = "127.0.0.1"
+) -> AsyncIterator[trio.SocketStream]:
+    """A connection that has been answered once, and so has surely been accepted."""
+    port = int(opened.url.rpartition(":")[2])
+    stream = await trio.open_tcp_stream("127.0.0.1", port, local_address=address)
+    async with stream:
+        await ask(stream)
+        yield stream
+
+
+async def ask(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"GET /v1/ring HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    heard = b""
+    while b"}" not in heard:
+        heard += await stream.receive_some()
+    assert heard.startswith(b"HTTP/1.1 200")
+
+
+async def test_the_port_answers_over_http() -> None:
+    async with port() as opened:
+        assert opened.url.startswith("http://127.0.0.1:")
+        ready = await trio.to_thread.run_sync(get, f"{opened.url}/readyz")
+        wrong = await trio.to_thread.run_sync(get, f"{opened.url}/nothing")
+
+    assert ready == (200, {"status": "ready", "node": "a", "state": "alive"})
+    assert wrong[0] == 404
+
+
+async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> None:
+    with trio.fail_after(20):
+        async with (
+            port(Limits(connections=2)) as opened,
+            connected(opened) as first,
+            connected(opened) as second,
+            connected(opened) as third,
+        ):
+            assert await first.receive_some() == b""
+            await ask(second)
+            await ask(third)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(connections_per_address=2),
+        Limits(connections=3, connections_per_address=3),
+    ],
+)
+async def test_an_address_with_many_connections_ends_one_of_its_own(limits: Limits) -> None:
+    with trio.fail_after(20):
+        async with (
+            port(limits) as opened,
+            connected(opened, "127.0.0.2") as other,
+            connected(opened) as first,
+            connected(opened) as second,
+            connected(opened) as third,
+        ):
+            assert await first.receive_some() == b""
+            for each in (other, second, third):
+                await ask(each)
+
+
+def asking(port: int, address: str) -> socket.socket:
+    """A connection with a request on it, made while the port does nothing."""
+    made = socket.create_connection(("127.0.0.1", port), 10, source_address=(address, 0))
+    made.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    made.setblocking(False)
+    return made
+
+
+def is_answered(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1000))
+    except OSError:
+        return False
+
+
+async def test_connections_of_one_address_do_not_make_another_wait() -> None:
+    async with port(Limits(connections_per_second=10.0)) as opened:
+        number = int(opened.url.rpartition(":")[2])
+        with ExitStack() as stack, trio.fail_after(20):
+            crowd = [stack.enter_context(asking(number, "127.0.0.2")) for _ in range(100)]
+            probe = stack.enter_context(asking(number, "127.0.0.1"))
+
+            await trio.lowlevel.wait_readable(probe)
+
+            assert is_answered(probe)
+            # In order of arrival it would be all of them.
+            assert sum(map(is_answered, crowd)) < 50
+
+
+async def test_connections_reset_before_they_are_accepted_are_no_bugs() -> None:
+    async with port() as opened:
+        number = int(opened.url.rpartition(":")[2])
+        for _ in range(5):
+            with asking(number, "127.0.0.1") as made:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
+
+    assert 'cause="http_bug"' not in answer
+    assert 'place="http"' not in answer
+
+
+async def test_connections_that_break_are_no_bugs() -> None:
+    async with port() as opened:
+        for said in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
+            async with connected(opened) as stream:
+                if said:
+                    await stream.send_all(said)
+                # Closed like this it is reset: nothing more can be read or written.
+                stream.socket.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+        answer = await trio.to_thread.run_sync(get_text, f"{opened.url}/metrics")
+
+    assert "ringfence_decisions" in answer
+    assert "http_bug" not in answer
+
+
+async def test_an_address_that_is_taken_is_said_to_be_so() -> None:
+    async with port() as opened, world("a") as other:
+        taken = int(opened.url.rpartition(":")[2])
+
+        with pytest.raises(ConfigError, match="choose another address"):
+            await open_port(other.nodes["a"], ("127.0.0.1", taken), None)

@@ -1,0 +1,122 @@
+from pathlib import Path
+
+import pytest
+
+from node.config.access import Access, KeyDir, Scope, load_access
+from ringfence.errors import ConfigError
+from ringfence.wire import Hello, Role, node_proof, token_digest
+
+CLUSTER_KEY = bytes(range(32))
+SECRET = b"s" * 32
+ACCESS = Access(
+    (CLUSTER_KEY,),
+    "",
+    {
+        "app": (token_digest(SECRET), frozenset({Scope.CHECK})),
+        "nobody": (token_digest(SECRET), frozenset()),
+    },
+)
+
+
+def client(name: str, secret: bytes) -> Hello:
+    return Hello(Role.CLIENT, name, secret, 1)
+
+
+def node(name: str, proof: bytes) -> Hello:
+    return Hello(Role.NODE, name, proof, 1)
+
+
+def written(directory: Path, cluster_key: str, tokens: str) -> KeyDir:
+    keys = KeyDir(directory)
+    keys.cluster_key.write_text(cluster_key, "utf-8")
+    keys.tokens.write_text(tokens, "utf-8")
+    return keys
+
+
+def test_a_client_gets_the_scopes_of_its_token() -> None:
+    assert ACCESS.scopes_of(client("app", SECRET)) == {Scope.CHECK}
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("app", b"t" * 32), ("app", b""), ("stranger", SECRET), ("stranger", b""), ("nobody", SECRET)],
+)
+def test_a_wrong_secret_an_unknown_name_and_a_token_without_scopes_get_nothing(
+    name: str, secret: bytes
+) -> None:
+    assert ACCESS.scopes_of(client(name, secret)) is None
+
+
+def test_a_node_that_proves_the_cluster_key_may_do_everything() -> None:
+    assert ACCESS.scopes_of(node("b", ACCESS.proof_of("b"))) == frozenset(Scope)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        node_proof(CLUSTER_KEY, "a"),  # another node's
+        node_proof(b"", "b"),
+        CLUSTER_KEY,
+        b"",
+    ],
+)
+def test_a_node_that_does_not_prove_it_gets_nothing(proof: bytes) -> None:
+    assert ACCESS.scopes_of(node("b", proof)) is None
+
+
+def test_a_token_is_no_proof_of_being_a_node() -> None:
+    assert ACCESS.scopes_of(node("app", SECRET)) is None
+
+
+def test_without_keys_every_client_and_every_node_of_the_same_cluster_is_let_in() -> None:
+    access = load_access(None)
+
+    assert access.scopes_of(client("anonymous", b"")) == frozenset(Scope)
+    assert access.scopes_of(node("b", access.proof_of("b"))) == frozenset(Scope)
+
+
+def test_keys_are_read_from_their_directory(tmp_path: Path) -> None:
+    keys = written(
+        tmp_path,
+        CLUSTER_KEY.hex() + "\n",
+        f'[tokens."app"]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["check", "reset"]\n',
+    )
+
+    access = load_access(keys)
+
+    assert not access.is_open
+    assert access.scopes_of(client("app", SECRET)) == {Scope.CHECK, Scope.RESET}
+    assert access.proof_of("a") == node_proof(CLUSTER_KEY, "a")
+
+
+@pytest.mark.parametrize("cluster_key", ["", "not hexadecimal", "00ff", "\u00e9"])
+def test_a_bad_cluster_key_is_refused_by_file(tmp_path: Path, cluster_key: str) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):
+        load_access(written(tmp_path, cluster_key, ""))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        "tokens = 3",
+        "[tokens",
+        '[token."app"]\ndigest = "00"\nscopes = []',
+        '[tokens."app"]\ndigest = "xyz"\nscopes = ["check"]',
+        '[tokens."app"]\ndigest = "00ff"\nscopes = ["check"]',
+        f'[tokens."app"]\ndigest = "{"00" * 32}"\nscopes = ["chekc"]',
+        '[tokens."app"]\nscopes = ["check"]',
+    ],
+)
+def test_a_bad_token_file_is_refused_by_file(tmp_path: Path, tokens: str) -> None:
+    with pytest.raises(ConfigError, match=r"tokens\.toml.*ringfence keys new"):
+        load_access(written(tmp_path, CLUSTER_KEY.hex(), tokens))
+
+
+def test_missing_key_files_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keys: .*no such directory.*ringfence keys new"):
+        load_access(KeyDir(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"cluster\.key.*ringfence keys (new|rotate)"):
+        load_access(KeyDir(tmp_path))
+    (tmp_path / "cluster.key").write_text(CLUSTER_KEY.hex(), "ascii")
+    with pytest.raises(ConfigError, match=r"tokens\.toml.*ringfence keys new"):
+        load_access(KeyDir(tmp_path))

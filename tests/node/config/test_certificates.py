@@ -1,0 +1,108 @@
+"""Which certificate a node shows, and whether it verifies the names of its peers."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from node.config.access import KeyDir
+from node.config.certificates import certificate_files, expiry_of, load_node_tls
+from node.config.key_files import write_keys
+from ringfence.errors import ConfigError
+from ringfence.transport.tls import NODE_NAME, node_server_name, node_server_names
+
+NOW = datetime.now(UTC) + timedelta(hours=1)
+"""Later than the certificates that are made here, however long the tests before took."""
+
+
+def made(directory: Path, *nodes: str) -> KeyDir:
+    write_keys(directory, [], [], ["app:check"], 2, nodes)
+    return KeyDir(directory)
+
+
+def test_a_node_shows_its_own_certificate_and_verifies_names(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", "a", "b")
+
+    client, server = load_node_tls(keys, "a", NOW)
+
+    assert node_server_names(server) == {"a.node.ringfence.internal"}
+    assert client.name_of("b") == "b.node.ringfence.internal"
+    assert client.name_of("") == NODE_NAME
+
+
+def test_when_the_certificates_expire_is_known(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", "a")
+
+    found = expiry_of(*load_node_tls(keys, "a", NOW))
+
+    assert found.keys() == {"node", "ca"}
+    assert abs(found["node"] - (NOW.timestamp() + 2 * 86_400)) < 86_400
+
+
+def test_with_the_shared_certificate_names_are_not_verified(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys")
+
+    client, server = load_node_tls(keys, "a", NOW)
+
+    assert certificate_files(keys, "a") == (keys.certificate, keys.key)
+    assert node_server_names(server) == frozenset()
+    assert client.name_of("b") == NODE_NAME
+
+
+def test_while_the_shared_certificate_lies_beside_it_is_still_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = made(tmp_path / "keys", "a")
+    keys.certificate.write_bytes(b"peers may still show this one")
+
+    with caplog.at_level(logging.WARNING):
+        client, server = load_node_tls(keys, "a", NOW)
+
+    assert node_server_name("a") in node_server_names(server)
+    assert client.name_of("b") == NODE_NAME
+    assert "remove node.pem and node.key" in caplog.text
+
+
+@pytest.mark.parametrize("shown", ["nodes/c", "node"])
+def test_the_certificate_of_another_node_is_refused(tmp_path: Path, shown: str) -> None:
+    keys = made(tmp_path / "keys", "b")
+    (keys.path / f"{shown}.pem").write_bytes(keys.certificate_of("b").read_bytes())
+    (keys.path / f"{shown}.key").write_bytes(keys.key_of("b").read_bytes())
+
+    with pytest.raises(ConfigError) as told:
+        load_node_tls(keys, "c", NOW)
+
+    assert (
+        "the certificate of node 'c' must name c.node.ringfence.internal, "
+        "got b.node.ringfence.internal" in str(told.value)
+    )
+
+
+def test_a_shared_certificate_does_not_stand_for_one_node(tmp_path: Path) -> None:
+    shared = made(tmp_path / "shared")
+    keys = made(tmp_path / "keys", "c")
+    keys.certificate_of("c").write_bytes(shared.certificate.read_bytes())
+    keys.key_of("c").write_bytes(shared.key.read_bytes())
+
+    with pytest.raises(ConfigError, match="got no node name"):
+        load_node_tls(keys, "c", NOW)
+
+
+def test_a_node_without_any_certificate_is_told_how_to_get_one(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", "b")
+
+    with pytest.raises(ConfigError, match=r"hold nodes/c.pem.* or node.pem, got neither; make it"):
+        load_node_tls(keys, "c", NOW)
+
+
+def test_a_certificate_of_its_own_may_lie_at_the_place_of_the_shared_one(tmp_path: Path) -> None:
+    keys = made(tmp_path / "keys", "b")
+    mounted = KeyDir(Path(copytree(keys.path, tmp_path / "mounted")))
+    mounted.certificate_of("b").rename(mounted.certificate)
+    mounted.key_of("b").rename(mounted.key)
+
+    client, _ = load_node_tls(mounted, "b", NOW)
+
+    assert client.name_of("a") == node_server_name("a")

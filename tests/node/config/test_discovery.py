@@ -1,0 +1,46 @@
+"""Where a node looks for the others."""
+
+import pytest
+
+from node.config.discovery import Discovery, from_environment, parse_seed
+from ringfence.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "port"),
+    [
+        ("10.0.0.1:7101", "address", "10.0.0.1", 7101),
+        ("[::1]:7101", "address", "::1", 7101),
+        ("node.example:7101", "address", "node.example", 7101),
+        ("dns:ringfence.prod.svc:7101", "dns", "ringfence.prod.svc", 7101),
+        ("srv:_ringfence._udp.example", "srv", "_ringfence._udp.example", 0),
+    ],
+)
+def test_a_seed_is_an_address_a_name_or_a_service(
+    text: str, kind: str, name: str, port: int
+) -> None:
+    seed = parse_seed(text)
+
+    assert (seed.kind, seed.name, seed.port) == (kind, name, port)
+
+
+@pytest.mark.parametrize("text", ["", "host:99999", "srv:", "srv:name:7101"])
+def test_a_seed_that_is_none_says_what_is_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write HOST:PORT, dns:NAME:PORT or srv:"):
+        parse_seed(text)
+
+
+async def test_addresses_are_found_each_once_in_order() -> None:
+    found = await Discovery(["127.0.0.1:7101", "localhost:7102", "127.0.0.1:7101"]).resolve()
+
+    assert found[0] == ("127.0.0.1", 7101)
+    assert ("127.0.0.1", 7102) in found
+    assert len(found) == len(set(found))
+
+
+def test_kubernetes_tells_a_pod_its_name_and_address() -> None:
+    assert from_environment({"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"}) == {
+        "name": "ringfence-0",
+        "advertise": "10.1.2.3",
+    }
+    assert from_environment({}) == {}

@@ -1,0 +1,62 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from node.config.access import Access, Scope
+from node.config.key_changes import changes_between
+from ringfence.transport.authority import self_signed
+from ringfence.transport.tls import ClientTls
+from ringfence.wire import token_digest
+
+CHECK = frozenset([Scope.CHECK])
+OLD, NEW = b"o" * 32, b"n" * 32
+ACCESS = Access(
+    (OLD,), "", {"app": (token_digest(b"1"), CHECK), "web": (token_digest(b"2"), CHECK)}
+)
+CLIENT = ClientTls(b"one authority")
+SERVER = self_signed(datetime(2030, 1, 1, tzinfo=UTC))
+
+
+def test_what_is_the_same_is_no_change() -> None:
+    assert changes_between((ACCESS, CLIENT, SERVER), (ACCESS, CLIENT, SERVER)) == []
+
+
+def test_tokens_are_named_by_what_happened_to_them() -> None:
+    tokens = {"web": (token_digest(b"3"), CHECK), "new": (token_digest(b"4"), CHECK)}
+    after = replace(ACCESS, tokens=tokens)
+    held = replace(ACCESS, domains={"app": frozenset(["shop"])})
+
+    assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [
+        "tokens added: new",
+        "tokens revoked: app",
+        "tokens changed: web",
+    ]
+    assert changes_between((ACCESS, CLIENT, SERVER), (held, CLIENT, SERVER)) == [
+        "tokens changed: app"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ((OLD, NEW), "cluster keys changed: 2 accepted, the same is used"),
+        ((NEW, OLD), "cluster keys changed: 2 accepted, another is used"),
+        ((NEW,), "cluster keys changed: one accepted, another is used"),
+    ],
+)
+def test_a_change_of_the_cluster_key_names_the_step(keys: tuple[bytes, ...], said: str) -> None:
+    after = replace(ACCESS, cluster_keys=keys)
+
+    assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [said]
+
+
+def test_certificates_and_the_authority_are_told_apart() -> None:
+    renewed = self_signed(datetime(2031, 1, 1, tzinfo=UTC))
+    other = replace(CLIENT, ca_pem=b"another authority", by_node_name=True)
+
+    assert changes_between((ACCESS, CLIENT, SERVER), (ACCESS, other, renewed)) == [
+        "certificate renewed",
+        "authority changed",
+        "node names are verified from now on",
+    ]

@@ -1,0 +1,389 @@
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from node.config.discovery import parse_seed
+from node.config.settings import NodeSettings, load_settings
+from ringfence.errors import ConfigError
+from ringfence.limiter import Algorithm
+
+WHOLE = """
+name = "b"
+listen = "127.0.0.1:7102"
+join = ["127.0.0.1:7101"]
+zone = "north"
+weight = 2
+rules = "rules"
+max_keys = 5
+"""
+OF_OLD = """
+name = "b"
+rules = "rules"
+
+[[members]]
+name = "a"
+address = "127.0.0.1:7101"
+
+[[members]]
+name = "b"
+address = "127.0.0.1:7102"
+"""
+
+
+def load(
+    directory: Path,
+    text: str = WHOLE,
+    environment: Mapping[str, str] | None = None,
+    **flags: object,
+) -> NodeSettings:
+    path = directory / "node.toml"
+    path.write_text(text, "utf-8")
+    return load_settings(path, environment or {}, flags)
+
+
+def refusal(
+    directory: Path, text: str, environment: Mapping[str, str] | None = None, **flags: object
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(directory, text, environment, **flags)
+    return str(caught.value)
+
+
+def of_pod(**told: str) -> dict[str, str]:
+    return {"POD_NAME": "ringfence-0", "POD_IP": "10.1.2.3"} | told
+
+
+# What is read
+
+
+def test_nothing_needs_to_be_told_to_run_one_node_on_loopback() -> None:
+    settings = load_settings(None, {})
+
+    assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7101)
+    assert settings.name == f"{socket.gethostname()}-7101"
+    assert settings.join == []
+    assert settings.cluster == "ringfence"
+    assert (settings.member.datacenter, settings.member.zone) == ("dc1", "")
+    assert not settings.is_beyond_loopback
+
+
+def test_two_nodes_on_one_host_are_called_differently_by_themselves() -> None:
+    one, other = (load_settings(None, {}, {"listen": f"127.0.0.1:{port}"}) for port in (1, 2))
+
+    assert one.name != other.name
+
+
+def test_a_file_says_who_the_node_is_and_where_to_find_the_others(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+
+    assert settings.listen_at == ("127.0.0.1", 7102)
+    assert settings.join == ["127.0.0.1:7101"]
+    assert (settings.member.name, settings.member.zone) == ("b", "north")
+    assert settings.member.weight == 2.0
+    assert type(settings.member.weight) is float  # as the wire wants it
+
+
+def test_settings_that_the_file_leaves_out_have_their_defaults(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+
+    assert settings.default_algorithm is Algorithm.SLIDING_WINDOW
+    assert settings.forward_timeout == 0.4
+    assert not settings.merge_domains
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, WHOLE + 'keys = "secret/keys"')
+
+    assert settings.rules == str(tmp_path / "rules")
+    assert settings.keys == str(tmp_path / "secret" / "keys")
+
+
+def test_absolute_paths_stay_as_they_are(tmp_path: Path) -> None:
+    assert load(tmp_path, WHOLE + 'keys = "/etc/ringfence"').keys == "/etc/ringfence"
+
+
+def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+    environment = {
+        "RINGFENCE_NODE_NAME": "c",
+        "RINGFENCE_NODE_JOIN": "127.0.0.1:1, dns:localhost:2,",
+        "RINGFENCE_NODE_WEIGHT": "0.5",
+        "RINGFENCE_NODE_MAX_KEYS": "7",
+        "RINGFENCE_NODE_MERGE_DOMAINS": "true",
+        "RINGFENCE_NODE_FORWARD_TIMEOUT": "0.5",
+        "RINGFENCE_NODE_DEFAULT_ALGORITHM": "token_bucket",
+        "RINGFENCE_NODE_RULES": "elsewhere",
+        "RINGFENCE_URL": "not ours",
+    }
+
+    settings = load(tmp_path, WHOLE, environment)
+
+    assert settings.name == "c"
+    assert settings.join == ["127.0.0.1:1", "dns:localhost:2"]
+    assert settings.weight == 0.5
+    assert settings.max_keys == 7
+    assert settings.merge_domains
+    assert settings.forward_timeout == 0.5
+    assert settings.default_algorithm is Algorithm.TOKEN_BUCKET
+    assert settings.rules == "elsewhere"  # relative to where the command runs, as people type it
+
+
+def test_flags_go_over_the_environment_and_absent_flags_change_nothing(tmp_path: Path) -> None:
+    environment = {"RINGFENCE_NODE_NAME": "a", "RINGFENCE_NODE_RULES": "theirs"}
+
+    settings = load(tmp_path, WHOLE, environment, name="c", rules=None, join=[], weight=None)
+
+    assert settings.name == "c"
+    assert settings.rules == "theirs"
+    assert settings.join == ["127.0.0.1:7101"]
+    assert settings.weight == 2
+
+
+@pytest.mark.parametrize(
+    "seed",
+    ["localhost:7101", "[::1]:7101", "dns:nodes.example.org:7101", "srv:_ringfence._udp.nodes"],
+)
+def test_other_members_are_looked_for_at_addresses_names_and_service_records(
+    tmp_path: Path, seed: str
+) -> None:
+    assert load(tmp_path, WHOLE, join=[seed]).join == [seed]
+
+
+def test_an_address_may_be_bound_that_is_not_the_one_others_reach(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path, WHOLE, listen="0.0.0.0:9000", advertise="node.example.org:7101", keys="keys"
+    )
+
+    assert settings.listen_at == ("0.0.0.0", 9000)
+    assert settings.advertise_at == ("node.example.org", 7101)
+
+
+# In a pod
+
+
+def test_a_pod_is_called_and_reached_as_kubernetes_tells_it() -> None:
+    settings = load_settings(None, of_pod(), {"listen": "0.0.0.0:7200", "keys": "keys"})
+
+    assert settings.name == "ringfence-0"
+    assert settings.advertise_at == ("10.1.2.3", 7200)
+
+
+def test_a_pod_of_an_ipv6_network_is_reached_there() -> None:
+    environment = of_pod(POD_IP="fd00::17")
+
+    settings = load_settings(None, environment, {"listen": "[::]:7200", "keys": "keys"})
+
+    assert settings.advertise_at == ("fd00::17", 7200)
+
+
+def test_what_kubernetes_tells_gives_way_to_what_people_say(tmp_path: Path) -> None:
+    settings = load(tmp_path, WHOLE, of_pod())
+
+    assert settings.name == "b"
+    assert settings.advertise_at == ("127.0.0.1", 7102)
+
+
+# What is refused
+
+
+def test_a_missing_file_is_named_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: no such file; .*--config"):
+        load_settings(tmp_path / "nowhere.toml", {})
+
+
+def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path, {})
+
+
+def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "name = a\n")
+
+    assert "node.toml: not valid TOML" in message
+    assert "line 1" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('ruels = "x"', ["'ruels'", "did you mean 'rules'"]),
+        ("max_kyes = 3", ["'max_kyes'", "did you mean 'max_keys'"]),
+        ('joins = ["127.0.0.1:7101"]', ["'joins'", "did you mean 'join'"]),
+        ("quux = 3", ["'quux'", "known are", "drain_timeout"]),
+    ],
+)
+def test_an_unknown_name_is_refused_with_what_was_probably_meant(
+    tmp_path: Path, line: str, said: list[str]
+) -> None:
+    message = refusal(tmp_path, WHOLE + line)
+
+    assert "node.toml: there is no setting" in message
+    for words in said:
+        assert words in message
+
+
+def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WHOLE, {"RINGFENCE_NODE_RULE": "x"})
+
+    assert "RINGFENCE_NODE_RULE sets nothing" in message
+    assert "did you mean 'RINGFENCE_NODE_RULES'" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OF_OLD, 'write listen = "127.0.0.1:7102" and join = ["127.0.0.1:7101"] in its place'),
+        (OF_OLD.replace('"b"\nrules', '"c"\nrules'), 'write join = ["127.0.0.1:7101"] in its'),
+        ("members = []", 'write join = ["HOST:PORT"] in its place'),
+        ('members = "a, b"', 'write join = ["HOST:PORT"] in its place'),
+    ],
+)
+def test_a_list_of_members_is_refused_with_what_to_write_instead(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    message = refusal(tmp_path, text)
+
+    assert "members is no longer a setting, for nodes find each other" in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS='many': expected a whole number"),
+        ({"RINGFENCE_NODE_MEMBERS": "a=10.0.0.1:7101"}, "set RINGFENCE_NODE_JOIN=HOST:PORT"),
+        ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_named(
+    tmp_path: Path, environment: dict[str, str], said: str
+) -> None:
+    assert said in refusal(tmp_path, WHOLE, environment)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('max_keys = "many"', ["max_keys: expected a whole number, got text"]),
+        ("max_keys = 0", ["max_keys must be at least 1"]),
+        ("processes = 0", ["processes must be from 1 to 256"]),
+        ("forward_timeout = 0", ["forward_timeout must be above 0"]),
+        ("forward_timeout = nan", ["forward_timeout must be above 0"]),
+        ("drain_timeout = 61", ["drain_timeout must be above 0 and at most 60"]),
+        ("reload_interval = -1", ["reload_interval must be from 0"]),
+        ('default_algorithm = "gcra"', ["default_algorithm", "'gcra'", "token_bucket"]),
+        ('listen = "127.0.0.1:x"', ["listen", "port 'x'"]),
+        ('listen = "127.0.0.1:0"', ["listen", "port"]),
+        ('advertise = "a:b:c"', ["advertise: address"]),
+        ('advertise = "127.0.0.1:0"', ["advertise", "no port"]),
+        ('join = "127.0.0.1:7101"', ["join: expected a list, got text"]),
+        ('join = ["127.0.0.1:x"]', ["join '127.0.0.1:x'", "dns:NAME:PORT", "srv:"]),
+        ('join = ["127.0.0.1:0"]', ["join '127.0.0.1:0'", "port 0"]),
+        ('join = ["srv:nodes:7101"]', ["join 'srv:nodes:7101'", "no port"]),
+        ("weight = 9", ["weight of 'b' is 9.0; use 0.25 to 4"]),
+        ('datacenter = ""', ["datacenter of a member is empty"]),
+        ('cluster = ""', ["cluster is empty"]),
+        (f'zone = "{"z" * 256}"', ["zone: ", "longer than 255"]),
+        ('datacenter = "dc\\u0007"', ["datacenter: ", "cannot be printed"]),
+        (f'datacenter = "{"d" * 250}"\nzone = "{"ö" * 200}"', ["660 bytes together", "to 500"]),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(
+    tmp_path: Path, line: str, said: list[str]
+) -> None:
+    names = [each.partition(" = ")[0] for each in line.splitlines()]
+    kept = [each for each in WHOLE.splitlines() if each.partition(" = ")[0] not in names]
+
+    message = refusal(tmp_path, "\n".join([*kept, line]))
+
+    assert "node.toml: " in message
+    for words in said:
+        assert words in message
+
+
+# Closed by default, and within reach
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101", "10.0.0.1:7101", "example.org:1"])
+def test_beyond_loopback_a_node_without_keys_is_refused_and_says_what_to_run(
+    tmp_path: Path, listen: str
+) -> None:
+    message = refusal(tmp_path, WHOLE, listen=listen)
+
+    assert "keys must be set when listen is beyond loopback, got listen = " in message
+    assert "ringfence keys new" in message
+    assert listen in message
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:7101", "[::1]:7101", "localhost:7101"])
+def test_on_loopback_a_node_needs_no_keys(tmp_path: Path, listen: str) -> None:
+    assert not load(tmp_path, WHOLE, listen=listen).is_beyond_loopback
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7101", "[::]:7101"])
+def test_a_node_on_every_address_must_say_where_it_is_reached(tmp_path: Path, listen: str) -> None:
+    message = refusal(tmp_path, WHOLE, listen=listen, keys="keys")
+
+    assert "listen: nobody can reach a node at " in message
+    assert "set advertise" in message
+
+
+def test_every_address_is_no_place_to_be_reached_at(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WHOLE, advertise="0.0.0.0:7101")
+
+    assert "advertise: nobody can reach a node at 0.0.0.0" in message
+
+
+def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None:
+    message = refusal(tmp_path, WHOLE, join=["10.0.0.1:7101"])
+
+    assert "join '10.0.0.1:7101' is beyond loopback" in message
+    assert "set listen" in message
+
+
+# The operator's port
+
+
+def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> None:
+    assert load_settings(None, {}).http_at is None
+    assert load(tmp_path, http="127.0.0.1:7180").http_at == ("127.0.0.1", 7180)
+    assert load(tmp_path, http="[::1]:0").http_at == ("::1", 0)
+    assert load(tmp_path, environment={"RINGFENCE_NODE_HTTP": "localhost:7180"}).http_at
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7180", "10.0.0.1:7180", "[::]:7180", "node-a:7180"])
+def test_an_operators_port_beyond_loopback_needs_keys(tmp_path: Path, address: str) -> None:
+    told = refusal(tmp_path, WHOLE, http=address)
+
+    assert "keys must be set when http is beyond loopback, got http = " in told
+    assert "ringfence keys new" in told
+    assert load(tmp_path, http=address, keys="keys").http_at
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("7199", ("127.0.0.1", 7199)),
+        ("127.0.0.1", ("127.0.0.1", 7190)),
+        ("::1", ("::1", 7190)),
+        ("localhost", ("localhost", 7190)),
+    ],
+)
+def test_a_part_of_an_address_is_completed_by_what_is_usual(
+    tmp_path: Path, written: str, address: tuple[str, int]
+) -> None:
+    assert load(tmp_path, http=written).http_at == address
+
+
+def test_a_port_alone_is_one_of_loopback_wherever_an_address_is_wanted(tmp_path: Path) -> None:
+    settings = load(tmp_path, listen="7199", join=["7101"], name="a")
+
+    assert settings.listen_at == settings.advertise_at == ("127.0.0.1", 7199)
+    assert parse_seed(settings.join[0]).name == "127.0.0.1"
+    assert "advertise must be HOST:PORT, got '7199'" in refusal(tmp_path, WHOLE, advertise="7199")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:x", ":7180", "127.0.0.1:99999"])
+def test_an_operators_port_must_be_a_port(tmp_path: Path, address: str) -> None:
+    assert "http: " in refusal(tmp_path, WHOLE, http=address)

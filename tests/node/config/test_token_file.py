@@ -1,0 +1,88 @@
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.config.access import Scope
+from node.config.token_file import record, token_names, with_record, without_record
+from ringfence.errors import ConfigError
+from ringfence.wire import token_digest
+
+SECRET = b"s" * 32
+NAMES = st.lists(
+    st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=8),
+    unique=True,
+    min_size=1,
+    max_size=6,
+)
+
+
+def test_a_record_holds_the_digest_the_scopes_and_the_domains() -> None:
+    text = record("app", SECRET, [Scope.CHECK, Scope.OBSERVE], ['sh"op', "a\\b"])
+
+    assert tomllib.loads(text) == {
+        "tokens": {
+            "app": {
+                "digest": token_digest(SECRET).hex(),
+                "scopes": ["check", "observe"],
+                "domains": ['sh"op', "a\\b"],
+            }
+        }
+    }
+
+
+@given(names=NAMES, at=st.integers(0, 5))
+def test_adding_and_then_removing_a_token_changes_no_other(names: list[str], at: int) -> None:
+    text = ""
+    for name in names:
+        text = with_record(text, record(name, name.encode(), [Scope.CHECK]))
+    removed = names[at % len(names)]
+
+    left = without_record(text, removed)
+
+    assert token_names(text) == names
+    assert token_names(left) == [name for name in names if name != removed]
+    kept = tomllib.loads(text)["tokens"]
+    del kept[removed]
+    assert tomllib.loads(left).get("tokens", {}) == kept
+
+
+def test_comments_and_hand_written_records_stay() -> None:
+    text = (
+        "# All tokens of the shop.\n\n"
+        "[tokens.web] # the web site\n"
+        'digest = "00"\nscopes = [\n  "check",\n]\n\n'
+        "# For Prometheus.\n"
+        '[ tokens . "prometheus" ]\n'
+        'digest = "11"\nscopes = ["observe"]\n'
+    )
+
+    assert without_record(text, "web") == (
+        "# All tokens of the shop.\n\n"
+        "# For Prometheus.\n"
+        '[ tokens . "prometheus" ]\n'
+        'digest = "11"\nscopes = ["observe"]\n'
+    )
+    assert without_record(text, "prometheus").endswith('"check",\n]\n\n# For Prometheus.\n')
+    assert with_record(text, record("app", SECRET, [Scope.CHECK])).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[tokens]\nweb = {digest = "00", scopes = []}\n',
+        'tokens.web.digest = "00"\n',
+        '[tokens.web]\ndigest = "00"\n[tokens.web.more]\nx = 1\n',
+    ],
+)
+def test_a_token_without_a_table_of_its_own_is_left_to_the_operator(text: str) -> None:
+    with pytest.raises(ConfigError, match="remove it by hand"):
+        without_record(text, "web")
+
+
+def test_a_file_that_can_take_no_record_is_left_to_the_operator() -> None:
+    with pytest.raises(ConfigError, match="must be TOML"):
+        with_record("tokens = {}\n", record("app", SECRET, [Scope.CHECK]))
+    with pytest.raises(ConfigError, match="must be a table"):
+        token_names("tokens = 3\n")

@@ -1,0 +1,152 @@
+"""A data center gets back what it told others and lost: nodes that ask each other at once."""
+
+from collections.abc import Callable
+from typing import cast
+
+from hashring import Member, NodeId, Ring, shard_of
+from node.counters import Counters
+from node.cross_dc.recovery import CountRecovery
+from node.shards.ownership import ShardOwnership
+from ringfence.limiter import Engine, EngineRule, Limit
+from ringfence.peering.link import Link
+from ringfence.wire import RecoverCounts, RecoverCountsReply
+
+HOUR = 3600 * 10**9
+RULE = 7
+KEY = RULE.to_bytes(8, "big") + b"k"
+SHARD = shard_of(KEY)
+NOW = 1_800_000_000 * 10**9
+NUMBER = NOW // HOUR
+LIMIT = Limit(1000, HOUR)
+
+
+class Host:
+    """One node, and links that answer when the test lets them."""
+
+    def __init__(self, name: str, datacenter: str, hosts: "dict[str, Host]") -> None:
+        self.datacenter = datacenter
+        self._hosts = hosts
+        hosts[name] = self
+        self.engine = Engine(max_keys=100)
+        self.engine.set_rules({RULE: EngineRule(LIMIT, is_shared=True)})
+        self.holdings = ShardOwnership(
+            NodeId(name),
+            self.engine,
+            Counters(),
+            lambda key: HOUR,
+            lambda keys: None,
+            lambda shards: self.recalling.begun(shards),  # noqa: PLW0108 - it is made later
+            max_keys=100,
+            first_gift=1,
+        )
+        self.recalling = CountRecovery(
+            self.engine, self.holdings, self._link_to, lambda: NOW, lambda key: LIMIT
+        )
+        self.waiting: list[Callable[[], None]] = []
+
+    def _link_to(self, name: NodeId) -> Link:
+        return cast("Link", _Line(self, self._hosts[name]))
+
+    def spend(self, units: int) -> None:
+        self.engine.charge([KEY], [units], [0], NOW)
+
+    def tell(self, other: "Host") -> None:
+        cells = self.engine.told([KEY], NOW)
+        other.engine.hear(self.datacenter, [KEY], cells, NOW)
+
+    def ask(self, *others: str) -> None:
+        """Ask these data centers, of which each is one host of that name."""
+        own = [NodeId(n) for n, host in self._hosts.items() if host.datacenter == self.datacenter]
+        owner = next(name for name in own if self._hosts[name].holdings.held[SHARD])
+        self.recalling.ask(
+            Ring.of([Member(owner)]), {name: Ring.of([Member(NodeId(name))]) for name in others}
+        )
+        while self.waiting:
+            self.waiting.pop()()
+
+    @property
+    def used(self) -> int:
+        return self.engine.used(KEY, NOW)
+
+
+class _Line:
+    def __init__(self, asker: Host, asked: Host) -> None:
+        self._asker, self._asked = asker, asked
+
+    def call(
+        self, make: Callable[[int], RecoverCounts], on_reply: Callable[[object], None]
+    ) -> None:
+        message = make(1)
+        if self._asker.datacenter == self._asked.datacenter:
+            reply = self._asked.recalling.take_on(message)
+        else:
+            heard = {SHARD: [KEY]}
+            reply = self._asked.recalling.answer(self._asker.datacenter, message, heard)
+        self._asker.waiting.append(lambda: on_reply(reply))
+
+
+def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
+    """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
+    hosts: dict[str, Host] = {}
+    a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
+    us.holdings.begin([SHARD])
+    us.engine.hear("eu", [KEY], [[NUMBER, count]], NOW)
+    return a, b, us
+
+
+def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
+    a, _, us = two_and_one_that_remembers(100)
+    a.holdings.begin([SHARD])
+    a.spend(20)
+    a.tell(us)
+    a.ask("us")
+    a.ask("us")
+
+    assert a.used == 120
+    a.tell(us)
+    assert us.used == 120
+
+
+def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
+    a, b, _ = two_and_one_that_remembers(100)
+    a.holdings.begin([SHARD])
+    a.holdings.held[SHARD] = False
+    b.engine.charge([KEY], [20], [0], NOW)
+    b.holdings.held[SHARD] = True
+    a.ask("us")
+    b.ask("us")
+
+    assert (a.used, b.used) == (0, 120)
+
+
+def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
+    a, _, us = two_and_one_that_remembers(100)
+    ap = Host("ap", "ap", us._hosts)
+    ap.holdings.begin([SHARD])
+    ap.engine.hear("eu", [KEY], [[NUMBER, 97]], NOW)
+    a.holdings.begin([SHARD])
+    a.ask("us", "ap")
+
+    assert a.used == 100
+
+
+def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
+    a, _, us = two_and_one_that_remembers(100)
+    us.holdings.held[SHARD] = False
+    a.holdings.begin([SHARD])
+    a.ask("us")
+    assert a.used == 0
+
+    us.holdings.held[SHARD] = True
+    a.ask("us")
+    assert a.used == 100
+
+
+def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
+    _, _, us = two_and_one_that_remembers(100)
+    us.holdings.begin([SHARD + 1])
+    heard = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
+    reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), heard)
+
+    assert isinstance(reply, RecoverCountsReply)
+    assert (reply.shards, len(reply.keys)) == ([SHARD], 1000)

@@ -1,0 +1,54 @@
+"""What the log tells of refused credentials, however often they come."""
+
+import pytest
+
+from node.requests.auth_failure_log import AuthFailureLog
+from ringfence.wire import Hello, Role
+
+SECOND = 10**9
+AT = ("192.0.2.1", 5000)
+
+
+def client(name: str) -> Hello:
+    return Hello(Role.CLIENT, name, b"", 1)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_refused_token_and_a_refused_node_are_told_with_who_and_where(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = AuthFailureLog()
+
+    log.tell(client("app"), AT, 0)
+    log.tell(Hello(Role.NODE, "b", b"", 1), AT, 0)
+
+    assert told(caplog) == [
+        "refused token of 'app' at 192.0.2.1:5000: not one we know",
+        "refused cluster key of 'b' at 192.0.2.1:5000: not one we know",
+    ]
+
+
+def test_a_name_is_told_once_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    log = AuthFailureLog()
+
+    for second in range(25):
+        log.tell(client("app"), AT, second * SECOND)
+
+    assert len(told(caplog)) == 3
+
+
+def test_many_names_cannot_fill_the_log_and_are_forgotten_in_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = AuthFailureLog()
+
+    for number in range(1000):
+        log.tell(client(f"app{number}"), AT, 0)
+    flood = len(told(caplog))
+    log.tell(client("late"), AT, 11 * SECOND)
+
+    assert flood == 64
+    assert "'late'" in told(caplog)[-1]

@@ -1,0 +1,39 @@
+"""Limits that come with checks."""
+
+from node.requests.carried_limits import overrule, oversized
+from ringfence.limiter import MAX_CARRIED_SLOTS, NS_PER_SECOND, Limit
+from ringfence.peering.columns import Batch
+from ringfence.wire import ErrorCode, Op
+
+HOUR_NS = 3600 * NS_PER_SECOND
+PLAIN, MOST = Limit(5, HOUR_NS), Limit(5, HOUR_NS, slots=MAX_CARRIED_SLOTS)
+KNOWN, UNKNOWN = (1).to_bytes(8, "big"), (2).to_bytes(8, "big")
+
+
+def batch_of(*rows: tuple[bytes, int], limits: list[Limit]) -> Batch:
+    keys, which = [key for key, _ in rows], [number for _, number in rows]
+    return Batch(Op.CHECK, keys, [1] * len(rows), limits=limits, which=which)
+
+
+def test_a_limit_of_as_many_slots_as_may_be_is_taken_and_of_more_refused() -> None:
+    more = Limit(5, HOUR_NS, slots=72)
+
+    refused = oversized(7, batch_of((UNKNOWN, 1), limits=[PLAIN, more]))
+
+    assert oversized(7, batch_of((UNKNOWN, 1), limits=[PLAIN, MOST])) is None
+    assert refused is not None
+    assert (refused.seq, refused.code) == (7, ErrorCode.NOT_PERMITTED)
+
+
+def test_known_rules_decide_their_keys_and_other_keys_keep_what_came() -> None:
+    batch = batch_of((KNOWN, 1), (UNKNOWN, 1), (KNOWN, 0), limits=[PLAIN])
+
+    assert overrule(batch, lambda number: number == 1) == 1
+    assert (batch.which, batch.limits) == ([0, 1, 0], [PLAIN])
+
+
+def test_when_no_limit_is_left_none_travels_on() -> None:
+    batch = batch_of((KNOWN, 1), (KNOWN, 2), limits=[PLAIN, MOST])
+
+    assert overrule(batch, lambda number: True) == 2
+    assert (batch.which, batch.limits) == ([], [])

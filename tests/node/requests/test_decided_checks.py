@@ -1,0 +1,573 @@
+"""Checks that are asked under one identity on several paths: each is counted once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from hashring import NodeId, shard_of
+from node.counters import Counters
+from node.requests.decided_checks import DecidedChecks
+from node.shards.incoming_transfers import transfers_of
+from node.shards.ownership import ShardOwnership
+from node.shards.replication import as_snapshot
+from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
+from ringfence.peering.columns import CODE, Batch, Results, Row
+from ringfence.peering.engine_choice import decide_by
+from ringfence.wire import (
+    Answer,
+    CheckId,
+    DecidedCheck,
+    Hello,
+    Message,
+    Op,
+    Pull,
+    Pulled,
+    Refused,
+    Request,
+    Role,
+    Source,
+    decode,
+    encode,
+)
+from tests.node.cluster import counter, owned
+from tests.node.cluster import world as cluster_world
+from tests.node.requests.test_session import APP, check, remaining, running_node
+from tests.node.requests.test_session import key_of as session_key_of
+from tests.security.test_takeover import call
+
+SECOND = 1_000_000_000
+PERIOD = 128 * SECOND
+NOW = 1_800_000_000 * SECOND
+RULE = 7
+ALLOWED: Row = (Code.ALLOWED, 10, 9, 0, 0, 0, 0, Source.OWNER)
+DENIED: Row = (Code.DENIED, 10, 0, SECOND, 0, 0, 0, Source.OWNER)
+
+
+def key_of(number: int) -> bytes:
+    return RULE.to_bytes(8, "big") + b"%d" % number
+
+
+KEY = key_of(1)
+SHARD = shard_of(KEY)
+
+
+def answer(
+    *rows: Row, seq: int = 5, of_request: list[int] | None = None, source: Source = Source.OWNER
+) -> bytes:
+    """Encode the answer to a request; `of_request` are the rows of the request that it is about."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return encode(Answer(seq, 0, 0, Outcomes(*columns[:7]), [source] * len(rows), of_request))
+
+
+def nothing_answered(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
+    return (), 0
+
+
+def memory(**answers: tuple[Sequence[bytes], int]) -> DecidedChecks:
+    """A memory at a node that has answered these requests; `s1_5` is request 5 of session 1."""
+
+    def answers_to(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
+        payloads, at = answers.get(f"s{session}_{seq}", ((), 0))
+        return tuple(payloads), at
+
+    return DecidedChecks(answers_to)
+
+
+def moved(
+    id_: CheckId = (1, 5, 0), *, age_ns: int = 0, row: Row = ALLOWED, key: bytes = KEY
+) -> DecidedCheck:
+    return DecidedCheck(id_, key, 1, age_ns, row)
+
+
+# What is remembered
+
+
+def test_an_outcome_is_found_by_the_identity_of_its_check_alone() -> None:
+    checks = memory()
+    checks.remember((1, 5, 2), KEY, 1, ALLOWED, NOW)
+
+    assert checks.find([(2, 5, 2), (1, 6, 2), (1, 5, 3), (1, 5, 2)]) == {3: (ALLOWED, NOW)}
+    assert checks.has_any_of(1, 5)
+    assert not checks.has_any_of(1, 6)
+
+
+def test_a_check_without_an_identity_is_neither_remembered_nor_found() -> None:
+    checks = memory(s0_0=([answer(ALLOWED)], NOW))
+    checks.remember((0, 0, 0), KEY, 1, ALLOWED, NOW)
+
+    assert len(checks) == 0
+    assert checks.find([(0, 0, 0)]) == {}
+
+
+def test_what_was_answered_directly_is_found_row_by_row() -> None:
+    payloads = [answer(ALLOWED, DENIED, of_request=[0, 2]), answer(ALLOWED, of_request=[1])]
+    checks = memory(s1_5=(payloads, NOW))
+
+    found = checks.find([(1, 5, row) for row in range(4)])
+
+    assert {row: outcome[CODE] for row, (outcome, _) in found.items()} == {
+        0: Code.ALLOWED,
+        1: Code.ALLOWED,
+        2: Code.DENIED,
+    }
+    assert {at for _, at in found.values()} == {NOW}
+
+
+@pytest.mark.parametrize("source", [Source.POLICY, Source.LOCAL, Source.SHED])
+def test_what_no_node_decided_is_no_outcome(source: Source) -> None:
+    checks = memory(s1_5=([answer(ALLOWED, source=source)], NOW))
+
+    assert checks.find([(1, 5, 0)]) == {}
+
+
+def test_a_refusal_is_no_outcome() -> None:
+    checks = memory(s1_5=([encode(Refused(5, 1, "busy"))], NOW))
+
+    assert checks.find([(1, 5, 0)]) == {}
+
+
+ids = st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(ids, st.integers(0, 9))))
+def test_memory_is_bounded_and_the_request_that_was_remembered_first_is_forgotten_first(
+    decided: list[tuple[CheckId, int]],
+) -> None:
+    most = 6
+    checks = memory()
+    model: dict[tuple[int, int], dict[int, Row]] = {}
+    with patch("node.requests.decided_checks._MOST_ROWS", most):
+        for at, (check_id, left) in enumerate(decided):
+            session, seq, row = check_id
+            outcome: Row = (*ALLOWED[:2], left, *ALLOWED[3:])
+            checks.remember(check_id, key_of(left), 1, outcome, at)
+            model.setdefault((session, seq), {})[row] = outcome
+            while sum(map(len, model.values())) > most:
+                del model[next(iter(model))]
+
+            known = {
+                (*request, row): outcome
+                for request in model
+                for row, outcome in model[request].items()
+            }
+            every = [(s, q, r) for s in (1, 2) for q in range(1, 5) for r in range(3)]
+            found = {every[index]: outcome for index, (outcome, _) in checks.find(every).items()}
+            assert found == known
+            assert len(checks) == len(known) <= most
+            of_shards = [
+                each
+                for shard in range(10)
+                for each in checks.of_shard(shard_of(key_of(shard)), 0, at)
+            ]
+            assert {each.id for each in of_shards} == set(known)
+
+
+# What moves with a shard
+
+
+def test_only_the_checks_of_a_shard_move_with_it_each_with_its_age() -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 3, ALLOWED, NOW - 70)
+    checks.remember((1, 5, 1), key_of(2), 1, ALLOWED, NOW)
+
+    assert shard_of(key_of(2)) != SHARD
+    assert checks.of_shard(SHARD, 0, NOW) == [DecidedCheck((1, 5, 0), KEY, 3, 70, ALLOWED)]
+
+
+def test_checks_from_before_a_takeover_do_not_go_back_to_the_owner() -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 1)
+    checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW)
+
+    assert [each.id for each in checks.of_shard(SHARD, NOW, NOW)] == [(1, 6, 0)]
+
+
+def test_checks_that_nobody_repeats_any_more_stay_behind() -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 121 * SECOND)
+    checks.remember((1, 6, 0), KEY, 1, ALLOWED, NOW - 119 * SECOND)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 6, 0)]
+
+
+def test_of_many_checks_of_one_shard_the_newest_move() -> None:
+    checks = memory(s2_1=([answer(ALLOWED)], NOW - 2), s2_2=([answer(ALLOWED, seq=2)], NOW))
+    for seq in (1, 2):
+        checks.asked(2, seq, [KEY], [1], None, NOW, SECOND)
+    for seq in range(1, 2501):
+        checks.remember((1, seq, 0), KEY, 1, ALLOWED, NOW - 1)
+
+    moved_checks = [each.id[:2] for each in checks.of_shard(SHARD, 0, NOW)]
+
+    assert moved_checks == [*[(1, seq) for seq in range(502, 2501)], (2, 2)]
+
+
+def test_finding_the_checks_of_a_shard_does_not_look_at_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = memory()
+    for number in range(200):
+        checks.remember((1, number + 1, 0), key_of(number), 1, ALLOWED, NOW)
+    looked_at: list[bytes] = []
+    monkeypatch.setattr("node.requests.decided_checks.shard_of", looked_at.append)
+
+    [check] = checks.of_shard(SHARD, 0, NOW)
+
+    assert check.key == KEY
+    assert looked_at == []
+
+
+# What was asked directly
+
+
+def test_direct_checks_move_with_their_shard_under_the_identity_of_their_request() -> None:
+    answers = [answer(ALLOWED, DENIED, ALLOWED)]
+    checks = memory(s1_5=(answers, NOW - 70))
+    checks.asked(1, 5, [KEY, KEY, key_of(2)], [3, 2, 1], None, NOW - 80, SECOND)
+
+    assert checks.of_shard(SHARD, 0, NOW) == [
+        DecidedCheck((1, 5, 0), KEY, 3, 70, ALLOWED),
+        DecidedCheck((1, 5, 1), KEY, 2, 70, DENIED),
+    ]
+    assert checks.of_shard(SHARD, NOW - 69, NOW) == []
+
+
+def test_direct_checks_whose_answers_are_forgotten_or_no_decisions_stay_behind() -> None:
+    checks = memory(s1_6=([answer(ALLOWED, seq=6, source=Source.POLICY)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.asked(1, 6, [KEY], [1], None, NOW, SECOND)
+
+    assert checks.of_shard(SHARD, 0, NOW) == []
+
+
+def test_direct_checks_of_some_rows_of_a_request_move_under_these_rows() -> None:
+    checks = memory(s1_5=([answer(ALLOWED, of_request=[3])], NOW))
+    checks.asked(1, 5, [KEY], [1], [3], NOW, SECOND)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 3)]
+
+
+def test_direct_checks_that_are_decided_as_repeats_too_move_once() -> None:
+    checks = memory(s1_5=([answer(ALLOWED)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW)
+
+    assert [each.id for each in checks.of_shard(SHARD, 0, NOW)] == [(1, 5, 0)]
+
+
+def test_direct_checks_stay_behind_after_twice_their_deadline() -> None:
+    checks = memory(s1_5=([answer(ALLOWED)], NOW), s1_6=([answer(ALLOWED, seq=6)], NOW))
+    checks.asked(1, 5, [KEY], [1], None, NOW, SECOND)
+    checks.asked(1, 6, [KEY], [1], None, NOW, 2 * SECOND)
+
+    moved_at = {
+        at: [each.id[1] for each in checks.of_shard(SHARD, 0, NOW + at * SECOND)]
+        for at in (2, 3, 5)
+    }
+    assert moved_at == {2: [5, 6], 3: [6], 5: []}
+
+
+# What two nodes decided
+
+
+def test_what_another_node_decided_is_known_from_then_on() -> None:
+    checks = memory()
+
+    assert checks.merge([moved(age_ns=70)], NOW) == ([], [])
+    assert checks.find([(1, 5, 0)]) == {0: (ALLOWED, NOW - 70)}
+
+
+@pytest.mark.parametrize("path", ["directly", "as a repeat"])
+def test_of_two_charges_of_a_check_the_earlier_one_stays(path: str) -> None:
+    if path == "directly":
+        checks = memory(s1_5=([answer(ALLOWED)], NOW - 50))
+    else:
+        checks = memory()
+        checks.remember((1, 5, 0), KEY, 1, ALLOWED, NOW - 50)
+
+    later, earlier = moved(age_ns=49), moved(age_ns=51)
+
+    assert checks.merge([later], NOW) == ([later], [])
+    assert checks.merge([earlier], NOW) == ([], [replace(earlier, age_ns=50)])
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [(ALLOWED, DENIED), (DENIED, ALLOWED), (DENIED, DENIED)]
+)
+def test_a_check_that_one_of_two_nodes_denied_has_one_charge_at_most(here: Row, there: Row) -> None:
+    checks = memory()
+    checks.remember((1, 5, 0), KEY, 1, here, NOW)
+
+    assert checks.merge([moved(row=there)], NOW) == ([], [])
+    assert checks.find([(1, 5, 0)]) == {0: (here, NOW)}
+
+
+class Host:
+    """One node's counters of a shard, and what it remembers of its decisions."""
+
+    def __init__(self, name: str) -> None:
+        self.name = NodeId(name)
+        self.checks = DecidedChecks(nothing_answered)
+        self.engine = Engine(max_keys=100)
+        limit = Limit(1000, PERIOD, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        self.engine.set_rules({RULE: EngineRule(limit)})
+        self.holdings = ShardOwnership(
+            self.name,
+            self.engine,
+            Counters(),
+            lambda key: PERIOD,
+            lambda keys: None,
+            lambda shards: None,
+            max_keys=100,
+            first_gift=1,
+            decided_checks=self.checks,
+        )
+
+    def decide(self, check_id: CheckId, at: int, cost: int = 1) -> Row:
+        """Decide as `RequestHandler` does: repeat what is known, else count and remember."""
+        known = self.checks.find([check_id])
+        if known:
+            return known[0][0]
+        batch = Batch(Op.CHECK, [KEY], [cost])
+        outcomes = decide_by(self.engine, batch, at)
+        self.holdings.decided(batch, outcomes, at)
+        row = Results(outcomes, [Source.OWNER]).row(0)
+        self.checks.remember(check_id, KEY, cost, row, at)
+        return row
+
+    def take_over_from(self, owner: "Host", at: int) -> None:
+        self.holdings.take_over(SHARD, owner.name, [(at, owner.holdings.state_of([KEY], at))], at)
+
+    def give_to(self, taker: "Host", at: int) -> None:
+        """Give the shard away, in bytes."""
+        self.holdings.index([KEY])
+        pulled = self.holdings.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
+        reply = decode(encode(pulled))
+        assert isinstance(reply, Pulled)
+        [about] = reply.groups
+        counts, tallies = (
+            as_snapshot(reply.counts),
+            reply.tallies or [[] for _ in reply.counts.keys],
+        )
+        taker.holdings.adopt(SHARD, about, self.name, counts, tallies, at, reply.decided)
+
+    def hits(self, at: int) -> list[int]:
+        """Ages of the units that are counted, oldest first."""
+        [state] = self.engine.snapshot([KEY], at).states
+        return [
+            age for age, units in zip(state[::2], state[1::2], strict=True) for _ in range(units)
+        ]
+
+
+def test_a_check_is_not_counted_again_by_who_got_its_shard_meanwhile() -> None:
+    giver, taker = Host("a"), Host("b")
+    giver.holdings.begin([SHARD])
+    outcome = giver.decide((1, 5, 0), NOW)
+
+    giver.give_to(taker, NOW + 1)
+
+    assert taker.decide((1, 5, 0), NOW + 2) == outcome
+    assert taker.hits(NOW + 2) == [2]
+
+
+@pytest.mark.parametrize("first", ["owner", "standby"])
+def test_a_check_that_owner_and_standby_admitted_counts_once_as_of_the_first_time(
+    first: str,
+) -> None:
+    owner, standby = Host("a"), Host("b")
+    owner.holdings.begin([SHARD])
+    standby.take_over_from(owner, NOW)
+    nodes = [owner, standby] if first == "owner" else [standby, owner]
+    for at, node in enumerate(nodes):
+        node.decide((1, 5, 0), NOW + 10 * SECOND * (at + 1), cost=2)
+    standby.decide((1, 6, 0), NOW + 25 * SECOND)
+    owner.decide((1, 7, 0), NOW + 26 * SECOND)
+
+    standby.give_to(owner, NOW + 30 * SECOND)
+
+    ages_s = [round(age / SECOND) for age in owner.hits(NOW + 30 * SECOND)]
+    # A standby's tally takes hits for up to one second, 1/128 of the period, younger.
+    assert ages_s in ([20, 20, 4, 4], [19, 19, 4, 4])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["owner", "standby"]), st.integers(1, 6), st.integers(1, 3)),
+        max_size=20,
+    )
+)
+def test_each_check_that_was_admitted_counts_once_wherever_and_how_often_it_was_asked(
+    asks: list[tuple[str, int, int]],
+) -> None:
+    owner, standby = Host("a"), Host("b")
+    nodes = {"owner": owner, "standby": standby}
+    owner.holdings.begin([SHARD])
+    standby.take_over_from(owner, NOW)
+    costs: dict[int, int] = {}
+    at = NOW
+    for asked, seq, cost in asks:
+        at += SECOND
+        nodes[asked].decide((1, seq, 0), at, costs.setdefault(seq, cost))
+
+    standby.give_to(owner, at + SECOND)
+
+    assert owner.engine.used(KEY, at + SECOND) == sum(costs.values())
+
+
+# What fits into messages
+
+
+def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, list[int]]:
+    """Make a host that has decided so many checks under identities in each of some shards."""
+    host = Host(name)
+    held: list[int] = []
+    for number in range(shards):
+        key = key_of(number).ljust(key_bytes, b".")
+        held.append(shard_of(key))
+        host.holdings.begin(held[-1:])
+        batch = Batch(Op.CHECK, [key], [1])
+        host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+        for row in range(rows):
+            host.checks.remember((2**64 - 1, 2**63 + number, row), key, 1, ALLOWED, NOW)
+    return host, sorted({*held})
+
+
+def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> None:
+    host, left = busy("a", 90, 200, key_bytes=128)
+    moved_checks: list[DecidedCheck] = []
+    host.holdings.index(host.engine.keys())
+    while left:
+        pulled = host.holdings.answer(NodeId("b"), Pull(1, left, 0), NOW, lambda shard: False)
+        reply = decode(encode(pulled))
+        assert isinstance(reply, Pulled)
+        moved_checks += reply.decided
+        left = sorted({*left}.difference(*[group.shards for group in reply.groups]))
+
+    assert len({check.id for check in moved_checks}) == 90 * 200
+
+
+def test_the_checks_of_one_shard_move_in_as_many_parts_as_they_need() -> None:
+    host, [shard] = busy("a", 1, 1900, key_bytes=128)
+    host.holdings.index(host.engine.keys())
+
+    def pull(part: int, gift: int) -> Pulled:
+        asked = Pull(1, [shard], part, gift)
+        pulled = decode(encode(host.holdings.answer(NodeId("b"), asked, NOW, lambda shard: False)))
+        assert isinstance(pulled, Pulled)
+        return pulled
+
+    [transfer] = transfers_of(pull(0, 0))
+    while not transfer.is_whole:
+        assert transfer.add(pull(transfer.next_part, transfer.about.gift))
+
+    assert transfer.about.parts == 3
+    assert [check.id[2] for check in transfer.decided] == [*range(1900)]
+    assert len(transfer.counts.keys) == 1
+
+
+# At a node
+
+
+def outcomes(messages: list[Message]) -> list[tuple[int, int, int]]:
+    return [
+        (m.seq, m.outcomes.codes[0], m.outcomes.remaining[0])
+        for m in messages
+        if isinstance(m, Answer)
+    ]
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [["first", "repeat"], ["repeat", "first"], ["repeat", "repeat"], ["repeat", "repeat", "first"]],
+    ids=" ".join,
+)
+async def test_a_check_asked_on_two_paths_is_counted_once_and_has_one_outcome(
+    asks: list[str], autojump_clock: object
+) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        gateway = await world.call(replace(APP, session=2))
+        told = []
+        for number, ask in enumerate(asks):
+            if ask == "first":
+                told += outcomes(await app.say(check(5)))
+            else:
+                repeat = replace(check(20 + number), ids=[(APP.session, 5, 0)])
+                told += outcomes(await gateway.say(repeat))
+
+        assert [left for _, _, left in told] == [4] * len(asks)
+        assert {code for _, code, _ in told} == {Code.ALLOWED}
+        assert world.count("checks") == 1
+        assert world.count("repeated_checks") == len(asks) - 1
+        assert remaining(await app.say(check(6))) == [3]
+
+
+async def test_rows_of_a_frame_that_were_decided_are_repeated_and_the_others_counted(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        await app.say(check(5))
+        key = check(5).keys[0]
+
+        frame = replace(check(6, key, key, key), ids=[(0, 0, 0), (APP.session, 5, 0), (9, 9, 0)])
+        [frame_answer] = await app.say(frame)
+
+        assert isinstance(frame_answer, Answer)
+        assert frame_answer.outcomes.remaining == [3, 4, 2]
+        assert frame_answer.sources == [Source.OWNER] * 3
+
+
+async def test_a_check_that_was_asked_directly_moves_with_its_shard(autojump_clock: object) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        key = check(5).keys[0]
+        await app.say(check(5, key, key))
+        b = await world.call(Hello(Role.NODE, "b", b"", 7))
+
+        [pulled] = await b.say(Pull(9, [shard_of(key)], 0))
+
+        assert isinstance(pulled, Pulled)
+        assert [(each.id, each.key, each.row[2]) for each in pulled.decided] == [
+            ((APP.session, 5, 0), key, 4),
+            ((APP.session, 5, 1), key, 3),
+        ]
+
+
+async def test_a_row_that_was_answered_before_others_moves_under_its_place_in_the_request(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        app = await world.call(APP)
+        key = session_key_of("a")
+        await app.say(check(5, session_key_of("b"), key))  # `b` is away, so its row waits.
+        b = await world.call(Hello(Role.NODE, "b", b"", 7))
+
+        [pulled] = await b.say(Pull(9, [shard_of(key)], 0))
+
+        assert isinstance(pulled, Pulled)
+        assert [each.id for each in pulled.decided] == [(APP.session, 5, 1)]
+
+
+async def test_a_check_whose_answer_was_lost_is_counted_once_though_its_shard_has_moved(
+    autojump_clock: MockClock,
+) -> None:
+    async with cluster_world("a") as w:
+        client = owned(w.rules, "client", "b", names=("a", "b"))
+        key = counter(w.rules, "client", client["client"])
+        request = Request(5, Op.CHECK, 0, 1000, 0, False, [key], [1], [], [], [], [], [])
+        at_a = await call(w, "a", 900)
+        told = outcomes(await at_a.say(request))
+        await w.start("b")
+        await w.settle()
+        at_b = await call(w, "b", 901)
+
+        told += outcomes(await at_b.say(replace(request, seq=1, ids=[(900, 5, 0)])))
+        told += outcomes(await at_b.say(replace(request, seq=2)))
+
+        assert [left for _, _, left in told] == [4, 4, 3]

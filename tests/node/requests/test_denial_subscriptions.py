@@ -1,0 +1,89 @@
+from node.requests.denial_subscriptions import DenialSubscriptions
+from ringfence.limiter import Code, Outcomes
+from ringfence.peering.columns import Batch, Results
+from ringfence.wire import Op, Source
+
+SECOND = 10**9
+
+
+class World:
+    def __init__(self, most=100):
+        self.told = []
+        self.watchers = DenialSubscriptions(lambda who, keys: self.told.append((who, keys)), most)
+        for who in ("one", "two"):
+            self.watchers.listen(who)
+
+    def deny(self, who, *keys, now=0, code=Code.DENIED, op=Op.CHECK):
+        self.watchers.denied(who, *answer(*keys, code=code, op=op), now)
+
+
+def answer(*keys, code=Code.DENIED, op=Op.CHECK):
+    count = len(keys)
+    columns = [[code.value] * count, *([0] * count for _ in range(6))]
+    columns[3] = [10 * SECOND] * count
+    return Batch(op, list(keys), [1] * count), Results(Outcomes(*columns), [Source.OWNER] * count)
+
+
+def test_whoever_was_denied_a_key_is_told_once_when_it_is_lifted():
+    w = World()
+    w.deny("one", b"k1", b"k2")
+    w.deny("two", b"k1")
+
+    w.watchers.lift([b"k1", b"k3"])
+    w.watchers.lift([b"k1"])
+
+    assert w.told == [("one", [b"k1"]), ("two", [b"k1"])]
+
+
+def test_a_lift_of_everything_names_no_keys():
+    w = World()
+    w.deny("one", b"k1", b"k2")
+
+    w.watchers.lift_all()
+    w.watchers.lift([b"k1"])
+
+    assert w.told == [("one", [])]
+
+
+def test_only_denials_of_those_that_listen_are_noted():
+    w = World()
+    w.deny("one", b"k1", code=Code.ALLOWED)
+    w.deny("one", b"k1", op=Op.REFUND)
+    w.deny("deaf", b"k1")
+    w.deny("two", b"k1")
+    w.watchers.left("two")
+
+    w.watchers.lift([b"k1"])
+
+    assert w.told == []
+    assert len(w.watchers) == 0
+
+
+def test_when_the_notes_are_full_the_oldest_denial_is_lifted():
+    w = World(most=2)
+    w.deny("one", b"k1")
+    w.deny("one", b"k2")
+    w.deny("one", b"k1")
+    w.deny("two", b"k3")
+
+    assert w.told == [("one", [b"k2"])]
+    assert len(w.watchers) == 2
+
+
+def test_notes_whose_time_is_over_are_dropped_without_a_word():
+    w = World()
+    w.deny("one", b"k1", b"k2")
+    w.deny("one", b"k3", now=10 * SECOND)
+
+    assert len(w.watchers) == 1
+    assert w.told == []
+
+
+def test_a_denial_that_another_node_said_is_over_at_once():
+    w = World()
+
+    w.watchers.unwatched("one", *answer(b"k1"))
+    w.watchers.unwatched("one", *answer(b"k2", code=Code.ALLOWED))
+    w.watchers.unwatched("deaf", *answer(b"k1"))
+
+    assert w.told == [("one", [b"k1"])]

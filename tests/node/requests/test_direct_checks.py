@@ -1,0 +1,50 @@
+"""Checks that a node was asked first, kept until nobody repeats them any more."""
+
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hashring import shard_of
+from node.requests.direct_checks import DirectChecks
+
+KEY, OTHER = b"\0" * 7 + b"\1ann", b"\0" * 7 + b"\1bob"
+requests = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 20))
+
+
+def test_each_check_is_listed_at_the_shard_of_its_key() -> None:
+    checks = DirectChecks()
+    checks.add(1, 5, [KEY, OTHER, KEY], [2, 3, 4], None, 0, 9)
+    checks.add(2, 7, [OTHER], [1], [300], 0, 9)
+
+    assert checks.of_shard(shard_of(KEY), 0) == [((1, 5), 0, KEY, 2), ((1, 5), 2, KEY, 4)]
+    assert checks.of_shard(shard_of(OTHER), 0) == [((1, 5), 1, OTHER, 3), ((2, 7), 300, OTHER, 1)]
+
+
+def test_checks_that_are_added_after_a_shard_was_listed_are_listed_too() -> None:
+    checks = DirectChecks()
+    checks.add(1, 5, [KEY], [1], None, 0, 9)
+    checks.of_shard(shard_of(KEY), 0)
+    checks.add(1, 6, [KEY], [1], None, 0, 9)
+
+    assert [request for request, *_ in checks.of_shard(shard_of(KEY), 0)] == [(1, 5), (1, 6)]
+
+
+@given(st.lists(requests, max_size=30))
+def test_rows_are_bounded_and_what_was_asked_first_is_forgotten_first(
+    asked: list[tuple[int, int, int]],
+) -> None:
+    most, now = 8, 0
+    checks = DirectChecks()
+    kept: list[tuple[int, int, int]] = []
+    with patch("node.requests.direct_checks._MOST_ROWS", most):
+        for seq, (rows, pause, repeated_for) in enumerate(asked, 1):
+            now += pause
+            checks.add(1, seq, [KEY] * rows, [1] * rows, None, now, now + repeated_for)
+            kept.append((seq, rows, now + repeated_for))
+            while sum(rows for _, rows, _ in kept) > most or kept[0][2] < now:
+                del kept[0]
+
+            listed = [request[1] for request, *_ in checks.of_shard(shard_of(KEY), now)]
+            assert listed == [seq for seq, rows, until in kept if until >= now for _ in range(rows)]
+            assert len(checks) == sum(rows for _, rows, _ in kept) <= most

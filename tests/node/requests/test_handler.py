@@ -1,0 +1,154 @@
+"""How far a check travels, and for how long: hops and deadlines."""
+
+import trio
+from trio.testing import MockClock
+
+from hashring import shard_of
+from ringfence.peering.columns import Batch, Results
+from ringfence.transport.interface import Connection
+from ringfence.wire import (
+    Answer,
+    AskTakenOver,
+    ErrorCode,
+    Hello,
+    Pull,
+    Refused,
+    Request,
+    Role,
+    Source,
+    TakenOver,
+    Welcome,
+    decode,
+    encode,
+)
+from tests.node.cluster import address_of, owned, world
+from tests.node.requests.test_session import (
+    ACCESS,
+    APP,
+    HandClock,
+    World,
+    check,
+    key_of,
+    running_node,
+)
+
+
+async def test_the_question_of_a_standby_to_the_owner_counts_as_a_hop(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w, w.client("a") as limiter:
+        client = owned(w.rules, "client", "b")
+        await limiter.check("api", client)
+        owner = w.nodes["b"]
+        decide, hops = owner.decide, []
+
+        def recorded(request: Request, batch: Batch) -> Results | Refused | None:
+            hops.append(request.hops)
+            return decide(request, batch)
+
+        owner.decide = recorded  # type: ignore[method-assign]
+        w.network.cut(("client1", 1), address_of("b"))
+        decision = await limiter.check("api", client)
+
+        assert decision.source is Source.OWNER
+        assert hops == [1]
+
+
+class Silent:
+    """A member that welcomes every connection and answers nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def on_open(self, connection: Connection) -> None:
+        """Wait for the hello."""
+
+    def on_message(self, payload: bytes) -> None:
+        if isinstance(decode(payload), Hello):
+            self._connection.send(encode(Welcome("b", 0, 0)))
+
+    def on_close(self, code: int, reason: str) -> None:
+        """There is nothing to end."""
+
+
+async def test_a_node_searches_for_a_shard_no_longer_than_the_caller_waits(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
+        await world.nursery.start(silent.run)
+        await trio.sleep(1)  # until `a` has found that `b` can be reached again
+        peer = await world.call(Hello(Role.NODE, "b", ACCESS.proof_of("b"), 1))
+        key = key_of("a")
+        await peer.say(Pull(5, [shard_of(key)], 0))  # From now on `b` has it, and says nothing.
+
+        assert await peer.say(check(6, key, hops=2, deadline_ms=200)) == []
+        await trio.sleep(0.12)
+
+        [refused] = peer.heard[-1:]
+        assert isinstance(refused, Refused)
+        assert (refused.seq, refused.code) == (6, ErrorCode.NOT_HERE)
+
+
+async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        world.network.set_delay(("a", 1), ("b", 1), 1.0)  # The handshake with `b` takes a while.
+        caller = await world.call(APP)
+
+        assert await caller.say(check(6, key_of("b"), deadline_ms=200)) == []
+        await trio.sleep(0.12)
+
+        [answer] = caller.heard[-1:]
+        assert isinstance(answer, Answer)
+        assert answer.sources == [Source.POLICY]
+
+
+async def pass_time(world: World, seconds: float) -> None:
+    """Let both clocks go on: trio's, and the one by which the node counts."""
+    clock = world.node._host_clock
+    assert isinstance(clock, HandClock)
+    clock.time += round(seconds * 1e9)
+    await trio.sleep(seconds)
+
+
+async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silence(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
+        await world.nursery.start(silent.run)
+        await trio.sleep(1)  # until `a` has found that `b` can be reached again
+        world.node._deciding._is_suspect = lambda _: False
+        owner = await world.call(Hello(Role.NODE, "b", b"", 2))
+        caller = await world.call(APP)
+        held = world.node._holdings.held
+        key = key_of("b")
+
+        assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
+        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await pass_time(world, 0.09)
+        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
+        await pass_time(world, 0.09)
+        assert not held[shard_of(key)]
+        await pass_time(world, 0.04)
+        assert held[shard_of(key)]
+
+
+async def test_a_stopped_owner_that_is_back_keeps_its_shards_while_its_link_is_still_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with running_node() as world:
+        owner = await world.call(Hello(Role.NODE, "b", b"", 2))
+        caller = await world.call(APP)
+        held = world.node._holdings.held
+        key = key_of("b")
+
+        assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
+        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await pass_time(world, 0.4)
+        assert not held[shard_of(key)]
+        await pass_time(world, 0.2)
+        await caller.say(check(7, key, stand_in=True, deadline_ms=1000))
+        assert held[shard_of(key)]

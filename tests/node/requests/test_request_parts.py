@@ -1,0 +1,204 @@
+"""Rows that are decided do not wait for rows that are not: two data centers 40 ms apart."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hashring import shard_of
+from node.requests.request_parts import Part
+from ringfence.client.decision import Decision
+from ringfence.client.limiter import Limiter
+from ringfence.limiter import Outcomes
+from ringfence.peering.columns import Batch, Results
+from ringfence.wire import Op, Source
+from tests.node.cluster import World, address_of, counter, world
+
+DELAY = 0.04
+NODES = {"e1": "eu", "e2": "eu", "u1": "us"}
+RULES = """
+domain: api
+descriptors:
+  - key: near
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: fixed_window, leases: false}
+  - key: home
+    rate_limit: {unit: minute, requests_per_unit: 600, global: {mode: home, home: us}}
+  - key: split
+    rate_limit: {unit: minute, requests_per_unit: 10, global: {mode: split}}
+"""
+
+
+@asynccontextmanager
+async def far_apart(only: str = "") -> AsyncIterator[tuple[World, Limiter]]:
+    """Two data centers, and a client of one; `only` asks that node for everything."""
+    async with world("e1", rules=RULES) as w:
+        await w.stop("e1")
+        for name, datacenter in NODES.items():
+            await w.start(name, datacenter=datacenter)
+        for name in ("e1", "e2"):
+            w.network.set_delay(address_of(name), address_of("u1"), DELAY)
+        await w.settle()
+        seeds = [only] if only else ["e1", "e2"]
+        async with w.client(*seeds, only=bool(only), denials=0, leases=False) as limiter:
+            await limiter.check("api", {"home": "warm"})
+            yield w, limiter
+
+
+def held_by(w: World, name: str, key: str, count: int) -> list[str]:
+    """Values whose counters a node holds."""
+    holds = w.nodes[name].holds
+    values = (f"{name}{number}" for number in range(10_000))
+    held = (v for v in values if holds(shard_of(counter(w.rules, key, v))))
+    return list(islice(held, count))
+
+
+class Timed:
+    """Checks under way, with how long each took in ms."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.took: dict[str, list[float]] = {}
+        self.decisions: list[Decision] = []
+
+    async def check(self, key: str, value: str) -> None:
+        begun = trio.current_time()
+        self.decisions.append(await self.limiter.check("api", {key: value}))
+        self.took.setdefault(key, []).append((trio.current_time() - begun) * 1000)
+
+
+@pytest.mark.parametrize("only", ["", "e1"])
+async def test_local_checks_do_not_wait_for_a_far_one_in_their_frame(
+    autojump_clock: MockClock, only: str
+) -> None:
+    async with far_apart(only) as (w, limiter):
+        timed = Timed(limiter)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(timed.check, "near", str(number))
+                if number == 10:
+                    nursery.start_soon(timed.check, "home", "x")
+
+        assert max(timed.took["near"]) < 5
+        assert 2 * DELAY * 1000 <= timed.took["home"][0] < 100
+        assert {decision.source for decision in timed.decisions} == {Source.OWNER}
+        assert w.total("checks") == 22
+
+
+async def test_a_used_up_key_that_another_data_center_is_asked_about_holds_nobody_up(
+    autojump_clock: MockClock,
+) -> None:
+    async with far_apart("e1") as (w, limiter):
+        for _ in range(5):
+            assert (await limiter.check("api", {"split": "x"})).allowed
+        timed = Timed(limiter)
+        async with trio.open_nursery() as nursery:
+            for value in held_by(w, "e1", "near", 20):
+                nursery.start_soon(timed.check, "near", value)
+            nursery.start_soon(timed.check, "split", "x")
+
+        assert max(timed.took["near"]) < 5
+        assert timed.took["split"][0] >= 2 * DELAY * 1000
+        assert all(decision.allowed for decision in timed.decisions), "the other part has units"
+        assert w.total("borrowed") == 1
+
+
+async def test_a_key_whose_parts_are_all_used_up_is_denied_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with far_apart("e1") as (_, limiter):
+        await limiter.check_many("api", [{"split": "x"}] * 11)
+        await limiter.check("api", {"split": "x"})
+        timed = Timed(limiter)
+        await timed.check("split", "x")
+
+        assert not timed.decisions[0].allowed
+        assert timed.took["split"][0] < 5
+
+
+async def test_a_group_waits_as_a_whole_and_is_charged_in_both_places_or_in_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with far_apart() as (_, limiter):
+        timed = Timed(limiter)
+        groups: list[bool] = []
+
+        async def both() -> None:
+            decision = await limiter.check("api", [{"near": "g"}, {"home": "g"}])
+            groups.append(decision.allowed)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(both)
+            for number in range(20):
+                nursery.start_soon(timed.check, "near", str(number))
+
+        assert groups == [True]
+        assert (await limiter.peek("api", {"near": "g"})).remaining == 599
+        assert (await limiter.peek("api", {"home": "g"})).remaining == 599
+
+
+@pytest.mark.parametrize("broken_after_ms", [1, 30, 60, 100])
+async def test_a_frame_that_is_sent_again_gets_all_its_answers_and_counts_once(
+    autojump_clock: MockClock, broken_after_ms: int
+) -> None:
+    async with far_apart("e1") as (w, limiter):
+        timed = Timed(limiter)
+        near = held_by(w, "e1", "near", 5)
+        async with trio.open_nursery() as nursery:
+            for value in near:
+                nursery.start_soon(timed.check, "near", value)
+            nursery.start_soon(timed.check, "home", "x")
+            await trio.sleep(broken_after_ms / 1000)
+            w.network.reset(("client1", 1), address_of("e1"))
+
+        assert {decision.source for decision in timed.decisions} == {Source.OWNER}
+        for value in near:
+            assert (await limiter.peek("api", {"near": value})).remaining == 599
+        assert (await limiter.peek("api", {"home": "x"})).remaining == 599
+
+
+async def test_rows_of_other_members_are_forwarded_side_by_side(autojump_clock: MockClock) -> None:
+    async with far_apart("e1") as (w, limiter):
+        w.network.set_delay(address_of("e1"), address_of("e2"), 0.01)
+        timed = Timed(limiter)
+        ours, theirs = held_by(w, "e1", "near", 3), held_by(w, "e2", "near", 3)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timed.check, "home", "x")
+            for value in (*ours, *theirs):
+                nursery.start_soon(timed.check, "near", value)
+
+        assert sorted(round(ms, -1) for ms in timed.took["near"]) == [0, 0, 0, 20, 20, 20]
+
+
+async def test_a_part_that_is_refused_leaves_the_others_decided(autojump_clock: MockClock) -> None:
+    async with far_apart("e1") as (w, limiter):
+        w.network.cut(address_of("e1"), address_of("u1"))
+        w.network.cut(address_of("e2"), address_of("u1"))
+        timed = Timed(limiter)
+        async with trio.open_nursery() as nursery:
+            for value in held_by(w, "e1", "near", 20):
+                nursery.start_soon(timed.check, "near", value)
+            nursery.start_soon(timed.check, "home", "x")
+
+        assert max(timed.took["near"]) < 5
+        assert len(timed.decisions) == 21
+
+
+def test_a_part_is_split_into_final_and_short_rows() -> None:
+    columns = [[number] * 4 for number in range(7)]
+    columns[2] = [10, 11, 12, 13]
+    batch = Batch(Op.CHECK, [b"%08d" % number for number in range(4)], [1, 2, 3, 4])
+    part = Part([3, 5, 7, 9], batch, Results(Outcomes(*columns), [0] * 4))
+
+    final, short = part.split([1, 2])
+
+    assert (final.rows, short.rows) == ([3, 9], [5, 7])
+    assert (final.is_decided, short.is_decided) == (True, False)
+    assert (final.batch.costs, short.batch.costs) == ([1, 4], [2, 3])
+    assert final.verdicts is not None
+    assert final.verdicts.outcomes.remaining == [10, 13]
+    assert part.split([]) == [part]
+    [every] = part.split([0, 1, 2, 3])
+    assert every.is_short

@@ -1,0 +1,63 @@
+"""The keys denied most, against an exact count."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.requests.throttled_keys import ThrottledKeys
+
+KEPT = 256
+few_often = st.integers(0, 5).map(lambda number: b"often%d" % number)
+many_rarely = st.integers(0, 2000).map(lambda number: b"rare%d" % number)
+frames = st.lists(st.lists(st.one_of(few_often, many_rarely), max_size=400), max_size=12)
+
+
+@given(frames)
+def test_no_count_is_too_low_nor_too_high_by_more_than_its_error(frames: list[list[bytes]]) -> None:
+    throttled = ThrottledKeys()
+    exact: Counter[bytes] = Counter()
+    for keys in frames:
+        throttled.denied(keys)
+        exact.update(keys)
+
+    rows = throttled.most(10_000)
+
+    assert throttled.total == exact.total()
+    assert all(0 <= row.denied - exact[row.key] <= row.error for row in rows)
+    assert [row.denied for row in rows] == sorted([row.denied for row in rows], reverse=True)
+
+
+@given(frames)
+def test_whoever_has_a_large_part_of_all_denials_is_told(frames: list[list[bytes]]) -> None:
+    throttled = ThrottledKeys()
+    for keys in frames:
+        throttled.denied(keys)
+    exact = Counter(key for keys in frames for key in keys)
+
+    told = {row.key for row in throttled.most(10_000)}
+
+    assert {key for key, count in exact.items() if count > exact.total() / KEPT} <= told
+
+
+def test_memory_is_bounded_whatever_is_denied() -> None:
+    throttled = ThrottledKeys()
+    for number in range(20_000):
+        throttled.denied([b"key%d" % number])
+
+    assert len(throttled.most(100_000)) <= KEPT
+
+
+def test_denials_are_told_for_a_period_and_the_one_after_it() -> None:
+    throttled = ThrottledKeys()
+    throttled.denied([b"x"] * 3)
+
+    throttled.turn()
+    throttled.denied([b"x", b"y"])
+    told = [(row.key, row.denied, row.error) for row in throttled.most(5)]
+    throttled.turn()
+
+    assert told == [(b"x", 4, 0), (b"y", 1, 0)]
+    assert [(row.key, row.denied) for row in throttled.most(5)] == [(b"x", 1), (b"y", 1)]
+    throttled.turn()
+    assert throttled.most(5) == []

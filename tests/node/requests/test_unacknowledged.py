@@ -1,0 +1,86 @@
+"""Which sessions a node gives up when too much is unacknowledged."""
+
+from dataclasses import dataclass
+
+from node.requests.unacknowledged import UnacknowledgedBytes
+
+
+@dataclass(eq=False)
+class Reader:
+    unsent: int = 0
+    is_member: bool = False
+
+
+class World:
+    def __init__(self) -> None:
+        self.given_up: list[Reader] = []
+        self.account: UnacknowledgedBytes[Reader] = UnacknowledgedBytes(self._give_up, most=1000)
+
+    def _give_up(self, reader: Reader) -> None:
+        self.given_up.append(reader)
+        reader.unsent = 0
+        self.account.left(reader)
+
+    def send(self, reader: Reader, size: int) -> None:
+        reader.unsent += size + 4
+        self.account.sent(reader, size)
+
+
+def test_readers_that_acknowledge_are_never_given_up() -> None:
+    w = World()
+    readers = [Reader() for _ in range(5)]
+    for _ in range(20):
+        for reader in readers:
+            w.send(reader, 196)
+            reader.unsent = 0
+
+    assert w.given_up == []
+    assert w.account.total <= 1000
+
+
+def test_the_one_without_progress_for_longest_is_given_up_first() -> None:
+    w = World()
+    stuck, slow = Reader(), Reader()
+    w.send(stuck, 396)
+    w.send(slow, 396)
+    for _ in range(2):
+        slow.unsent -= 200
+        w.send(slow, 196)
+    assert w.given_up == []
+    w.send(slow, 296)
+
+    assert w.given_up == [stuck]
+    assert w.account.total == slow.unsent == 700
+
+
+def test_clients_are_given_up_before_members() -> None:
+    w = World()
+    member, client = Reader(is_member=True), Reader()
+    w.send(member, 496)
+    w.send(client, 596)
+
+    assert w.given_up == [client]
+    w.send(member, 600)
+    assert w.given_up == [client, member]
+
+
+def test_room_is_made_below_the_bound_so_that_it_lasts() -> None:
+    w = World()
+    readers = [Reader() for _ in range(11)]
+    for reader in readers:
+        w.send(reader, 96)
+
+    assert w.given_up == readers[:4]
+    assert w.account.total == 700
+
+
+def test_a_closed_session_leaves_nothing_behind() -> None:
+    w = World()
+    reader = Reader()
+    w.send(reader, 496)
+    reader.unsent = 0
+    w.account.left(reader)
+    w.account.sent(reader, 100)
+
+    assert w.account.total == 0
+    assert len(w.account._accounts) == 0

@@ -1,0 +1,553 @@
+"""Whose counters a node counts, without any network."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from gossip import Record, Status
+from hashring import Member, NodeId, Ring, shard_of
+from node.counters import Counters
+from node.shards.handoff import Handoff
+from node.shards.ownership import ShardOwnership
+from node.shards.replication import Replication, as_snapshot
+from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.link import Link
+from ringfence.wire import Copy, Holding, Op, Pull, Pulled
+from tests.node.cluster import CONTAINMENT
+
+DAY = 86_400_000_000_000
+RULE = 7
+KEY = RULE.to_bytes(8, "big") + b"\x01k"
+NOW = 1_800_000_000 * 1_000_000_000
+
+
+def member(name: str, status: Status = Status.ALIVE, *, generation: int = 1) -> Record:
+    return Record(name, "h", 1, "dc1", "z1", 1.0, generation, 0, status)
+
+
+class Host:
+    """A node's holdings and its engine."""
+
+    def __init__(self, name: str) -> None:
+        self.name = NodeId(name)
+        self.begun: list[int] = []
+        self.engine = Engine(max_keys=100)
+        self.engine.set_rules({RULE: EngineRule(Limit(1000, DAY))})
+        self.holdings = ShardOwnership(
+            self.name,
+            self.engine,
+            Counters(),
+            lambda key: DAY,
+            lambda keys: None,
+            self.begun.extend,
+            max_keys=100,
+            first_gift=1,
+        )
+
+    def spend(self, units: int, *, at: int = NOW) -> None:
+        batch = Batch(Op.CHECK, [KEY], [units])
+        self.holdings.decided(batch, decide_by(self.engine, batch, at), at)
+
+    def stand_in_for(self, owner: str, *silent: str) -> None:
+        copies = list(self.holdings.copies.of(shard_of(KEY)))
+        self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
+
+    def copy_to(self, other: "Host") -> None:
+        other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
+
+    def ask(self, giver: "Host") -> Pulled:
+        giver.holdings.index([KEY])
+        pull = Pull(1, [shard_of(KEY)], 0)
+        return giver.holdings.answer(self.name, pull, NOW, lambda shard: False)
+
+    def take(self, giver: "Host", gift: Pulled) -> None:
+        (about,) = gift.groups
+        if about.hold is not Holding.HELD:
+            return
+        counts = as_snapshot(gift.counts)
+        tallies = gift.tallies or [[]]
+        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW)
+
+    def hear_out(self, other: "Host") -> None:
+        """Ask one that was silent when we took the shard over for its copy."""
+        counts = as_snapshot(self.ask(other).counts)
+        self.holdings.heard_out(shard_of(KEY), other.name, counts, NOW)
+
+    def go_on_from(self, copy: Pulled) -> None:
+        """Take the answer of whom we took the shard over from, who has only a copy."""
+        (about,) = copy.groups
+        counts = as_snapshot(copy.counts)
+        self.holdings.go_on_from(shard_of(KEY), counts, about.taken_from, NOW)
+
+    @property
+    def used(self) -> int:
+        return self.engine.used(KEY, NOW)
+
+
+def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> None:
+    one, other = Host("a"), Host("b")
+    for host in (one, other):
+        host.stand_in_for("c")
+        host.spend(5)
+    for _ in range(5):
+        one.copy_to(other)
+        other.copy_to(one)
+
+    assert (one.used, other.used) == (5, 5)
+
+
+def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    stand_in.stand_in_for("c")
+    owner.spend(4)
+    stand_in.spend(5)
+
+    owner.copy_to(stand_in)
+
+    assert stand_in.used == 9
+
+
+def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
+    one, other, third = Host("a"), Host("b"), Host("c")
+    one.holdings.begin([shard_of(KEY)])
+    one.spend(3)
+    gift = other.ask(one)
+    other.take(one, gift)
+    third.take(other, third.ask(other))
+
+    other.take(one, gift)
+
+    assert other.holdings.count == 0
+    assert (other.used, third.used) == (0, 3)
+
+
+def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> None:
+    owner, stand_in, other = Host("c"), Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    stand_in.stand_in_for("c")
+    stand_in.spend(2)
+
+    first = other.ask(stand_in)
+    owner.take(stand_in, owner.ask(stand_in))  # Is told who was given it.
+    other.take(stand_in, first)
+    owner.take(other, owner.ask(other))
+
+    assert owner.used == 2
+
+
+def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
+    owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    copy = owner.holdings.state_of([KEY], NOW)
+    new_owner.take(owner, new_owner.ask(owner))
+    cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    cut_off.spend(2)
+
+    owner.take(cut_off, owner.ask(cut_off))
+    new_owner.take(owner, new_owner.ask(owner))
+
+    assert new_owner.used == 5
+
+
+def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    copy = owner.holdings.state_of([KEY], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    owner.ask(stand_in)  # The answer is lost on the way.
+
+    stand_in.holdings.take_over(shard_of(KEY), owner.name, [], NOW)
+    stand_in.spend(1)
+    owner.take(stand_in, owner.ask(stand_in))
+
+    assert owner.used == 6
+
+
+def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
+    a, b, c = Host("a"), Host("b"), Host("c")
+    a.holdings.begin([1])
+    a.holdings.begin([1])
+    b.stand_in_for("a")
+    a.spend(5)
+    copies = [(NOW, a.holdings.state_of([KEY], NOW))]
+    c.holdings.take_over(shard_of(KEY), a.name, copies, NOW)
+
+    assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
+
+
+def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    stand_in.stand_in_for("c")
+    stand_in.spend(4)
+
+    stand_in.take(owner, stand_in.ask(owner))
+
+    assert stand_in.used == 4
+
+
+def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
+    owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("a")
+    stand_in.spend(2)
+    stand_in.copy_to(next_one)
+    next_one.stand_in_for("b")
+    next_one.spend(1)
+    owner.spend(3)
+
+    next_one.take(stand_in, next_one.ask(stand_in))
+    assert next_one.used == 7
+    next_one.take(owner, next_one.ask(owner))
+
+    assert next_one.used == 10
+
+
+def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
+    owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(4)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("c")
+    stand_in.spend(1)
+    newcomer.take(stand_in, newcomer.ask(stand_in))
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 5
+
+
+def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
+    """Started again, it got the copy of an owner before it heard that there is such a member."""
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(stand_in)
+    stand_in.stand_in_for("b")
+
+    assert stand_in.holdings.taken_from(shard_of(KEY)) == owner.name
+
+
+@pytest.mark.parametrize(
+    ("status", "whose"), [(Status.DEAD, "c"), (Status.LEAVING, "b"), (Status.LEFT, "b")]
+)
+def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
+    status: Status, whose: str
+) -> None:
+    """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
+    owner, stand_in = Host("c"), Host("a")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3)
+    owner.copy_to(stand_in)
+    stand_in.holdings.heard_of(member("c"), member("c", status))
+
+    stand_in.stand_in_for("b")
+
+    assert stand_in.holdings.taken_from(shard_of(KEY)) == whose
+
+
+def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them() -> None:
+    """Started again, a node began alone for a moment, and its clients were denied for a window."""
+    owner, newcomer = Host("b"), Host("a")
+    for host in (owner, newcomer):
+        limit = Limit(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        host.engine.set_rules({RULE: EngineRule(limit)})
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(3, at=NOW - DAY + 1)
+    newcomer.holdings.begin([shard_of(KEY)])
+
+    newcomer.take(owner, newcomer.ask(owner))
+
+    assert newcomer.used == 3
+    assert newcomer.engine.used(KEY, NOW + 2) == 0
+
+
+def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
+    before, standby, again = Host("a"), Host("b"), Host("a")
+    before.holdings.begin([shard_of(KEY)])
+    before.spend(5)
+    before.copy_to(standby)
+    again.stand_in_for("b")
+    again.spend(2)
+
+    copy = again.ask(standby)
+    again.go_on_from(copy)
+
+    assert again.used == 7
+
+
+def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
+    counts_on, standby, one = Host("c"), Host("b"), Host("a")
+    counts_on.holdings.begin([shard_of(KEY)])
+    counts_on.spend(3)
+    counts_on.copy_to(standby)
+    one.stand_in_for("b")
+    one.spend(2)
+
+    one.go_on_from(one.ask(standby))
+    counts_on.take(one, counts_on.ask(one))
+
+    assert counts_on.used == 5
+
+
+def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
+    before, after, stand_in = Host("c"), Host("c"), Host("a")
+    before.holdings.begin([shard_of(KEY)])
+    before.spend(3)
+    copy = before.holdings.state_of([KEY], NOW)
+    stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
+    stand_in.spend(2)
+    stand_in.holdings.heard_of(member("c"), member("c", generation=2))
+    after.holdings.begin([shard_of(KEY)])  # Started again, and found nobody to ask.
+    after.spend(1)
+    after.holdings.regain({KEY: [0, 4]}, NOW)  # What other data centers had been told.
+    after.copy_to(stand_in)
+
+    after.take(stand_in, after.ask(stand_in))
+
+    assert after.used == 6
+
+
+def test_what_was_regained_is_no_news_to_who_had_the_counters_all_the_time() -> None:
+    owner, restarted = Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(4)
+    restarted.holdings.begin([shard_of(KEY)])  # Cut off, it found nobody to ask but other centers:
+    restarted.holdings.regain({KEY: [0, 3]}, NOW)  # they had been told of these hits.
+    restarted.spend(2)
+
+    owner.take(restarted, owner.ask(restarted))
+
+    assert owner.used == 6
+
+
+def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
+    restarted, taker = Host("b"), Host("c")
+    restarted.holdings.begin([shard_of(KEY)])
+    restarted.holdings.regain({KEY: [0, 3]}, NOW)
+    restarted.spend(2)
+
+    taker.take(restarted, taker.ask(restarted))
+
+    assert taker.used == 5
+
+
+def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> None:
+    owner, one, other = Host("c"), Host("a"), Host("b")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(2)
+    for stand_in in (one, other):
+        owner.copy_to(stand_in)
+    one.stand_in_for("c")
+    one.spend(1)
+    other.holdings.heard_of(member("c"), member("c", Status.LEFT))
+    other.stand_in_for("a")  # The ring's owner by then, since the true one seemed to have left.
+    other.spend(4)
+
+    one.take(other, one.ask(other))
+    one.take(owner, one.ask(owner))
+
+    assert one.used == 7
+
+
+def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
+    owner, one, other = Host("a"), Host("b"), Host("c")
+    owner.holdings.begin([shard_of(KEY)])
+    owner.spend(5)
+    owner.copy_to(other)
+    owner.spend(1)
+    owner.copy_to(one)
+    one.stand_in_for("a")
+    one.spend(2)
+
+    copy = one.ask(other)
+    one.go_on_from(copy)
+
+    assert one.used == 8
+
+
+def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
+    earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+    earlier.holdings.begin([shard_of(KEY)])
+    earlier.spend(4)
+    earlier.copy_to(stand_in)
+    taker.take(earlier, taker.ask(earlier))
+    stand_in.stand_in_for("a")
+    stand_in.spend(1)
+
+    again.take(stand_in, again.ask(stand_in))
+    again.take(taker, again.ask(taker))
+
+    assert again.used == 5
+
+
+def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None:
+    host = Host("a")
+    keys = [RULE.to_bytes(8, "big") + b"%d" % number for number in range(50)]
+    for _ in range(20):
+        for key in keys:
+            batch = Batch(Op.CHECK, [key, KEY], [1, 2000])
+            host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+
+    assert list(host.holdings.dirty) == keys
+
+
+def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
+    """A standby with the true copy, who stands in without any, and the owner, started again."""
+    before, standby, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
+    before.holdings.begin([shard_of(KEY)])
+    before.spend(5)
+    before.copy_to(standby)
+    stand_in.stand_in_for("a", *silent)
+    stand_in.spend(2)
+    return standby, stand_in, again
+
+
+def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() -> None:
+    standby, stand_in, _ = copied_and_away("b")
+    sent: list[Copy] = []
+
+    class Way:
+        def call(self, make: Callable[[int], Copy], on_reply: object) -> None:
+            sent.append(make(1))
+
+    streaming = Replication(
+        stand_in.name,
+        stand_in.holdings,
+        stand_in.engine,
+        Counters(),
+        lambda name: cast(Link, Way()) if name == standby.name else None,
+        lambda: NOW,
+        CONTAINMENT,
+    )
+    streaming.follow(Ring.of(()), Ring.of([Member(standby.name), Member(stand_in.name)]))
+    streaming.flush()
+    assert not sent
+
+    stand_in.hear_out(standby)
+    streaming.flush()
+
+    assert [copy.counts.keys for copy in sent] == [[KEY]]
+    assert stand_in.used == 7
+
+
+def test_who_gets_what_a_stand_in_counts_without_a_copy_asks_for_that_copy() -> None:
+    standby, stand_in, again = copied_and_away("b")
+
+    again.take(stand_in, again.ask(stand_in))
+    again.spend(1)
+    assert list(again.holdings.unasked(shard_of(KEY))) == ["b"]
+    again.hear_out(standby)
+    assert not again.holdings.unasked(shard_of(KEY))
+    again.copy_to(standby)
+    again.hear_out(standby)  # What we have told it is no news.
+
+    assert again.used == 8
+
+
+def test_who_has_nothing_itself_asks_for_the_copy_that_a_stand_in_lacked() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    again.stand_in_for("c", "b")
+    again.spend(1)
+
+    again.take(stand_in, again.ask(stand_in))
+    again.hear_out(standby)
+
+    assert again.used == 8
+
+
+def test_a_standby_keeps_its_copy_below_what_comes_from_a_stand_in_without_one() -> None:
+    standby, stand_in, _ = copied_and_away("d", "b")
+
+    standby.take(stand_in, standby.ask(stand_in))
+
+    assert standby.used == 7
+
+
+def test_what_a_stand_in_without_a_copy_gives_does_not_replace_the_copy_gone_on_from() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    copy = again.ask(standby)
+    counts = as_snapshot(copy.counts)
+    again.holdings.take_over(shard_of(KEY), stand_in.name, [(NOW, counts)], NOW)
+    again.spend(1)  # The stand-in was asked first, and gave no answer.
+
+    again.take(stand_in, again.ask(stand_in))
+
+    assert again.used == 8
+
+
+def test_one_that_began_without_a_copy_goes_on_from_that_of_another_stand_in() -> None:
+    standby, stand_in, _ = copied_and_away("b")
+    standby.stand_in_for("a")
+    standby.spend(1)
+
+    stand_in.take(standby, stand_in.ask(standby))
+
+    assert stand_in.used == 8
+    assert not stand_in.holdings.unasked(shard_of(KEY))
+
+
+def test_a_gift_taken_back_still_knows_who_may_have_a_copy() -> None:
+    standby, stand_in, again = copied_and_away("b")
+    again.ask(stand_in)  # The answer is lost.
+
+    stand_in.stand_in_for("a")
+    stand_in.hear_out(standby)
+
+    assert stand_in.used == 7
+
+
+def test_who_was_silent_and_has_no_copy_may_be_sent_one() -> None:
+    _, stand_in, _ = copied_and_away("b")
+
+    stand_in.hear_out(Host("b"))
+
+    assert stand_in.used == 2
+    assert not stand_in.holdings.unasked(shard_of(KEY))
+
+
+async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_copy_later(
+    autojump_clock: MockClock,
+) -> None:
+    standby, _, _ = copied_and_away("b")
+    host, reached = Host("c"), {NodeId("")}
+
+    class Way:
+        def call(self, make: Callable[[int], object], on_reply: Callable[[object], None]) -> None:
+            pull = make(1)
+            assert isinstance(pull, Pull)
+            on_reply(standby.holdings.answer(host.name, pull, NOW, lambda shard: False))
+
+    def link_to(name: NodeId) -> Link | None:
+        return cast(Link, Way()) if name in reached else None
+
+    async def reach(name: NodeId) -> None:
+        await trio.lowlevel.checkpoint()
+
+    handoff = Handoff(
+        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW, CONTAINMENT
+    )
+    ring = Ring.of([Member(standby.name), Member(host.name)])
+    handoff.follow(Ring.of(()), ring, ring)
+    handoff.offered(NodeId("a"), [shard_of(KEY)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(handoff.run)
+        await handoff.wait_full()
+        host.spend(2)
+        reached.add(standby.name)
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+
+    assert host.holdings.taken_from(shard_of(KEY)) == "a"
+    assert host.used == 7

@@ -1,0 +1,380 @@
+"""A node that was stopped decides nothing until it knows what was decided in its place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from hashring import NodeId
+from node.shards.stall_recovery import STALLED_NS, StallRecovery
+from ringfence.client.decision import Decision
+from ringfence.peering.link import LinkSettings
+from ringfence.wire import AskTakenOver, Message, Source, TakenOver
+from tests.node.cluster import address_of, owned, world
+
+MS = 1_000_000
+A, B = NodeId("a"), NodeId("b")
+
+
+@dataclass
+class Member:
+    """The link to a member, with the questions that it has not answered."""
+
+    asked: list[Callable[[object], None]] = field(default_factory=list)
+
+    def call(
+        self,
+        make: Callable[[int], Message],
+        on_reply: Callable[[object], None],
+        timeout: float | None = None,
+    ) -> None:
+        assert make(1) == AskTakenOver(1)
+        self.asked.append(on_reply)
+
+    def answer(self, *shards: int) -> None:
+        self.asked.pop(0)(TakenOver(1, [*shards]))
+
+    def lose(self) -> None:
+        """The connection ends before an answer has come."""
+        self.asked.pop(0)(None)
+
+
+class Stopped:
+    """A node that may be stopped, and what its recovery does."""
+
+    def __init__(self, *names: NodeId) -> None:
+        self.members = {name: Member() for name in names}
+        self.now = 10_000 * MS
+        self.is_suspended = False
+        self.reclaimed: list[tuple[NodeId, list[int]]] = []
+        self.on_reclaimed: list[Callable[[], None]] = []
+        self.waits_ms: list[float] = []
+        """How long decisions waited each time."""
+        self._suspended_at = 0
+        self._timers: list[tuple[int, Callable[[], None]]] = []
+        self._recovery = StallRecovery(
+            lambda: list(self.members.items()),
+            self._reclaim,
+            self._call_later,
+            partial(self._suspend, True),
+            partial(self._suspend, False),
+        )
+
+    def read(self, waited_ms: float) -> bool:
+        """Read a datagram that waited so long; return whether a recovery began."""
+        return self._recovery.notice(round(waited_ms * MS), self.now)
+
+    def go_on(self, ms: float) -> None:
+        """Let time pass."""
+        until = self.now + round(ms * MS)
+        while due := [timer for timer in self._timers if timer[0] <= until]:
+            first = min(due, key=lambda timer: timer[0])
+            self._timers.remove(first)
+            self.now = max(self.now, first[0])
+            first[1]()
+        self.now = until
+
+    def open_questions(self) -> dict[NodeId, int]:
+        return {name: len(member.asked) for name, member in self.members.items() if member.asked}
+
+    def _reclaim(self, name: NodeId, shards: list[int], done: Callable[[], None]) -> None:
+        self.reclaimed.append((name, shards))
+        if shards:
+            self.on_reclaimed.append(done)
+        else:
+            done()
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.append((self.now + round(seconds * 1e9), call))
+
+    def _suspend(self, is_suspended: bool) -> None:
+        assert self.is_suspended != is_suspended
+        self.is_suspended = is_suspended
+        if is_suspended:
+            self._suspended_at = self.now
+        else:
+            self.waits_ms.append((self.now - self._suspended_at) / MS)
+
+
+# When a recovery begins
+
+
+def test_a_datagram_that_waited_as_long_as_a_takeover_needs_begins_a_recovery() -> None:
+    node = Stopped(A, B)
+
+    assert not node.read(STALLED_NS / MS - 0.1)
+    assert node.open_questions() == {}
+    assert not node.is_suspended
+
+    assert node.read(STALLED_NS / MS)
+    assert node.open_questions() == {A: 1, B: 1}
+    assert node.is_suspended
+
+
+def test_a_node_without_other_members_is_not_suspended() -> None:
+    node = Stopped()
+
+    assert not node.read(1000)
+    assert not node.is_suspended
+
+
+def test_datagrams_that_came_before_the_recovery_began_begin_no_other() -> None:
+    node = Stopped(A)
+    assert node.read(500)
+    node.go_on(20)
+    node.members[A].answer()
+    node.go_on(80)
+
+    assert not node.read(100)
+    assert not node.read(480)
+
+
+def test_a_second_stop_begins_another_recovery() -> None:
+    node = Stopped(A)
+    node.read(500)
+    node.go_on(1)
+    node.members[A].answer()
+    node.go_on(300)
+
+    assert node.read(299)
+    assert node.is_suspended
+
+
+# Until when decisions wait
+
+
+def test_decisions_wait_until_every_member_has_answered() -> None:
+    node = Stopped(A, B)
+    node.read(500)
+
+    node.members[A].answer()
+    assert node.is_suspended
+
+    node.members[B].answer()
+    assert not node.is_suspended
+
+
+def test_decisions_wait_until_the_shards_that_were_taken_over_are_back() -> None:
+    node = Stopped(A, B)
+    node.read(500)
+    node.members[A].answer(3, 4)
+    node.members[B].answer()
+
+    assert node.reclaimed == [(A, [3, 4]), (B, [])]
+    assert node.is_suspended
+
+    node.on_reclaimed.pop()()
+    assert not node.is_suspended
+
+
+def test_decisions_do_not_wait_longer_for_members_that_do_not_answer() -> None:
+    node = Stopped(A, B)
+    node.read(500)
+    node.members[A].answer()
+
+    node.go_on(499)
+    assert node.is_suspended
+    node.go_on(1)
+    assert not node.is_suspended
+
+    node.members[B].answer()  # Too late: its shards are fetched all the same.
+    assert node.reclaimed[-1][0] == B
+    assert not node.is_suspended
+
+
+def test_a_member_whose_connection_ended_is_asked_again_until_the_recovery_is_over() -> None:
+    node = Stopped(A, B)
+    node.read(500)
+    for _ in range(3):
+        node.members[A].lose()
+        assert node.open_questions() == {B: 1}
+        node.go_on(20)
+    assert node.open_questions() == {A: 1, B: 1}
+
+    node.members[A].answer()
+    node.members[B].lose()
+    node.go_on(500)
+
+    assert not node.is_suspended
+    assert node.open_questions() == {B: 1}  # It was asked once more, in vain, and then no more.
+    node.members[B].lose()
+    node.go_on(500)
+    assert node.open_questions() == {}
+
+
+def test_answers_from_before_a_second_stop_do_not_end_the_wait() -> None:
+    node = Stopped(A, B)
+    node.read(500)
+    node.members[A].answer()
+    node.go_on(300)  # Stopped again, before B has answered.
+
+    assert node.read(299)
+    assert node.is_suspended
+    assert node.open_questions() == {A: 1, B: 2}
+
+    node.members[B].answer()
+    node.members[A].answer()
+    assert node.is_suspended  # What B takes over since its first answer is not known yet.
+    node.members[B].answer()
+    assert not node.is_suspended
+
+
+def test_the_time_that_decisions_wait_counts_from_the_second_stop() -> None:
+    node = Stopped(A)
+    node.read(500)
+    node.go_on(300)
+    node.read(299)
+
+    node.go_on(499)
+    assert node.is_suspended
+    node.go_on(1)
+    assert not node.is_suspended
+
+
+# Nodes that are slow for long
+
+
+def test_a_node_that_lags_for_long_asks_once_a_second_and_decides_most_of_the_time() -> None:
+    node = Stopped(A, B)
+    lag_ms, seconds = 100, 10
+    began, suspended_ms = 0, 0
+    answers: list[tuple[int, Callable[[object], None]]] = []
+    for _ in range(seconds * 200):
+        while answers and answers[0][0] <= node.now:  # Answers wait as long as all that comes.
+            answers.pop(0)[1](TakenOver(1, []))
+        began += node.read(lag_ms)
+        for member in node.members.values():
+            answers += [(node.now + lag_ms * MS, reply) for reply in member.asked]
+            member.asked.clear()
+        suspended_ms += 5 * node.is_suspended
+        node.go_on(5)
+
+    assert began == seconds
+    assert suspended_ms <= seconds * lag_ms
+
+
+def test_a_stop_amid_such_a_time_begins_a_recovery_at_once() -> None:
+    node = Stopped(A)
+    for _ in range(40):
+        node.read(100)
+        if node.open_questions():
+            node.members[A].answer()
+        node.go_on(5)
+
+    node.go_on(70)
+
+    assert node.read(140)
+    assert node.is_suspended
+
+
+def test_a_stop_is_noticed_though_what_is_read_first_came_before_the_last_recovery() -> None:
+    node = Stopped(A)
+    node.read(500)
+    node.members[A].answer()
+    node.go_on(300)
+
+    assert not node.read(301)
+    assert node.read(200)
+
+
+def test_a_node_that_is_stopped_again_and_again_decides_in_between() -> None:
+    node = Stopped(A)
+    for _ in range(100):  # It runs for 20 ms of every 100, and never reads an answer in time.
+        node.read(80)
+        node.members[A].asked.clear()
+        node.go_on(20)
+        node.go_on(80)
+
+    assert len(node.waits_ms) >= 12
+    assert max(node.waits_ms) <= 700
+
+
+waits = st.tuples(st.integers(0, 120), st.integers(0, 300))
+
+
+@given(st.lists(waits, max_size=60), st.booleans())
+def test_what_came_in_a_stop_is_decided_after_a_recovery_that_began_later(
+    reads: list[tuple[int, int]], is_answered: bool
+) -> None:
+    node = Stopped(A)
+    began, rounds, was_stopped = -1, 0, False
+    for pause_ms, waited_ms in reads:
+        node.go_on(pause_ms)
+        rounds = rounds if node.is_suspended else 0
+        is_late = waited_ms * MS >= STALLED_NS
+        was_stopped |= is_late and pause_ms * MS >= STALLED_NS
+        may_begin = rounds < 3
+        if node.read(waited_ms):
+            began, rounds, was_stopped = node.now, rounds + 1, False
+        if is_late and was_stopped and may_begin:
+            assert node.now - waited_ms * MS <= began
+        if is_answered and node.open_questions():
+            node.members[A].answer()
+
+
+# At nodes
+
+
+@pytest.mark.parametrize("stop_s", [0.3, 0.6, 1.2])
+async def test_checks_in_flight_while_their_owner_is_stopped_are_counted_once(
+    stop_s: float, autojump_clock: MockClock
+) -> None:
+    async with world() as w, w.client(standby_after=0.05, denials=0, leases=False) as limiter:
+        tenant = owned(w.rules, "tenant", "b")
+        decisions: list[Decision] = []
+
+        async def ask() -> None:
+            decisions.append(await limiter.check("api", tenant))
+
+        for _ in range(3):
+            await ask()
+        await trio.sleep(0.3)  # until the standby has its replica
+        w.network.pause(address_of("b"))
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask)
+            await trio.sleep(stop_s)
+            w.network.resume(address_of("b"))
+        await trio.sleep(2)
+        peeked = await limiter.peek("api", tenant)
+
+        assert {decision.source for decision in decisions} == {Source.OWNER, Source.STANDBY}
+        assert peeked.remaining == 100 - len(decisions)
+        assert w.count("b", "stalls") == 1
+
+
+async def test_a_node_that_was_stopped_admits_nothing_before_it_knows_what_its_standby_admitted(
+    autojump_clock: MockClock,
+) -> None:
+    link = LinkSettings(deadline=0.25)
+    async with (
+        world() as w,
+        w.client(link=link, standby_after=0.05, denials=0, leases=False) as limiter,
+        w.client(denials=0, leases=False) as patient,
+    ):
+        client = owned(w.rules, "client", "b")  # 5 a minute
+        for _ in range(3):
+            await limiter.check("api", client)
+        await trio.sleep(0.3)
+        w.network.pause(address_of("b"))
+        for _ in range(2):
+            decision = await limiter.check("api", client)
+            assert (decision.allowed, decision.source) == (True, Source.STANDBY)
+
+        await trio.sleep(0.25)  # The owner is to count these two no more: their deadline is over.
+        decisions: list[Decision] = []
+
+        async def ask() -> None:
+            decisions.append(await patient.check("api", client))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)  # It waits for the owner alone.
+            await trio.sleep(0.15)
+            w.network.resume(address_of("b"))
+
+        assert [(each.allowed, each.source) for each in decisions] == [(False, Source.OWNER)]

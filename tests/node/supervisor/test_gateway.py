@@ -1,0 +1,52 @@
+"""How a gateway beside a node reaches it."""
+
+from pathlib import Path
+
+import pytest
+
+from node.config.settings import NodeSettings
+from node.supervisor.gateway import cluster_url
+from ringfence.client.url import parse_url
+from ringfence.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("listen", "seed"),
+    [
+        ("127.0.0.1:7101", ("127.0.0.1", 7101)),
+        ("0.0.0.0:7102", ("127.0.0.1", 7102)),
+        ("[::]:7103", ("::1", 7103)),
+        ("node.example.org:7104", ("node.example.org", 7104)),
+    ],
+)
+def test_the_gateway_asks_its_own_node(listen: str, seed: tuple[str, int]) -> None:
+    url = parse_url(cluster_url(NodeSettings(name="a", listen=listen, datacenter="west")))
+
+    assert (url.seeds, url.datacenter, url.token) == ((seed,), "west", None)
+
+
+def test_the_gateway_of_several_members_knows_all_of_them() -> None:
+    nodes = [NodeSettings(name="a", listen=f"127.0.0.1:{port}") for port in (7101, 7102)]
+
+    url = parse_url(cluster_url(*nodes))
+
+    assert url.seeds == (("127.0.0.1", 7101), ("127.0.0.1", 7102))
+
+
+@pytest.mark.parametrize(("files", "name"), [(["app"], "app"), (["app", "gateway"], "gateway")])
+def test_with_keys_it_shows_a_token_of_its_own_or_that_of_an_application(
+    tmp_path: Path, files: list[str], name: str
+) -> None:
+    for each in files:
+        (tmp_path / f"{each}.token").write_text(f"{each}.{'00' * 16}\n", "ascii")
+
+    url = parse_url(cluster_url(NodeSettings(name="a", keys=str(tmp_path))))
+
+    assert url.token is not None
+    assert url.token.name == name
+    assert url.ca == tmp_path / "ca.pem"
+
+
+def test_without_any_token_it_says_which_to_make(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keys add-token .* gateway:check"):
+        cluster_url(NodeSettings(name="a", keys=str(tmp_path)))

@@ -1,0 +1,230 @@
+"""Several members of one host as real processes under one supervisor."""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.config.access import KeyDir
+from node.config.key_files import renew, write_keys
+from ringfence import blocking
+
+ROOT = Path(__file__).parents[3]
+PATIENCE = 25.0
+RULES = """\
+domain: api
+descriptors:
+  - key: client
+    rate_limit: {unit: year, requests_per_unit: 5, algorithm: fixed_window}
+"""
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody uses, for UDP and for TCP."""
+    for first in range(21000 + os.getpid() % 8000, 32000, count):
+        held = []
+        try:
+            for port in range(first, first + count):
+                for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+                    held.append(socket.socket(socket.AF_INET, kind))
+                    held[-1].bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for each in held:
+                each.close()
+    raise AssertionError("this host has no free ports")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds, or fail: what a process in the wild does cannot be awaited."""
+    give_up = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.05)
+
+
+class HostProcess:
+    """`ringfence node --processes 2`."""
+
+    def __init__(self, directory: Path, *flags: str, http_host: str = "127.0.0.1") -> None:
+        self.rules = directory / "api.yaml"
+        self.rules.write_text(RULES, "utf-8")
+        self.port = free_ports(4)
+        self.log_path = directory / "host.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "node.entry", "node", "--processes", "2"),
+                    *("--listen", f"127.0.0.1:{self.port}", "--http", f"{http_host}:{self.port}"),
+                    *("--name", "web", "--rules", str(self.rules), *flags),
+                ],
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"RINGFENCE_NODE_DRAIN_TIMEOUT": "1"},
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text("utf-8")
+
+    @property
+    def url(self) -> str:
+        return f"ringfence://127.0.0.1:{self.port},127.0.0.1:{self.port + 1}"
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as told:
+                return told.status, told.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def members(self) -> dict[str, str]:
+        """Name and state of each, as one of them sees it."""
+        status, body = self.get("/v1/members")
+        rows = json.loads(body)["members"] if status == 200 else []
+        return {row["name"]: row["state"] for row in rows}
+
+    def wait_until_ready(self) -> None:
+        whole = {"web-0": "alive", "web-1": "alive"}
+        until(lambda: self.process.poll() is not None or self.members() == whole)
+        until(lambda: self.process.poll() is not None or self.get("/readyz")[0] == 200)
+        assert self.process.poll() is None, self.log
+
+    def figures(self, name: str) -> dict[str, float]:
+        families = text_string_to_metric_families(self.get("/metrics")[1])
+        samples = [sample for family in families for sample in family.samples]
+        return {each.labels["member"]: each.value for each in samples if each.name == name}
+
+    def pid_of(self, index: int) -> int:
+        """The process of a member, found by its command line among the supervisor's children."""
+        told = f"--member\0{index}\0".encode()
+        children = [
+            pid
+            for path in Path(f"/proc/{self.process.pid}/task").glob("*/children")
+            for pid in path.read_text("ascii").split()
+        ]
+        [found] = [pid for pid in children if told in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return int(found)
+
+
+@contextmanager
+def host(directory: Path, *flags: str, http_host: str = "127.0.0.1") -> Iterator[HostProcess]:
+    started = HostProcess(directory, *flags, http_host=http_host)
+    try:
+        yield started
+    finally:
+        started.process.kill()  # Its members leave by themselves.
+        started.process.wait()
+
+
+def test_members_share_a_budget_a_dead_one_comes_back_and_all_leave_together(
+    tmp_path: Path,
+) -> None:
+    with host(tmp_path) as web:
+        web.wait_until_ready()
+        with blocking.connect(web.url) as limiter:
+            for number in range(20):
+                client = {"client": f"c{number}"}
+                answers = [limiter.check("api", client).allowed for _ in range(6)]
+                assert answers == [True] * 5 + [False]
+        keys = web.figures("ringfence_keys")
+        assert set(keys) == {"web-0", "web-1"}
+        assert min(keys.values()) > 0
+
+        os.kill(web.pid_of(1), signal.SIGKILL)
+
+        until(lambda: web.figures("ringfence_process_restarts_total").get("web-1") == 1)
+        web.wait_until_ready()
+        web.rules.write_text(RULES.replace("5", "7"), "utf-8")
+        web.process.send_signal(signal.SIGHUP)
+        with blocking.connect(web.url) as limiter:
+            until(lambda: limiter.peek("api", {"client": "new"}).limit == 7)
+
+        web.process.send_signal(signal.SIGTERM)
+        assert web.process.wait(PATIENCE) == 0
+        for name in ("web-0", "web-1"):
+            assert f"node {name} has stopped" in web.log
+        assert "Traceback" not in web.log
+
+
+def test_systemd_is_told_once_when_all_members_are_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        with host(tmp_path) as web:
+            assert systemd.recv(100) == b"READY=1"
+            assert web.members() == {"web-0": "alive", "web-1": "alive"}
+            web.process.send_signal(signal.SIGTERM)
+            assert systemd.recv(100) == b"STOPPING=1"
+            assert web.process.wait(PATIENCE) == 0
+        systemd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(100)
+
+
+def test_members_leave_when_their_supervisor_is_killed_or_when_they_are_asked_to(
+    tmp_path: Path,
+) -> None:
+    with host(tmp_path) as web:
+        web.wait_until_ready()
+        asked = urllib.request.Request(f"http://127.0.0.1:{web.port + 2}/v1/leave", method="POST")
+        with urllib.request.urlopen(asked, timeout=10) as told:
+            assert told.status == 202
+        until(lambda: "node web-1 has stopped" in web.log)
+        until(lambda: web.get("/readyz")[0] == 200)
+        assert web.figures("ringfence_process_up") == {"web-0": 1, "web-1": 0}
+        assert web.figures("ringfence_process_restarts_total") == {"web-0": 0, "web-1": 0}
+
+        web.process.kill()
+
+        until(lambda: "node web-0 has stopped" in web.log)
+
+
+def test_settings_that_no_member_can_start_with_end_it_all(tmp_path: Path) -> None:
+    with host(tmp_path, "--join", "127.0.0.1:1", "--keys", str(tmp_path / "nowhere")) as web:
+        assert web.process.wait(PATIENCE) == 2
+
+    assert "ringfence: member web-0 cannot start; its log above says why" in web.log
+    assert str(tmp_path / "nowhere") in web.log
+
+
+def test_the_hosts_own_port_takes_a_renewed_certificate_at_sighup(tmp_path: Path) -> None:
+    keys = KeyDir(tmp_path / "keys")
+    write_keys(keys.path, [], ["127.0.0.1"], ["app:check"], 30)
+    flags = ["--keys", str(keys.path)]
+    with host(tmp_path, *flags, http_host="0.0.0.0") as web:
+        at = ("127.0.0.1", web.port)
+
+        def shown() -> int:
+            pem = ssl.get_server_certificate(at, timeout=10)
+            return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+        until(lambda: "2 members" in web.log and "view of 2 members" in web.log)
+        before = shown()
+        renew(keys.path, [], 60)
+        web.process.send_signal(signal.SIGHUP)
+
+        until(lambda: shown() != before)
+        until(lambda: web.log.count("reloaded; certificate renewed") == 2)

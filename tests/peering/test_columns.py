@@ -1,0 +1,188 @@
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Code, Limit, Outcome, Outcomes
+from ringfence.peering.columns import Batch, Results, empty_results, joined_verdicts
+from ringfence.wire import Op, Source
+
+LIMITS = [Limit(amount, 1_000_000_000) for amount in (1, 2, 3)]
+
+
+@st.composite
+def batches(draw):
+    groups = draw(st.lists(st.integers(1, 4), max_size=6))
+    count = sum(groups)
+
+    def column(values):
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    carries = count > 0 and draw(st.booleans())
+    refunds = draw(st.booleans())
+    return Batch(
+        Op.REFUND if refunds else Op.CHECK,
+        column(st.binary(min_size=8, max_size=10)),
+        column(st.integers(0, 9)),
+        groups if draw(st.booleans()) else [],
+        LIMITS if carries else [],
+        column(st.integers(0, len(LIMITS))) if carries else [],
+        column(st.integers(0, 9)) if refunds else [],
+        column(st.integers(0, 9)) if refunds else [],
+    )
+
+
+@st.composite
+def batch_and_rows(draw):
+    batch = draw(batches())
+    chosen = draw(st.lists(st.booleans(), min_size=len(batch), max_size=len(batch)))
+    return batch, [row for row, taken in enumerate(chosen) if taken]
+
+
+def rows_of(batch):
+    """What a batch asks for, row by row."""
+    return [
+        (
+            batch.keys[row],
+            batch.costs[row],
+            batch.limits[batch.which[row] - 1] if batch.which and batch.which[row] else None,
+            batch.ages_ns[row] if batch.ages_ns else None,
+            batch.leases[row] if batch.leases else None,
+        )
+        for row in range(len(batch))
+    ]
+
+
+def verdicts(count, first=0):
+    columns = [[first + 10 * column + row for row in range(count)] for column in range(8)]
+    return Results(Outcomes(*columns[:7]), columns[7])
+
+
+def table(rows):
+    columns = rows.outcomes
+    return list(
+        zip(
+            columns.codes,
+            columns.limits,
+            columns.remaining,
+            columns.retry_after_ns,
+            columns.reset_after_ns,
+            columns.delay_ns,
+            columns.leases,
+            rows.sources,
+            strict=True,
+        )
+    )
+
+
+@given(batch_and_rows())
+@settings(max_examples=60)
+def test_taken_rows_ask_what_they_asked_before(given):
+    batch, rows = given
+
+    taken = batch.take(rows)
+
+    assert taken.op is batch.op
+    assert rows_of(taken) == [rows_of(batch)[row] for row in rows]
+
+
+@given(batch_and_rows())
+@settings(max_examples=60)
+def test_taken_rows_stand_together_exactly_when_they_did_before(given):
+    batch, rows = given
+
+    before, after = batch.group_numbers(), batch.take(rows).group_numbers()
+
+    assert len(after) == len(rows)
+    for one, first in enumerate(rows):
+        for other, second in enumerate(rows):
+            assert (after[one] == after[other]) == (before[first] == before[second])
+
+
+@given(batches())
+@settings(max_examples=30)
+def test_taking_all_rows_changes_nothing(batch):
+    assert batch.take(range(len(batch))) == batch
+
+
+@given(batches())
+@settings(max_examples=30)
+def test_group_numbers_count_up_along_the_rows(batch):
+    numbers = batch.group_numbers()
+
+    assert numbers == sorted(numbers)
+    if batch.groups:
+        starts = [0, *accumulate(batch.groups)][:-1]
+        assert [numbers[start] for start in starts] == list(range(len(batch.groups)))
+    else:
+        assert numbers == list(range(len(batch)))
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8))
+@settings(max_examples=40)
+def test_slices_laid_behind_each_other_are_the_whole(first, second, third):
+    whole = verdicts(first + second + third)
+
+    cuts = [0, first, first + second, first + second + third]
+    parts = [whole.slice(start, stop) for start, stop in pairwise(cuts)]
+
+    assert [row for part in parts for row in table(part)] == table(whole)
+
+
+def some_of(whole, places):
+    """The rows of `whole` at some places."""
+    rows = [table(whole)[place] for place in places]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 8
+    return Results(Outcomes(*columns[:7]), columns[7])
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+@settings(max_examples=40)
+def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
+    whole = verdicts(len(part_of))
+    places = [[at for at, part in enumerate(part_of) if part == number] for number in range(4)]
+
+    joined = joined_verdicts([(some, some_of(whole, some)) for some in places], len(part_of))
+
+    assert joined is not None
+    assert table(joined) == table(whole)
+
+
+@pytest.mark.parametrize("places", [[], [[0, 1]], [[0, 1], [1]], [[0, 1], [1, 2], [2]]])
+def test_parts_that_lack_a_row_or_have_one_twice_are_not_joined(places):
+    whole = verdicts(3)
+
+    assert joined_verdicts([(some, some_of(whole, some)) for some in places], 3) is None
+
+
+@given(st.lists(st.booleans(), max_size=12))
+@settings(max_examples=40)
+def test_parts_spread_to_their_places_fill_all_rows_in_order(belongs_to_first):
+    whole = verdicts(len(belongs_to_first))
+    gathered = empty_results(len(belongs_to_first))
+
+    for part in (True, False):
+        places = [place for place, belongs in enumerate(belongs_to_first) if belongs is part]
+        gathered.spread(places, some_of(whole, places))
+
+    assert table(gathered) == table(whole)
+
+
+def test_putting_a_row_leaves_the_others():
+    gathered = verdicts(3)
+
+    gathered.put(1, Outcome(Code.NEVER, 5, 4, 3, 2, 1, 7), Source.STANDBY)
+
+    assert table(gathered) == [
+        table(verdicts(3))[0],
+        (Code.NEVER, 5, 4, 3, 2, 1, 7, Source.STANDBY),
+        table(verdicts(3))[2],
+    ]
+
+
+def test_rows_that_nobody_has_filled_read_as_charged_nowhere():
+    gathered = empty_results(2)
+
+    assert gathered.outcomes.codes == [Code.UNKNOWN_RULE] * 2
+    assert len(gathered.outcomes) == 2

@@ -1,0 +1,148 @@
+import pytest
+
+from ringfence.limiter import Algorithm, Code, Limit, Outcome
+from ringfence.peering.columns import Batch
+from ringfence.peering.failure_policy import FailurePolicy
+from ringfence.rules import OnFailure, Rule, adhoc_rule, encode_key
+from ringfence.wire import Op, Source
+
+MINUTE = 60_000_000_000
+LIMIT = Limit(2, MINUTE, Algorithm.FIXED_WINDOW)
+
+
+class HandClock:
+    def __init__(self):
+        self.at = 0
+
+    def now(self):
+        return self.at
+
+
+def rule(on_failure, limit=LIMIT, number=7):
+    return Rule(number, "d", (("key", None),), limit, on_failure=on_failure)
+
+
+def policy(*rules, clock=None, max_keys=100):
+    known = {each.id: each for each in rules}
+    return FailurePolicy(known.get, clock or HandClock(), max_keys)
+
+
+def batch(op=Op.CHECK, cost=1, number=7, value="a", **columns):
+    return Batch(op, [encode_key(number, [value])], [cost], **columns)
+
+
+def test_by_default_everything_passes_uncounted():
+    outage = policy(rule(OnFailure.ALLOW))
+
+    answers = [outage.decide(batch(), 0) for _ in range(3)]
+
+    assert answers == [(Outcome(Code.ALLOWED, 2, 2), Source.POLICY)] * 3
+
+
+def test_a_rule_may_deny_and_tells_when_to_try_again():
+    outcome, source = policy(rule(OnFailure.DENY)).decide(batch(), 0)
+
+    assert outcome.code is Code.DENIED
+    assert outcome.retry_after_ns > 0
+    assert (outcome.limit, outcome.remaining) == (2, 0)
+    assert source is Source.POLICY
+
+
+@pytest.mark.parametrize("op", [Op.REFUND, Op.RESET])
+def test_only_a_check_can_be_denied(op):
+    assert policy(rule(OnFailure.DENY)).decide(batch(op), 0)[0].code is Code.ALLOWED
+
+
+def test_a_rule_may_count_in_this_process_by_the_same_limit():
+    clock = HandClock()
+    outage = policy(rule(OnFailure.LOCAL), clock=clock)
+
+    answers = [outage.decide(batch(), 0) for _ in range(3)]
+    clock.at = MINUTE
+    later, _ = outage.decide(batch(), 0)
+
+    assert [outcome.code for outcome, _ in answers] == [Code.ALLOWED, Code.ALLOWED, Code.DENIED]
+    assert {source for _, source in answers} == {Source.LOCAL}
+    assert later.code is Code.ALLOWED
+
+
+def test_keys_are_counted_apart_also_here():
+    outage = policy(rule(OnFailure.LOCAL))
+
+    for _ in range(2):
+        outage.decide(batch(value="a"), 0)
+
+    assert outage.decide(batch(value="a"), 0)[0].code is Code.DENIED
+    assert outage.decide(batch(value="b"), 0)[0].code is Code.ALLOWED
+
+
+def test_what_is_counted_here_can_be_given_back_and_forgotten_here():
+    outage = policy(rule(OnFailure.LOCAL))
+    for _ in range(2):
+        outage.decide(batch(), 0)
+
+    refunded, _ = outage.decide(batch(Op.REFUND, ages_ns=[0], leases=[0]), 0)
+    forgotten, _ = outage.decide(batch(Op.RESET, cost=0), 0)
+
+    assert refunded.remaining == 1
+    assert forgotten.remaining == 2
+
+
+def test_a_place_held_here_is_released_here():
+    outage = policy(rule(OnFailure.LOCAL, Limit(1, MINUTE, Algorithm.CONCURRENCY)))
+
+    held, _ = outage.decide(batch(), 0)
+    full, _ = outage.decide(batch(), 0)
+    outage.decide(batch(Op.REFUND, leases=[held.lease]), 0)
+    free, _ = outage.decide(batch(), 0)
+
+    assert [held.code, full.code, free.code] == [Code.ALLOWED, Code.DENIED, Code.ALLOWED]
+
+
+def test_only_the_row_asked_for_is_counted():
+    outage = policy(rule(OnFailure.LOCAL))
+    two = Batch(Op.CHECK, [encode_key(7, ["a"]), encode_key(7, ["b"])], [2, 1], groups=[2])
+
+    outage.decide(two, 1)
+
+    assert outage.decide(batch(value="a", cost=2), 0)[0].code is Code.ALLOWED
+
+
+def test_a_limit_that_came_along_acts_in_place_of_the_rules_own():
+    outage = policy(rule(OnFailure.LOCAL))
+    tighter = Limit(1, MINUTE, Algorithm.FIXED_WINDOW)
+
+    answers = [outage.decide(batch(limits=[tighter], which=[1]), 0)[0] for _ in range(2)]
+
+    assert [answer.code for answer in answers] == [Code.ALLOWED, Code.DENIED]
+
+
+def test_a_limit_that_stands_in_no_rule_passes_and_tells_its_amount():
+    adhoc = adhoc_rule(LIMIT)
+
+    outcome, source = policy().decide(batch(number=adhoc.id, limits=[LIMIT], which=[1]), 0)
+
+    assert outcome == Outcome(Code.ALLOWED, 2, 2)
+    assert source is Source.POLICY
+
+
+def test_a_rule_that_nobody_here_knows_passes():
+    assert policy().decide(batch(), 0)[0].code is Code.ALLOWED
+
+
+def test_a_rule_that_is_not_known_any_more_gives_nothing_to_count():
+    unlimited = rule(OnFailure.LOCAL, limit=None)
+
+    assert policy(unlimited).decide(batch(), 0) == (Outcome(Code.ALLOWED, 0, 0), Source.POLICY)
+
+
+def test_counting_here_is_bounded_in_memory():
+    outage = policy(rule(OnFailure.LOCAL), max_keys=3)
+
+    for number in range(50):
+        outage.decide(batch(value=str(number), cost=2), 0)
+    denied = [
+        outage.decide(batch(value=str(number)), 0)[0].code is Code.DENIED for number in range(50)
+    ]
+
+    assert sum(denied) <= 3

@@ -1,0 +1,297 @@
+"""Waiters are called in order, a slot is kept for each that is called, and nobody overtakes."""
+
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.engine_choice import decide_by
+from ringfence.peering.slot_queue import ASK_AGAIN_NS, SlotQueue
+from ringfence.rules import Rule
+from ringfence.wire import Op, Source
+
+SECOND = 10**9
+SLOTS, RATE, SHADOW = 7, 8, 9
+RULES = {
+    SLOTS: Rule(SLOTS, "d", (("job", None),), Limit(2, 60 * SECOND, Algorithm.CONCURRENCY)),
+    RATE: Rule(RATE, "d", (("user", None),), Limit(1, 60 * SECOND, Algorithm.FIXED_WINDOW)),
+    SHADOW: Rule(
+        SHADOW, "d", (("s", None),), Limit(1, 60 * SECOND, Algorithm.CONCURRENCY), shadow=True
+    ),
+}
+KEY = SLOTS.to_bytes(8, "big") + b"x"
+USER = RATE.to_bytes(8, "big") + b"x"
+SHADOWED = SHADOW.to_bytes(8, "big") + b"x"
+
+
+class Desk:
+    """A queue over an engine; a caller that waits is called into `called`."""
+
+    def __init__(self, **bounds):
+        engine = Engine(max_keys=100)
+        engine.set_rules(
+            {
+                number: EngineRule(rule.limit, vetoes=not rule.shadow)
+                for number, rule in RULES.items()
+            }
+        )
+        self.called = []
+        self.now = 1000 * SECOND
+        self.queue = SlotQueue(
+            partial(decide_by, engine),
+            RULES.get,
+            lambda _, tickets: self.called.extend(tickets),
+            **bounds,
+        )
+
+    def ask(self, batch, who="client"):
+        outcomes = self.queue.decide(batch, self.now)
+        verdicts = Results(outcomes, [Source.OWNER] * len(batch))
+        self.queue.answered(who, batch, verdicts, self.now)
+        return outcomes
+
+    def check(self, ticket=0, key=KEY, cost=1, who="client"):
+        """Return the lease, 0 when denied."""
+        outcomes = self.ask(Batch(Op.CHECK, [key], [cost], leases=[ticket] if ticket else []), who)
+        assert (outcomes.codes[0] == Code.DENIED) == (outcomes.leases[0] == 0 and cost > 0)
+        return outcomes.leases[0]
+
+    def retry_after_ns(self):
+        return self.queue.decide(Batch(Op.CHECK, [KEY], [1]), self.now).retry_after_ns[0]
+
+    def release(self, lease, age_ns=0, key=KEY):
+        self.ask(Batch(Op.REFUND, [key], [1], leases=[lease], ages_ns=[age_ns] if age_ns else []))
+
+    def leave(self, ticket):
+        self.ask(Batch(Op.CHECK, [KEY], [0], leases=[ticket]))
+
+    def later(self, ns):
+        self.now += ns
+        self.queue.tick(self.now)
+
+
+def full():
+    desk = Desk()
+    return desk, desk.check(), desk.check()
+
+
+def test_waiters_are_called_in_order_of_arrival_and_take_the_slot_kept_for_them():
+    desk, first, second = full()
+    assert not desk.check(11)
+    assert not desk.check(12)
+
+    desk.release(first)
+    assert desk.called == [11]
+    assert not desk.check(), "the slot is kept"
+    assert not desk.check(12), "it is the turn of another waiter"
+    assert desk.check(11)
+
+    desk.release(second)
+    assert desk.called == [11, 12]
+    assert desk.check(12)
+    assert len(desk.queue) == 0
+
+
+def test_a_waiter_that_does_not_come_loses_its_slot_to_the_next_one():
+    desk, first, _ = full()
+    desk.check(11)
+    desk.check(12)
+
+    desk.release(first)
+    desk.later(SECOND)
+
+    assert desk.called == [11, 12]
+    assert desk.check(12)
+
+
+def test_a_slot_whose_time_ends_is_kept_for_the_next_waiter():
+    desk, _, _ = full()
+    desk.later(59 * SECOND)
+    desk.check(11)
+
+    assert desk.queue.next_deadline() == desk.now + SECOND
+    desk.later(SECOND)
+
+    assert desk.called == [11]
+    assert desk.check(11)
+
+
+def test_a_waiter_that_asks_no_more_is_dropped():
+    desk, first, _ = full()
+    desk.check(11)
+    desk.later(2 * ASK_AGAIN_NS)
+    desk.check(12)
+    desk.later(ASK_AGAIN_NS)
+    assert len(desk.queue) == 1
+
+    desk.release(first)
+    assert desk.called == [12]
+
+
+def test_who_leaves_the_line_makes_room_for_the_next_one():
+    desk, first, _ = full()
+    desk.check(11)
+    desk.check(12)
+    desk.release(first)
+
+    desk.leave(11)
+
+    assert desk.called == [11, 12]
+
+
+def test_the_waiters_of_a_connection_that_is_gone_are_dropped():
+    desk, first, _ = full()
+    desk.check(11, who="one")
+    desk.check(12, who="other")
+
+    desk.queue.left("one", desk.now)
+    desk.release(first)
+
+    assert desk.called == [12]
+
+
+def test_a_waiter_keeps_its_turn_when_it_comes_back_on_another_connection():
+    desk, first, _ = full()
+    desk.check(11, who="one")
+    desk.check(12, who="other")
+    desk.check(11, who="again")
+
+    desk.queue.left("one", desk.now)
+    desk.release(first)
+
+    assert desk.called == [11]
+
+
+def test_a_waiter_for_many_units_is_not_starved_by_those_for_few():
+    desk, first, second = full()
+    desk.check(11, cost=2)
+    desk.check(12)
+
+    desk.release(first)
+    assert desk.called == []
+    assert not desk.check()
+    desk.release(second)
+    assert desk.called == [11]
+    assert desk.check(11, cost=2)
+
+
+def test_a_group_with_a_row_that_would_overtake_charges_nothing():
+    desk, first, _ = full()
+    desk.check(11)
+    desk.release(first)
+
+    group = desk.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2]))
+
+    assert group.codes == [Code.UNCHARGED, Code.DENIED]
+    assert desk.ask(Batch(Op.CHECK, [USER], [1])).codes == [Code.ALLOWED]
+
+
+def test_who_cannot_have_all_of_a_group_keeps_no_slot_from_others():
+    desk, first, _ = full()
+    desk.check(11)
+    desk.check(12)
+    desk.ask(Batch(Op.CHECK, [USER], [1]))
+    desk.release(first)
+
+    group = desk.ask(Batch(Op.CHECK, [USER, KEY], [1, 1], [2], leases=[0, 11]))
+
+    assert group.codes == [Code.DENIED, Code.UNCHARGED]
+    assert desk.called == [11, 12]
+
+
+def test_only_limits_with_slots_that_can_deny_have_waiters():
+    desk = Desk()
+    desk.ask(Batch(Op.CHECK, [USER], [1]))
+    desk.check(0, SHADOWED)
+    for key in (USER, SHADOWED):
+        desk.ask(Batch(Op.CHECK, [key], [1], leases=[11]))
+    assert len(desk.queue) == 0
+
+
+def test_waiters_are_bounded_in_all_and_by_connection():
+    desk = Desk(most=3, most_of=lambda _: 2)
+    desk.check()
+    desk.check()
+    for ticket, who in ((11, "one"), (12, "one"), (13, "one"), (14, "other"), (15, "third")):
+        desk.check(ticket, who=who)
+    assert len(desk.queue) == 3
+    assert desk.queue.refused == 2
+
+
+def test_everybody_asks_again_when_another_node_decides():
+    desk, _, _ = full()
+    desk.check(11)
+    desk.check(12)
+
+    desk.queue.call_all()
+
+    assert desk.called == [11, 12]
+    assert len(desk.queue) == 0
+    assert desk.queue.next_deadline() is None
+
+
+def test_a_denial_tells_when_a_slot_is_likely_to_be_free_and_when_one_must_be():
+    desk, first, second = full()
+    assert desk.retry_after_ns() == SECOND, "nothing is known yet"
+
+    desk.release(first, age_ns=8 * SECOND)
+    third = desk.check()
+    assert desk.retry_after_ns() == 4 * SECOND, "two slots, each held for eight seconds"
+    desk.check(11)
+    assert desk.retry_after_ns() == 8 * SECOND, "one waits already"
+    desk.leave(11)
+
+    desk.now += 59 * SECOND
+    assert desk.retry_after_ns() == SECOND, "then the second one's time has ended"
+    desk.release(second)
+    desk.release(third)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["wait", "leave", "release", "check", "time"]), st.integers(0, 20)
+        ),
+        max_size=80,
+    )
+)
+def test_slots_are_never_overdrawn_and_no_waiter_is_left_while_one_is_free(steps):
+    desk = Desk()
+    held, waiting, ticket = [], [], 100
+
+    def serve():
+        while desk.called:
+            called = desk.called.pop(0)
+            if called in waiting:
+                lease = desk.check(called)
+                if lease:
+                    waiting.remove(called)
+                    held.append(lease)
+
+    for what, number in steps:
+        match what:
+            case "wait":
+                ticket += 1
+                lease = desk.check(ticket)
+                if lease:
+                    held.append(lease)
+                else:
+                    waiting.append(ticket)
+            case "leave" if waiting:
+                desk.leave(waiting.pop(number % len(waiting)))
+            case "release" if held:
+                desk.release(held.pop(number % len(held)))
+            case "check":
+                lease = desk.check()
+                assert not (lease and waiting), "it overtook"
+                if lease:
+                    held.append(lease)
+            case "time":
+                desk.later(number * 10**6)
+        serve()
+        assert len(held) <= 2
+        assert not waiting or len(held) == 2
+        assert len(desk.queue) == len(waiting)

@@ -1,0 +1,125 @@
+"""How far over a limit several data centers can go together."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
+from ringfence.rules.cross_dc_bounds import SHORTEST_NS, exceeding, reach_of, shortest_ns
+
+MS = NS_PER_SECOND // 1000
+MINUTE = 60 * NS_PER_SECOND
+LIMIT = Limit(600, MINUTE)
+SCOPES = ("global", "split", "home")
+
+limits = st.builds(
+    Limit,
+    amount=st.integers(0, 10**6),
+    period_ns=st.integers(1, 10**6).map(lambda ms: ms * MS),
+    algorithm=st.sampled_from([Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET]),
+    soft_permille=st.integers(0, 500),
+)
+datacenters = st.integers(1, 20)
+rtts = st.integers(0, 1000).map(lambda ms: ms * MS)
+demands = st.floats(0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("datacenters", "demand", "late_ms", "seconds", "percent"),
+    [
+        (3, 2, 300, 1, 40),
+        (3, 2, 300, 10, 4),
+        (3, 2, 300, 60, 0.67),
+        (3, 10, 300, 60, 3.3),
+        (5, 10, 500, 3600, 0.11),
+    ],
+)
+def test_under_even_load_the_excess_is_what_the_others_admit_while_counts_are_under_way(
+    datacenters, demand, late_ms, seconds, percent
+):
+    limit = Limit(10**9, seconds * NS_PER_SECOND)
+    untold = (datacenters - 1) * limit.amount // 100
+
+    excess = exceeding(limit, datacenters, late_ms * MS, demand) - untold
+
+    assert 100 * excess / limit.amount == pytest.approx(percent, rel=0.02)
+
+
+def test_the_bound_adds_what_arrives_elsewhere_and_what_need_not_be_told():
+    # Late by 220 ms for a round, 40 ms for the way and 20 ms in queues: 3 arrive at each of two.
+    reach = reach_of(LIMIT, "global", 3, 80 * MS, 2.0)
+
+    assert reach.staleness_ns == 280 * MS
+    assert (reach.bound, reach.ceiling) == (600 + 2 * (2 + 6), 1800)
+    assert reach.reason == (
+        "Counts of others are up to 280 ms old: at 2 times the limit the 2 other data centers each "
+        "admit up to 2 meanwhile, and may keep 6 untold."
+    )
+
+
+def test_a_bucket_is_bounded_by_its_size():
+    reach = reach_of(Limit(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=200), "global", 2, 0, 1)
+
+    assert (reach.bound, reach.ceiling) == (200 + 1 + 2, 400)
+
+
+def test_a_link_slower_than_the_rounds_makes_them_wait_for_each_other():
+    quick, slow = (reach_of(LIMIT, "global", 2, rtt * MS, 2.0) for rtt in (140, 141))
+
+    assert quick.staleness_ns == (220 + 70 + 20) * MS
+    assert slow.staleness_ns == pytest.approx((220 + 141 + 40 + 70.5 + 20) * MS)
+
+
+@pytest.mark.parametrize("rtt_ms", [0, 80, 300])
+def test_a_period_below_twenty_times_the_staleness_is_too_short(rtt_ms):
+    least = shortest_ns(rtt_ms * MS)
+    long = Limit(600, least)
+
+    assert least >= SHORTEST_NS
+    assert not reach_of(long, "global", 2, rtt_ms * MS, 2.0).is_too_short
+    assert reach_of(replace(long, period_ns=least - 1), "global", 2, rtt_ms * MS, 2.0).is_too_short
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_one_data_center_alone_holds_the_limit_whatever_its_period(scope):
+    reach = reach_of(Limit(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
+
+    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
+
+
+def test_where_one_data_center_decides_nothing_is_exceeded():
+    reach = reach_of(Limit(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
+
+    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
+
+
+def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
+    reach = reach_of(Limit(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
+
+    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
+    assert "asks the others when that is used up" in reach.reason
+
+
+def test_parts_of_a_bucket_are_one_unit_at_least():
+    bucket = Limit(50, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=2)
+
+    assert reach_of(bucket, "split", 7, 0, 2.0).bound == 7
+
+
+@given(limits, st.sampled_from(SCOPES), datacenters, rtts, demands)
+def test_a_bound_lies_between_the_limit_and_the_limit_of_every_data_center(
+    limit, scope, datacenters, rtt_ns, demand
+):
+    reach = reach_of(limit, scope, datacenters, rtt_ns, demand)
+
+    assert limit.ceiling <= reach.bound <= reach.ceiling <= datacenters * limit.ceiling
+
+
+@given(limits, datacenters, rtts, demands)
+def test_more_demand_and_longer_ways_never_lower_a_bound(limit, datacenters, rtt_ns, demand):
+    bound = reach_of(limit, "global", datacenters, rtt_ns, demand).bound
+
+    assert reach_of(limit, "global", datacenters, rtt_ns + MS, demand).bound >= bound
+    assert reach_of(limit, "global", datacenters, rtt_ns, demand + 1).bound >= bound

@@ -1,0 +1,78 @@
+from ringfence.limiter import Algorithm, Limit
+from ringfence.wire import Source
+from simulations.judging.algorithm_invariants import breaches
+from simulations.judging.ledger import Answered, Column
+
+SECOND = 1_000_000_000
+LATER = 4.0
+"""Every run begins at the start of a minute; these windows are four seconds long."""
+
+
+def limit(algorithm, amount=3, period_s=4):
+    return Limit(amount, period_s * SECOND, algorithm)
+
+
+def answers(*times, allowed=True, cost=1):
+    return [Answered(at, at + 0.001, "dc1", "k", cost, allowed, Source.OWNER) for at in times]
+
+
+def found(column, of, began=0.0):
+    return [breach.property for breach in breaches(Column(column), of, began)]
+
+
+def test_a_fixed_window_admits_its_amount_and_the_next_one_again():
+    column = answers(1.0, 2.0, 3.0, 4.2, 4.3, 4.4)
+
+    assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
+
+
+def test_a_fixed_window_that_admits_one_too_many_is_seen():
+    assert found(answers(1.0, 2.0, 3.0, 3.5), limit(Algorithm.FIXED_WINDOW)) == ["over_admission"]
+
+
+def test_a_fixed_window_that_denies_what_fits_is_seen():
+    column = answers(1.0, 2.0, 3.0) + answers(3.5, allowed=False)
+
+    assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
+    assert found(column, limit(Algorithm.FIXED_WINDOW, amount=4)) == ["wrong_denial"]
+
+
+def test_nothing_is_said_of_what_may_have_been_decided_in_either_window():
+    column = answers(1.0, 2.0, 3.0, 3.98)
+
+    assert found(column, limit(Algorithm.FIXED_WINDOW)) == []
+
+
+def test_windows_lie_where_the_run_began():
+    column = answers(1.0, 2.0, 3.0, 3.5)
+
+    assert found(column, limit(Algorithm.FIXED_WINDOW), began=1.5) == []
+
+
+def test_a_sliding_window_weighs_the_one_before_by_what_is_left_of_it():
+    full = answers(3.0, 3.1, 3.2, 3.3)
+
+    assert found(full + answers(6.2), limit(Algorithm.SLIDING_WINDOW, 4)) == []
+    assert found(full + answers(6.2, 6.3, 6.4, 6.5), limit(Algorithm.SLIDING_WINDOW, 4)) == [
+        "over_admission"
+    ]
+    assert found(full + answers(6.2, allowed=False), limit(Algorithm.SLIDING_WINDOW, 4)) == [
+        "wrong_denial"
+    ]
+
+
+def test_a_bucket_gives_what_has_come_back_and_no_more():
+    bucket = limit(Algorithm.TOKEN_BUCKET, amount=4)
+
+    assert found(answers(0.0, 0.1, 0.2, 0.3, 1.0, 2.0, 3.0), bucket) == []
+    assert found(answers(0.0, 0.1, 0.2, 0.3, 0.4, 0.5), bucket) == ["over_admission"]
+    assert found(answers(0.0, 0.1) + answers(0.5, allowed=False), bucket) == ["wrong_denial"]
+
+
+def test_what_was_given_back_may_have_been_in_the_way():
+    column = answers(1.0, 2.0) + answers(2.5, allowed=False)
+    passing = [Answered(2.4, 2.45, "dc1", "k", 1, True, Source.OWNER, gone=2.6)]
+    fixed = limit(Algorithm.FIXED_WINDOW)
+
+    assert [each.property for each in breaches(Column(column), fixed, 0.0)] == ["wrong_denial"]
+    assert list(breaches(Column(column, passing), fixed, 0.0)) == []

@@ -1,0 +1,153 @@
+"""Which hits a run may lose: as few as what went wrong allows."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulations.judging.allowed_loss import members_of, uncopied_spans
+from simulations.scenarios.generate import drawn
+from simulations.scenarios.rule_changes import fault_of
+from simulations.scenarios.scenario import Scenario
+
+
+def world(*faults: str, nodes: int = 5, datacenters: int = 1, zones: int = 1) -> Scenario:
+    return Scenario(
+        "losses",
+        "for a test",
+        nodes=nodes,
+        datacenters=datacenters,
+        zones=zones,
+        faults=tuple(fault_of(text) for text in faults),
+    )
+
+
+def spans(*faults: str, nodes: int = 5, datacenters: int = 1) -> list[tuple[float, float]]:
+    return uncopied_spans(world(*faults, nodes=nodes, datacenters=datacenters))
+
+
+def test_nothing_may_be_lost_when_nothing_goes_wrong() -> None:
+    assert spans() == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["cut@8-25 node=n1,n2", "pause@8-20 node=n1", "loss@3-9 share=0.3", "clock_step@3 by_s=3600"],
+)
+def test_nothing_may_be_lost_while_every_node_lives(fault: str) -> None:
+    assert spans(fault) == []
+
+
+def test_who_leaves_takes_no_hit_with_it() -> None:
+    assert spans("leave@10-15 node=n2") == []
+
+
+def test_a_crash_may_take_what_the_standby_was_not_told_of_yet() -> None:
+    assert spans("crash@10-20 node=n2") == [pytest.approx((9.65, 10.1))]
+
+
+def test_two_crashes_far_apart_may_take_a_moment_each() -> None:
+    assert spans("crash@10-12 node=n2", "crash@40-45 node=n3") == [
+        pytest.approx((9.65, 10.1)),
+        pytest.approx((39.65, 40.1)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("crash@10-20 node=n2,n3",),
+        ("crash@10-20 node=n2", "crash@15-30 node=n3"),
+        ("crash@10-14 node=n2", "crash@15-30 node=n3"),
+    ],
+)
+def test_owner_and_standby_may_take_everything_with_them(faults: tuple[str, ...]) -> None:
+    [(begin, end)] = spans(*faults)
+
+    assert begin == -inf
+    assert end >= 10.1
+
+
+@pytest.mark.parametrize("other", ["pause@12-40 node=n3", "cut@8-15 node=n1", "clog@25-26 node=n4"])
+def test_a_second_failure_before_all_is_copied_again_may_hide_every_copy(other: str) -> None:
+    [(begin, _)] = spans("crash@10-20 node=n2", other)
+
+    assert begin == -inf
+
+
+@pytest.mark.parametrize("other", ["loss@8-15 share=0.3", "clock_step@12 node=n3 by_s=3600"])
+def test_who_is_hard_to_reach_while_another_is_down_keeps_its_copy(other: str) -> None:
+    [(begin, _)] = spans("crash@10-20 node=n2", other)
+
+    assert begin > 0
+
+
+def test_a_failure_in_another_data_center_hides_no_copy() -> None:
+    [(begin, _)] = spans("crash@10-20 node=n1", "pause@12-40 node=n2", nodes=6, datacenters=2)
+
+    assert begin == pytest.approx(9.65)
+
+
+def test_the_only_node_of_a_data_center_takes_everything_even_when_it_leaves() -> None:
+    [(begin, _)] = spans("leave@10-20 node=n2", nodes=3, datacenters=3)
+
+    assert begin == -inf
+
+
+def test_what_a_disturbance_kept_from_the_standby_may_be_lost_in_a_crash() -> None:
+    [(begin, end)] = spans("cut@4-9 node=n1", "crash@10-20 node=n2")
+
+    assert (begin, end) == pytest.approx((3.65, 10.1))
+
+
+def test_a_disturbance_long_ago_is_made_up_for() -> None:
+    assert spans("cut@1-2 node=n1", "crash@30-40 node=n2") == spans("crash@30-40 node=n2")
+
+
+def test_a_broken_connection_is_a_disturbance_although_it_is_over_at_once() -> None:
+    [(begin, _)] = spans("reset@8 node=n1", "crash@10-20 node=n2")
+
+    assert begin == pytest.approx(7.65)
+
+
+def test_after_two_disturbances_at_once_nothing_is_sure_to_be_copied() -> None:
+    [(begin, _)] = spans("cut@4-9 node=n1", "loss@5-9 share=0.2", "crash@10-20 node=n2")
+
+    assert begin == -inf
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    ["repeats@5-15 share=0.5", "replay@5-15 share=0.3", "clock_drift@5-15 node=n1 ppm=500"],
+)
+def test_what_holds_no_copy_up_excuses_nothing(harmless: str) -> None:
+    assert spans(harmless, "crash@10-20 node=n2") == spans("crash@10-20 node=n2")
+
+
+def test_what_counts_everywhere_the_other_data_centers_remember() -> None:
+    def told(*faults: str) -> list[tuple[float, float]]:
+        return uncopied_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
+
+    assert told("crash@10-25 datacenter=dc3") == [(8.0, 10.1)]
+    assert told("cut@8-12 datacenter=dc3", "crash@10-25 datacenter=dc3") == [(-inf, 10.1)]
+    assert (-inf, 12.1) in told("crash@10-25 datacenter=dc3", "crash@12-25 datacenter=dc2")
+
+
+def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:
+    assert members_of(world(nodes=5, datacenters=2, zones=2)) == {
+        "n1": ("dc1", "z1"),
+        "n2": ("dc2", "z1"),
+        "n3": ("dc1", "z2"),
+        "n4": ("dc2", "z2"),
+        "n5": ("dc1", "z1"),
+    }
+
+
+@given(st.integers(0, 10_000))
+def test_spans_are_in_order_and_apart(seed: int) -> None:
+    found = uncopied_spans(drawn(seed, "node"))
+
+    assert all(begin < end for begin, end in found)
+    assert all(one[1] < other[0] for one, other in pairwise(found))

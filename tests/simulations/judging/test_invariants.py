@@ -1,0 +1,163 @@
+import pytest
+
+from ringfence.rules.load import load_text
+from ringfence.wire import Source
+from simulations.judging.invariants import Final, Invariants
+from simulations.judging.ledger import Answered, Ledger
+from simulations.scenarios.scenario import Fault, Scenario
+
+RULES = """
+domain: sim
+descriptors:
+  - key: day
+    rate_limit: {unit: day, requests_per_unit: 3, algorithm: fixed_window}
+  - key: log
+    rate_limit: {period: 10s, requests_per_unit: 3, algorithm: sliding_window_log}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 3}
+  - key: world
+    rate_limit: {unit: minute, requests_per_unit: 600, algorithm: sliding_window, scope: global}
+  - key: parts
+    rate_limit: {unit: day, requests_per_unit: 4, algorithm: fixed_window, global: {mode: split}}
+"""
+KNOWN = {rule.path[-1][0]: rule for rule in load_text(RULES).rules.rules()}
+DAY = {"day": KNOWN["day"]}
+CRASH = (Fault(1, "crash", 2, {"node": "n1"}),)
+
+
+def answered(at, *, allowed=True, datacenter="dc1", retry_after=None, cost=1, source=Source.OWNER):
+    if not allowed and retry_after is None:
+        retry_after = 60.0
+    return Answered(at, at + 0.001, datacenter, "k", cost, allowed, source, retry_after=retry_after)
+
+
+def charged(at, cost, source=Source.OWNER):
+    return Answered(at, at + 0.001, "dc1", "k", cost, True, source, is_charge=True)
+
+
+def violations(rules, answers, used=None, *, faults=(), datacenters=1, late=(), end=30.0):
+    ledger = Ledger()
+    name = next(iter(rules))
+    for answer in answers:
+        ledger.add(name, answer)
+    for asked in late:
+        ledger.ask(name, "k", asked)
+    final = Final({(where, name, "k"): units for where, units in (used or {"dc1": 3}).items()})
+    scenario = Scenario("judged", "", nodes=6, datacenters=datacenters, faults=tuple(faults))
+    judge = Invariants(rules, scenario, 0.2, 0.0)
+    return [each.property for each in judge.violations(ledger, final, end)]
+
+
+ALL = [answered(1.0), answered(2.0), answered(3.0)]
+
+
+def test_a_run_in_which_all_is_well_has_no_violation():
+    assert violations(DAY, [*ALL, answered(4.0, allowed=False)]) == []
+
+
+def test_a_check_that_nobody_ever_answered_breaks_the_deadline():
+    assert violations(DAY, ALL, late=[20.0]) == ["deadline"]
+    assert violations(DAY, ALL, late=[29.0]) == []
+
+
+@pytest.mark.parametrize("retry_after", [0.0, -1.0, 1e9])
+def test_who_is_denied_must_be_told_when_to_come_back(retry_after):
+    denied = answered(4.0, allowed=False, retry_after=retry_after)
+
+    assert violations(DAY, [*ALL, denied]) == ["retry_after"]
+
+
+def test_one_window_lets_its_amount_through_and_not_twice_that():
+    assert "over_admission" in violations(DAY, [*ALL, answered(4.0)])
+
+
+def test_charges_count_past_the_limit_to_the_unit():
+    answers = [answered(1.0), charged(2.0, 7), charged(3.0, 5), answered(4.0, allowed=False)]
+
+    assert violations(DAY, answers, {"dc1": 13}) == []
+    assert violations(DAY, answers, {"dc1": 12}) == ["lost_hits"]
+    assert violations(DAY, answers, {"dc1": 14}) == ["invented_hits"]
+    assert violations(DAY, [*answers, charged(5.0, 9, Source.POLICY)], {"dc1": 13}) == ["outage"]
+
+
+@pytest.mark.parametrize("rule", ["day", "log"])
+def test_a_check_that_passes_after_an_overdrawing_charge_is_over_admission(rule):
+    rules = {rule: KNOWN[rule]}
+
+    assert violations(rules, [charged(1.0, 3)]) == []
+    assert violations(rules, [charged(1.0, 3), answered(2.0)], {"dc1": 4}) == ["over_admission"]
+    assert violations(rules, [charged(1.0, 2), answered(2.0)], {"dc1": 3}) == []
+
+
+def test_a_bucket_in_debt_admits_nothing_until_it_has_drained():
+    rules = {"bucket": KNOWN["bucket"]}
+    debt = [charged(1.0, 9)]
+
+    assert violations(rules, [*debt, answered(6.5)]) == ["over_admission"]
+    assert violations(rules, [*debt, answered(8.1)]) == []
+    for told, found in ((6.0, []), (25.0, ["retry_after"])):
+        denied = answered(2.0, allowed=False, retry_after=told)
+        assert violations(rules, [*debt, denied]) == found
+
+
+def test_laws_to_the_unit_are_for_runs_in_which_nothing_is_lost():
+    denied = answered(2.5, allowed=False)
+
+    assert "wrong_denial" in violations(DAY, [answered(1.0), denied], {"dc1": 1})
+    assert violations(DAY, [answered(1.0), denied], {"dc1": 1}, faults=CRASH) == []
+
+
+def test_sliding_counts_of_data_centers_agree_but_for_what_drains_meanwhile():
+    world = {"world": KNOWN["world"]}
+    some = [answered(1.0), answered(1.0, datacenter="dc2")]
+
+    assert violations(world, some, {"dc1": 200, "dc2": 203}, datacenters=2) == []
+    assert violations(world, some, {"dc1": 200, "dc2": 220}, datacenters=2) == ["agreement"]
+
+
+def test_the_parts_of_a_split_limit_are_one_limit():
+    parts = {"parts": KNOWN["parts"]}
+    here, there = ([answered(at, datacenter=dc) for at in (1.0, 2.0)] for dc in ("dc1", "dc2"))
+    more = answered(3.0, datacenter="dc2")
+
+    assert violations(parts, [*here, *there], datacenters=2) == []
+    assert violations(parts, [*here, *there, more], datacenters=2) == ["over_admission"]
+
+
+def test_data_centers_that_are_cut_off_may_admit_no_more_than_what_they_did_not_hear_of():
+    world = {"world": KNOWN["world"]}
+    slowly = [answered(at / 40, datacenter=f"dc{1 + at % 2}") for at in range(1600)]
+    faults = [Fault(1, "cut", 20, {"datacenter": "dc1"})]
+    used = {"dc1": 600, "dc2": 600}
+
+    assert "over_admission" in violations(
+        world, slowly, used, datacenters=2, faults=faults, end=40.0
+    )
+    within = [Fault(1, "cut", 20, {"node": "n1"})]
+    assert "over_admission" not in violations(
+        world, slowly, used, datacenters=2, faults=within, end=40.0
+    )
+
+
+def test_a_host_whose_clock_drifts_measures_a_period_by_that_much_longer():
+    log = {"log": KNOWN["log"]}
+    drift = (Fault(1, "clock_drift", 20, {"node": "n1", "ppm": -500}),)
+    soon, late = ([*ALL, answered(at, allowed=False, retry_after=1.0)] for at in (11.005, 11.05))
+
+    assert violations(log, soon) == ["wrong_denial"]
+    assert violations(log, soon, faults=drift) == []
+    assert violations(log, late, faults=drift) == ["wrong_denial"]
+
+
+def test_only_where_nobody_is_left_the_policy_may_decide():
+    answers = [*ALL, answered(5.0, datacenter="dc2", source=Source.POLICY)]
+    used = {"dc1": 3}
+    two, three = (
+        [Fault(1, "leave", 20, {"node": f"n{number}"}) for number in gone]
+        for gone in ((2, 4), (2, 4, 6))
+    )
+    in_turn = [Fault(10 * at, "leave", 10 * at + 2, {"node": f"n{at}"}) for at in (2, 4, 6)]
+
+    assert violations(DAY, answers, used, datacenters=2, faults=two) == ["outage"]
+    assert violations(DAY, answers, used, datacenters=2, faults=three) == []
+    assert violations(DAY, answers, used, datacenters=2, faults=in_turn) == ["outage"]

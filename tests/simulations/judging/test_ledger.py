@@ -1,0 +1,56 @@
+from ringfence.wire import Source
+from simulations.judging.ledger import Answered, Ledger
+
+
+def answered(asked, told=None, *, allowed=True, cost=1, gone=float("inf"), datacenter="dc1"):
+    told = asked + 0.001 if told is None else told
+    return Answered(asked, told, datacenter, "k", cost, allowed, Source.OWNER, gone=gone)
+
+
+def ledger(*answers, passing=()):
+    found = Ledger()
+    for answer in answers:
+        found.add("rule", answer)
+    for answer in passing:
+        found.add_passing("rule", answer)
+    return found
+
+
+def test_a_charge_that_was_given_back_is_no_admission():
+    column = ledger(answered(1.0), passing=[answered(2.0, gone=2.5)]).column("rule", "k")
+
+    assert column.units == 1
+
+
+def test_until_it_was_given_back_a_charge_may_have_been_in_the_way():
+    column = ledger(answered(1.0), passing=[answered(2.0, cost=4, gone=2.5)]).column("rule", "k")
+
+    assert column.at_most_counted(answered(1.5, allowed=False), 10) == 1
+    assert column.at_most_counted(answered(2.2, allowed=False), 10) == 5
+    assert column.at_most_counted(answered(3.0, allowed=False), 10) == 1
+
+
+def test_what_was_asked_is_open_until_it_is_answered():
+    found = Ledger()
+    first, second = found.ask("rule", "k", 1.0), found.ask("rule", "k", 1.0)
+
+    found.answered(first)
+
+    assert found.open == {second: ("rule=k", 1.0)}
+
+
+def test_units_are_counted_by_question_and_by_answer():
+    column = ledger(answered(1.0, 1.5, cost=2), answered(2.0, 2.5, cost=3)).column("rule", "k")
+
+    assert [column.asked_by(at) for at in (0.9, 1.0, 1.9, 2.0)] == [0, 2, 2, 5]
+    assert [column.told_before(at) for at in (1.5, 1.6, 2.5, 2.6)] == [0, 2, 2, 5]
+
+
+def test_what_was_given_back_stays_with_its_data_center():
+    column = ledger(
+        answered(1.0),
+        answered(1.0, datacenter="dc2"),
+        passing=[answered(2.0, gone=2.5, datacenter="dc2")],
+    ).column("rule", "k")
+
+    assert [len(part.passing) for part in column.by_datacenter()] == [0, 1]

@@ -1,0 +1,107 @@
+"""Slots in simulated clusters: what is judged, and that the judge notices what is wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from ringfence.client.cluster import Cluster
+from ringfence.limiter.reference.concurrency import Concurrency
+from simulations.core_level.client import CoreClient
+from simulations.core_level.run import simulate_cores
+from simulations.judging.slots import HeldSlot, slot_violations
+from simulations.node_level.run import simulate_nodes
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
+
+SMALL = Scenario(
+    "slots",
+    "for a test",
+    seconds=8.0,
+    calm=25.0,
+    rules=RULES,
+    loads=(Load(rule="exact", per_second=1, keys=2),),
+    holds=(Holds(6, 2),),
+)
+
+
+RUN = {"node": simulate_nodes, "core": simulate_cores}
+
+
+def properties(case, level="node"):
+    outcome = RUN[level](replace(case, level=level), 1, "a command")
+    return {each.property for each in outcome.violations}
+
+
+@pytest.mark.parametrize("level", RUN)
+@pytest.mark.parametrize(
+    "faults",
+    [
+        (),
+        (Fault(3, "crash", 6, {"node": "n2"}),),
+        (Fault(3, "leave", 6, {"node": "n2"}),),
+    ],
+    ids=str,
+)
+def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
+    assert properties(replace(SMALL, faults=faults), level) == set()
+
+
+def test_core_waiters_that_nobody_wakes_are_noticed(monkeypatch):
+    monkeypatch.setattr(CoreClient, "slots_free", lambda *_: None)
+    monkeypatch.setattr("simulations.core_level.client.ASK_AGAIN_NS", 60 * 10**9)
+
+    assert "lost_wakeup" in properties(SMALL, "core")
+
+
+def test_waiters_that_nobody_wakes_are_noticed(monkeypatch):
+    monkeypatch.setattr(Cluster, "on_slots_free", lambda *_: None)
+    monkeypatch.setattr(Cluster, "slot_pause_s", lambda _: 60.0)
+
+    assert "lost_wakeup" in properties(SMALL)
+
+
+def test_slots_that_are_never_free_again_are_noticed(monkeypatch):
+    monkeypatch.setattr(Concurrency, "refund", lambda *_: None)
+    long = replace(SMALL, rules=RULES.replace("period: 20s", "period: 300s"))
+
+    assert "slot_leak" in properties(long)
+
+
+def test_one_holder_too_many_is_noticed(monkeypatch):
+    fair = Concurrency.check
+
+    def check(self, cost, now):
+        row = fair(self, cost, now)
+        return row if row[5] or not cost else (0, 0, 0, 0, 0, self.grant(cost, now))
+
+    monkeypatch.setattr(Concurrency, "check", check)
+
+    assert "over_admission" in properties(SMALL)
+
+
+def held(asked, told, until, *, is_held=True):
+    return HeldSlot(asked, told, "dc1", "k", 8.0, is_held, until, until)
+
+
+def judged(*column, slots=1, **changes):
+    known = {"sides": 1, "lost_spans": (), "is_clean": True} | changes
+    return [each.property for each in slot_violations(column, slots, **known)]
+
+
+def test_two_may_hold_one_slot_only_where_a_fault_excuses_it():
+    column = held(0, 0, 5), held(1, 1, 5)
+
+    assert judged(*column) == ["over_admission"]
+    assert judged(*column, sides=2) == []
+    assert judged(*column, lost_spans=[(0.5, 1.5)]) == []
+    assert judged(*column, slots=2) == []
+
+
+def test_who_waits_while_a_slot_is_free_was_forgotten():
+    assert judged(held(0, 0, 1), held(0.5, 8.5, 8.5, is_held=False)) == ["lost_wakeup"]
+    assert judged(held(0, 0, 7), held(0.5, 8.5, 8.5, is_held=False)) == []
+    assert judged(held(0, 0, 1), held(0.5, 1.1, 2)) == []
+
+
+def test_who_waits_longer_than_it_wanted_is_noticed():
+    assert judged(held(0, 14, 14), is_clean=False) == ["deadline"]

@@ -1,0 +1,25 @@
+"""The scenarios that are shipped, and their pages."""
+
+from pathlib import Path
+
+import pytest
+
+from simulations.scenarios.catalog import SCENARIOS, scenario
+
+PAGES = Path(__file__).parents[3] / "docs" / "scenarios"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_has_a_page_that_says_how_to_run_it(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text("utf-8")
+
+    assert f"ringfence simulate {name} --seed 7" in page
+
+
+def test_every_page_is_about_a_scenario() -> None:
+    assert {page.stem for page in PAGES.glob("*.md")} == set(SCENARIOS)
+
+
+def test_a_scenario_that_is_not_there_is_answered_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="unknown scenario 'stedy'; known are steady, hot-key"):
+        scenario("stedy")

@@ -1,0 +1,49 @@
+"""Internal errors that a fault plants end no node, and those that nobody planted break the run."""
+
+import pytest
+
+from simulations.core_level.node import CoreNode
+from simulations.core_level.run import simulate_cores
+from simulations.running import run_scenario
+from simulations.scenarios.catalog import RULES
+from simulations.scenarios.generate import drawn
+from simulations.scenarios.scenario import Fault, Load, Network, Scenario
+
+
+def scenario(level, *faults, **changes):
+    loads = (Load(rule="exact", per_second=30, keys=20), Load(rule="everywhere", per_second=10))
+    fields = {"nodes": 4, "datacenters": 2, "seconds": 6.0, "calm": 25.0} | changes
+    return Scenario(
+        "small", "for a test", level=level, rules=RULES, loads=loads, faults=faults, **fields
+    )
+
+
+@pytest.mark.parametrize("level", ["core", "node"])
+@pytest.mark.parametrize("at", [1.0, 2.0])
+def test_a_node_goes_on_whatever_meets_an_error(level, at):
+    names = ("n1", "n2", "n3")
+    faults = [
+        Fault(at + i / 3, "errors", 5.5, {"node": n, "count": 30}) for i, n in enumerate(names)
+    ]
+    case = scenario(level, *faults, network=Network("near"))
+    outcome = run_scenario(case, 3, case)
+
+    assert outcome.violations == []
+    assert outcome.marks["error_contained"] > 0
+
+
+@pytest.mark.parametrize("level", ["core", "node"])
+def test_errors_are_drawn(level):
+    verbs = [fault.verb for seed in range(60) for fault in drawn(seed, level).faults]
+
+    assert verbs.count("errors") > 3
+
+
+@pytest.mark.internal_errors
+def test_an_error_that_nobody_planted_breaks_the_run(monkeypatch):
+    def broken(node, rule_id):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(CoreNode, "_period_of", broken)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        simulate_cores(scenario("core", Fault(1, "crash", 3, {"node": "n1"})), 1, "a command")

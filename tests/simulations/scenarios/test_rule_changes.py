@@ -1,0 +1,203 @@
+"""Changes asked for in words: what they mean, what is refused, how to ask for them again."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.errors import ConfigError
+from simulations.cli.scenario import scenario_command
+from simulations.judging.checking import NEEDS, takes
+from simulations.reporting.outcome import Outcome
+from simulations.scenarios.catalog import SCENARIOS
+from simulations.scenarios.faults import VERBS
+from simulations.scenarios.generate import DRAWN, drawn
+from simulations.scenarios.rule_changes import checked, command_of, fault_of, with_set, words_of
+from simulations.scenarios.scenario import Args, Fault, Scenario
+
+STEADY = SCENARIOS["steady"]
+CRASH = SCENARIOS["node-crash"]
+times = st.floats(0, 86_400).map(lambda at: round(at, 3)) | st.floats(0, 1e-3)
+hosts = st.lists(st.integers(1, 200).map("n{}".format), min_size=1, max_size=3).map(",".join)
+
+
+@st.composite
+def faults(draw: st.DrawFn) -> Fault:
+    verb = draw(st.sampled_from(sorted(VERBS)))
+    args: Args = {}
+    if draw(st.booleans()):
+        args["node"] = draw(hosts)
+    if verb in NEEDS:
+        name, least, most = NEEDS[verb]
+        args[name] = draw(st.floats(least, most))
+    for name in ("one_way", "moves", "seedless"):
+        if name in takes(verb) and draw(st.booleans()):
+            args[name] = 1
+    at = draw(times)
+    return Fault(at, verb, draw(st.none() | times.map(lambda more: at + more)), args)
+
+
+@given(faults())
+def test_a_fault_in_words_is_the_same_fault(fault: Fault) -> None:
+    assert fault_of(words_of(fault)) == fault
+
+
+@given(st.integers(0, 500), st.sampled_from(["node", "core"]))
+def test_drawn_faults_can_be_asked_for_in_words(seed: int, level: str) -> None:
+    for fault in drawn(seed, level).faults:  # type: ignore[arg-type]
+        assert fault_of(words_of(fault)) == fault
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "write VERB@AT"),
+        ("crash", "write VERB@AT"),
+        ("crash@-3", "write VERB@AT"),
+        ("crash@1.2.3", "1.2.3"),
+        ("flood@3", "unknown fault 'flood'; known are crash, leave"),
+        ("crash@8-3", "ends before it begins"),
+        ("crash@3 n2", "'n2' is not NAME=VALUE"),
+        ("crash@3 node=", "'node=' is not NAME=VALUE"),
+        ("crash@3 nodes=n2", "crash takes no 'nodes'; it takes node, zone, datacenter"),
+        ("pause@3-4 node=n1 from=n2", "pause takes no 'from'"),
+        ("loss@3-9", "loss needs share=NUMBER, from 0 to 1"),
+        ("loss@3-9 share=2", "loss needs share=NUMBER, from 0 to 1"),
+        ("loss@3-9 share=nan", "loss needs share=NUMBER, from 0 to 1"),
+        ("slow@3-9 extra_ms=long", "slow needs extra_ms=NUMBER"),
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused_with_the_mend(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        fault_of(text)
+
+    assert said in str(refused.value)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("nodes", "write NAME=VALUE"),
+        ("node=5", "NAME is nodes, datacenters"),
+        ("nodes=0", "a whole number from 1 to 5000"),
+        ("nodes=1e3", "a whole number from 1 to 5000"),
+        ("datacenters=31", "a whole number from 1 to 30"),
+        ("seconds=0.5", "a number from 1 to 86400"),
+        ("calm=inf", "a number from 1 to 86400"),
+        ("loss=1", "a number from 0 to 0.9"),
+        ("loss=much", "a number from 0 to 0.9"),
+        ("latency=moon", "latency is lan, near, regions, zero"),
+        ("per_second=-1", "a number from 0 to 100000"),
+        ("keys=many", "a whole number from 1 to 1000000"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_with_the_mend(word: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        with_set(STEADY, [word])
+
+    assert said in str(refused.value)
+    assert repr(word) in str(refused.value)
+
+
+def test_a_setting_of_the_load_holds_for_every_load() -> None:
+    changed = with_set(STEADY, ["per_second=7", "keys=3", "cost=2"])
+
+    assert len(changed.loads) > 1
+    assert {(load.per_second, load.keys, load.cost) for load in changed.loads} == {(7, 3, 2)}
+    assert [load.rule for load in changed.loads] == [load.rule for load in STEADY.loads]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("crash@1 node=n9", "is about n9, but there are n1 to n5"),
+        ("cut@1-2 node=n1 from=n9", "is about n9, but there are n1 to n5"),
+        ("crash@1 datacenter=dc2", "is about dc2, but there is dc1"),
+        ("crash@1 zone=z2", "is about z2, but there is z1"),
+    ],
+)
+def test_a_fault_about_what_is_not_there_is_refused(fault: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        checked(replace(CRASH, faults=(fault_of(fault),)))
+
+
+def test_every_data_center_needs_a_node_and_a_place_on_the_map() -> None:
+    with pytest.raises(ConfigError, match="2 nodes cannot stand in 3 data centers"):
+        checked(replace(STEADY, nodes=2, datacenters=3))
+    with pytest.raises(ConfigError, match="6 data centers: latency preset 'regions' has no 'dc6'"):
+        checked(with_set(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_shipped_scenario_fits_together_and_can_be_asked_for_in_words(name: str) -> None:
+    scenario = checked(SCENARIOS[name])
+
+    assert tuple(fault_of(words_of(fault)) for fault in scenario.faults) == scenario.faults
+
+
+CHANGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "nodes": st.integers(5, 5000),
+        "zones": st.integers(1, 30),
+        "seconds": st.floats(1, 86_400),
+        "calm": st.floats(1, 86_400),
+        "latency": st.sampled_from(["lan", "near", "zero"]),
+        "loss": st.floats(0, 0.9),
+        "repeats": st.floats(0, 0.9),
+        "per_second": st.floats(0, 100_000),
+        "keys": st.integers(1, 1_000_000),
+        "cost": st.integers(1, 1_000_000),
+        "least_parts": st.integers(1, 100),
+    },
+)
+
+
+def replayed(command: str) -> Scenario:
+    """The scenario that the command line makes of a command, before it is run."""
+    ringfence, simulate, name, *words = shlex.split(command)
+    assert (ringfence, simulate) == ("ringfence", "simulate")
+    made: list[Scenario] = []
+
+    def note(scenario: Scenario, seed: int, original: Scenario, progress: object) -> Outcome:
+        made.append(scenario)
+        return Outcome(scenario, seed, "")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("simulations.cli.scenario.run_scenario", note)
+        verb = scenario_command(name, "for a test")
+        ran = CliRunner().invoke(verb, [*words, "--no-report"], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    [scenario] = made
+    return scenario
+
+
+@given(CHANGES, st.none() | st.lists(faults(), max_size=3))
+def test_the_command_of_a_changed_scenario_makes_the_same_one_again(
+    changes: dict[str, object], instead: list[Fault] | None
+) -> None:
+    scenario = with_set(CRASH, [f"{name}={value}" for name, value in changes.items()])
+    if instead is not None:
+        known = [replace(fault, args=fault.args | {"node": "n1"}) for fault in instead]
+        scenario = replace(scenario, faults=tuple(known))
+
+    assert replayed(command_of(scenario, CRASH, 7)) == scenario
+
+
+@pytest.mark.parametrize("level", ["node", "core"])
+def test_the_command_of_a_drawn_scenario_names_seed_and_level_and_what_is_left_of_it(
+    level: str,
+) -> None:
+    original = drawn(12, level)  # type: ignore[arg-type]
+    shrunk = replace(original, faults=original.faults[:1])
+
+    assert command_of(original, original, 12) == (
+        f"ringfence simulate {DRAWN} --seed 12 --level {level}"
+    )
+    assert replayed(command_of(shrunk, original, 12)) == shrunk
+    bare = replace(original, faults=())
+    assert replayed(command_of(bare, original, 12)) == bare

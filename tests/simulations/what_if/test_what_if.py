@@ -1,0 +1,379 @@
+"""`ringfence simulate what-if`: a log's clients under rules that several data centers count."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.replay.logs import Entry, read_log, sorted_by_time
+from node.replay.offline import replay_offline
+from node.replay.tally import Shape, Tally
+from ringfence.errors import ConfigError
+from ringfence.rules import RuleSet
+from ringfence.rules.load import load_text
+from simulations.what_if.data_centers import DataCenters, Timing
+from simulations.what_if.what_if import WhatIf, Worst, spread_ties, what_if
+
+ROOT = Path(__file__).parents[3]
+LOGS = {
+    "demo": ROOT / "node" / "demo" / "semicomplete-2015-05.log.gz",
+    "epa": ROOT / "tests" / "traces" / "epa-1995-08-30.tsv.gz",
+}
+CLIENT = Shape.parse(["client"])
+START = 1_700_000_000
+MS = 10**6
+WINDOWS = ["fixed_window", "sliding_window"]
+TOLD = [*WINDOWS, "token_bucket", "leaky_bucket"]
+
+
+def rules_of(rate: str, algorithm: str, rest: str = "") -> RuleSet:
+    amount, unit = rate.split("/")
+    return load_text(
+        "domain: log\ndescriptors:\n  - key: client\n    rate_limit:\n"
+        f"      requests_per_unit: {amount}\n      unit: {unit}\n"
+        f"      algorithm: {algorithm}\n{rest}"
+    ).rules
+
+
+def entry(second: float, client: str = "x", path: str = "/") -> Entry:
+    return Entry(START * 10**9 + round(second * 1e9), client, "GET", path, "200")
+
+
+@cache
+def entries_of(log: str, lines: int | None = None) -> list[Entry]:
+    """A log in order of time, or its beginning of so many lines."""
+    return sorted_by_time(read_log(LOGS[log])) if lines is None else entries_of(log)[:lines]
+
+
+@cache
+def denied_offline(log: str, lines: int, rate: str, algorithm: str) -> Tally:
+    """What an offline replay decides, which does not depend on where data centers are."""
+    return replayed(rules_of(rate, algorithm), entries_of(log, lines))
+
+
+def replayed(rules: RuleSet, entries: Iterable[Entry], shape: Shape = CLIENT) -> Tally:
+    return replay_offline(
+        [list(entries)], shape, rules, clock=None, max_keys=10**6, on_progress=lambda done: None
+    )
+
+
+ask: Callable[..., WhatIf] = partial(
+    what_if, shape=CLIENT, datacenters=3, delay_ms=40, interval_ms=200, seed=1
+)
+
+
+def denied_by_client(told: WhatIf) -> dict[str, int]:
+    return {row.client: row.denied for row in told.throttled}
+
+
+# Where nothing is late
+
+
+@pytest.mark.parametrize("placed", [{"datacenters": 1}, {"exact": True}])
+@pytest.mark.parametrize(
+    ("log", "lines", "rate", "algorithm"),
+    [("demo", 3000, "10/minute", algorithm) for algorithm in [*TOLD, "sliding_window_log"]]
+    + [("epa", 10_000, "100/hour", "sliding_window")],
+)
+def test_one_data_center_or_one_engine_decides_as_an_offline_replay_does(
+    log: str, lines: int, rate: str, algorithm: str, placed: dict[str, int]
+) -> None:
+    expected = denied_offline(log, lines, rate, algorithm)
+
+    told = ask(rules_of(rate, algorithm), entries_of(log, lines), top=10**6, **placed)
+
+    assert expected.denied > 0
+    assert (told.requests, told.denied) == (expected.checks, expected.denied)
+    assert told.denied_exact == expected.denied
+    assert denied_by_client(told) == dict(expected.denied_by_client)
+    (figures,) = told.rules
+    assert (figures.wrongly_allowed, figures.wrongly_denied, figures.worst) == (0, 0, None)
+    assert told.errors[0].max_difference == 0
+    assert told.staleness_ms == 0
+
+
+def test_requests_that_meet_several_rules_at_once_are_decided_as_in_a_replay() -> None:
+    rules = load_text(
+        """
+domain: log
+descriptors:
+  - key: client
+    rate_limit: {requests_per_unit: 20, unit: minute, name: per-client}
+  - key: path
+    shadow_mode: true
+    rate_limit: {requests_per_unit: 5, unit: minute}
+  - key: method
+    value: POST
+    rate_limit: {unlimited: true}
+  - key: status
+    value: "404"
+    rate_limit: {requests_per_unit: 3, unit: hour, algorithm: token_bucket}
+"""
+    ).rules
+    shape = Shape.parse(["client", "path", "method", "status"])
+    entries = entries_of("demo", 3000)
+    expected = replayed(rules, entries, shape)
+
+    told = ask(rules, entries, shape=shape, exact=True, top=10**6)
+
+    assert (told.denied, told.no_rule) == (expected.denied, expected.no_rule)
+    assert denied_by_client(told) == dict(expected.denied_by_client)
+
+
+def test_with_several_data_centers_exact_counting_stays_that_of_a_replay() -> None:
+    rules = rules_of("10/minute", "sliding_window")
+
+    told = ask(rules, entries_of("demo"))
+
+    assert told.denied_exact == replayed(rules, entries_of("demo")).denied
+    assert told.denied < told.denied_exact
+    assert told.rules[0].beyond_bound == 0
+
+
+@pytest.mark.parametrize("algorithm", TOLD)
+def test_clients_that_stay_with_one_data_center_are_counted_exactly(algorithm: str) -> None:
+    told = ask(rules_of("10/minute", algorithm), entries_of("demo", 4000), spread="sticky")
+
+    assert told.rules[0].wrongly_allowed == told.rules[0].wrongly_denied == 0
+    assert told.denied == told.denied_exact > 0
+
+
+# Where counts are late
+
+
+@pytest.mark.parametrize("algorithm", TOLD)
+def test_at_one_instant_every_data_center_admits_the_whole_limit(algorithm: str) -> None:
+    told = ask(rules_of("5/minute", algorithm), [entry(0)] * 100)
+
+    (figures,) = told.rules
+    assert (told.denied_exact, told.denied) == (95, 85)
+    assert (figures.allowed, figures.over_admitted, figures.wrongly_allowed) == (15, 10, 10)
+    assert figures.worst == Worst("x", START * 10**9, excess=10, bound=10)
+    assert told.errors[0].over == 1
+    assert told.errors[0].max_over == 2.0
+    assert told.errors[0].wrong_share == 0.1
+    assert told.same_instant == 99
+
+
+@pytest.mark.parametrize("algorithm", TOLD)
+def test_requests_further_apart_than_counts_are_late_are_decided_exactly(algorithm: str) -> None:
+    entries = [entry(0.241 * number) for number in range(400)]
+
+    told = ask(rules_of("20/minute", algorithm), entries)
+
+    assert told.staleness_ms == 240
+    assert told.denied == told.denied_exact > 0
+    assert told.rules[0].over_admitted == 0
+
+
+def test_nothing_is_told_until_what_was_told_before_is_confirmed() -> None:
+    rules = rules_of("10/minute", "fixed_window")
+    (met,) = rules.match("log", CLIENT.of(entry(0)))
+    assert met is not None
+    timing = Timing(delay_ns=150 * MS, interval_ns=200 * MS)
+    centers = DataCenters(rules.rules(), 2, timing, Random(1), exact=False)
+    (_, here), (_, there) = (centers.decider(at, [met.rule]) for at in (0, 1))
+
+    def admit(now: int) -> None:
+        codes = here.decide([met.key], [1], [], [], [], now).codes
+        centers.admitted(0, [met.key], codes, now)
+
+    def heard(now: int) -> int:
+        centers.advance(now)
+        return there.used(met.key, now)
+
+    start = START * 10**9
+    admit(start)
+    first = next(now for now in range(start, start + 400 * MS, MS) if heard(now))
+    admit(first)
+
+    # Confirmed 300 ms after its round, so the round 200 ms after that one tells nothing.
+    assert heard(first + 399 * MS) == 1
+    assert heard(first + 400 * MS) == 2
+    assert timing.late_ns == 400 * MS + timing.delay_ns
+
+
+def test_the_bound_reckons_with_all_that_was_asked_while_counts_were_late() -> None:
+    bursts = [entry(0)] * 600 + [entry(0.23)] * 600
+
+    (figures,) = ask(rules_of("1000/minute", "fixed_window"), bursts).rules
+
+    assert figures.worst is not None
+    assert figures.worst.excess == 200
+    assert figures.worst.bound >= 2 * (1200 // 3 + 1000 // 100)
+
+
+def test_what_was_admitted_beyond_the_limit_is_denied_to_whom_exact_counting_would_admit() -> None:
+    # All spend the limit twice over at once; as the bucket drains, exact counting admits again.
+    entries = [entry(0)] * 100 + [entry(10 + second) for second in range(60)]
+
+    (figures,) = ask(rules_of("10/minute", "token_bucket"), entries).rules
+
+    assert figures.wrongly_allowed == figures.over_admitted == 20
+    assert figures.wrongly_denied > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    algorithm=st.sampled_from(TOLD),
+    amount=st.integers(1, 250),
+    gaps_ms=st.lists(st.sampled_from([0, 1, 7, 30, 150, 400, 2500]), min_size=40, max_size=400),
+    datacenters=st.integers(2, 5),
+    delay_ms=st.sampled_from([0, 1, 40, 150, 400]),
+    interval_ms=st.sampled_from([50, 200, 1000]),
+    seed=st.integers(0, 1000),
+)
+def test_no_counter_goes_further_over_its_limit_than_the_bound(
+    algorithm: str,
+    amount: int,
+    gaps_ms: Sequence[int],
+    datacenters: int,
+    delay_ms: int,
+    interval_ms: int,
+    seed: int,
+) -> None:
+    entries, at = [], 0
+    for number, gap in enumerate(gaps_ms):
+        at += gap
+        entries.append(entry(at / 1000, client="xy"[number % 7 == 0]))
+
+    told = what_if(
+        rules_of(f"{amount}/minute", algorithm),
+        entries,
+        CLIENT,
+        datacenters=datacenters,
+        delay_ms=delay_ms,
+        interval_ms=interval_ms,
+        seed=seed,
+    )
+
+    (figures,) = told.rules
+    assert figures.beyond_bound == 0
+    assert figures.worst is None or figures.worst.excess <= figures.worst.bound
+    assert figures.wrongly_allowed - figures.wrongly_denied == told.denied_exact - told.denied
+
+
+def test_one_seed_gives_one_result_and_another_seed_another() -> None:
+    rules = rules_of("10/minute", "sliding_window")
+    entries = entries_of("demo", 3000)
+    first, again, other = (ask(rules, entries, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first.errors != other.errors
+
+
+# How rules say that they hold
+
+
+def scoped(how: str, algorithm: str = "fixed_window") -> RuleSet:
+    return rules_of("9/minute", algorithm, f"      scope: global\n      global: {how}\n")
+
+
+def test_a_limit_that_is_split_or_has_a_home_is_never_exceeded() -> None:
+    split = ask(scoped("{mode: split}"), [entry(0)] * 100)
+    home = ask(scoped("{mode: home, home: fra}"), [entry(0)] * 100)
+
+    assert [told.rules[0].counted for told in (split, home)] == ["split", "home"]
+    assert split.denied == home.denied == 91
+    assert split.rules[0].worst is home.rules[0].worst is None
+
+
+def test_an_algorithm_that_cannot_hear_of_others_counts_in_each_data_center_alone() -> None:
+    entries = [entry(second / 2) for second in range(100)]
+
+    told = ask(rules_of("5/minute", "sliding_window_log"), entries)
+
+    (figures,) = told.rules
+    assert figures.counted == "alone"
+    assert figures.allowed == 15
+    assert figures.worst is not None
+    assert (figures.worst.excess, figures.worst.bound) == (10, 10)
+    assert len(told.errors) == 1
+
+
+def test_a_request_that_two_data_centers_would_have_to_decide_is_refused() -> None:
+    rules = load_text(
+        "domain: log\ndescriptors:\n"
+        "  - key: client\n    rate_limit:\n      requests_per_unit: 5\n      unit: minute\n"
+        "      global: {mode: home, home: fra}\n"
+        "  - key: path\n    rate_limit: {requests_per_unit: 5, unit: minute}\n"
+    ).rules
+
+    with pytest.raises(ConfigError, match="fewer --descriptor"):
+        ask(rules, [entry(0)], shape=Shape.parse(["client", "path"]))
+
+
+# What is told
+
+
+def test_a_throttled_client_is_named_with_its_first_and_last_time_and_the_rule() -> None:
+    rules = rules_of("2/minute", "fixed_window", "      name: per-client\n")
+    busy = [entry(second) for second in range(20, 30)]
+
+    told = ask(rules, [*busy[:5], entry(24.5, "y"), *busy[5:]], top=1)
+
+    (client,) = told.throttled
+    assert (client.client, client.checks, client.denied, client.rule) == ("x", 10, 8, "per-client")
+    assert client.first_ns == entry(22).time_ns
+    assert client.last_ns == entry(29).time_ns
+
+
+def test_windows_are_also_judged_by_a_log_of_every_hit() -> None:
+    # Twice the limit around the end of a window: the window lets all pass, a log only half.
+    edge = 60 - START % 60
+    entries = [entry(edge - 1)] * 5 + [entry(edge + 1)] * 5
+
+    by_window, by_log = ask(rules_of("5/minute", "fixed_window"), entries, datacenters=1).errors
+
+    assert (by_window.wrongly_allowed, by_window.over) == (0, 0)
+    assert (by_log.wrongly_allowed, by_log.over, by_log.max_over) == (5, 1, 1.0)
+
+
+def test_everything_is_told_to_machines_as_plain_values() -> None:
+    told = ask(rules_of("5/minute", "sliding_window"), [entry(0)] * 100).to_json()
+
+    read = json.loads(json.dumps(told))
+
+    assert read == told
+    assert (read["allowed"], read["denied"]) == (15, 85)
+    (rule,) = read["rules"]
+    assert (rule["allowed"], rule["period_s"]) == (15, 60)
+    assert rule["worst"] == {
+        "client": "x",
+        "at": "2023-11-14T22:13:20.000Z",
+        "excess": 10,
+        "bound": 10,
+    }
+    assert read["throttled"][0]["first"] == "2023-11-14T22:13:20.000Z"
+    assert read["errors"][0]["wrong_share"] == 0.1
+
+
+def test_requests_of_one_second_are_laid_out_over_it_unless_stamps_are_finer() -> None:
+    coarse = [entry(0, "a"), entry(0, "b"), entry(1), entry(3, "a"), entry(3), entry(3)]
+    fine = [entry(0), entry(0), entry(0.5)]
+
+    laid_out = spread_ties(coarse)
+
+    stamps = [round((each.time_ns / 1e9 - START) * 100) / 100 for each in laid_out]
+    assert stamps == [0, 0.5, 1, 3, 3.33, 3.67]
+    assert [each.client for each in laid_out] == [each.client for each in coarse]
+    assert spread_ties(fine) == fine
+
+
+@pytest.mark.parametrize("wrong", [{"datacenters": 0}, {"delay_ms": -1}, {"interval_ms": 0}])
+def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="give at least one"):
+        ask(rules_of("5/minute", "fixed_window"), [entry(0)], **wrong)
+
+
+def test_progress_is_told_every_thousand_lines_and_at_the_end() -> None:
+    told: list[int] = []
+
+    ask(rules_of("5/minute", "fixed_window"), [entry(0)] * 2500, on_progress=told.append)
+
+    assert told == [1000, 2000, 2500]
