@@ -266,8 +266,11 @@ _HTTP_BOUND = 1024 * 64 * _KIB
 """Connections in total, with headers each."""
 _STRANGERS_BOUND = (64 + 256) * (_CONNECTION + 64 * _KIB)
 """Connections of one address without a hello, handshakes under way; bytes before authentication."""
-_OPERATOR_BOUND = 64 * (16 + 16 + 4) * _KIB
-"""Connections in total, with a read, headers and a body each."""
+_UNSENT_BOUND = 32 * _MIB * 9 / 8
+"""Unacknowledged answers of all sessions, in buffers that keep an eighth free."""
+_OPERATOR_BOUND = (64 * (16 + 16 + 4) + (64 + 256) * 24) * _KIB
+"""Connections in total, with a read, headers and a body each; the connections themselves, with
+those that wait."""
 
 
 def _tables_bound(connections: int) -> float:
@@ -281,7 +284,7 @@ BOUNDS: dict[str, float] = {
     "p7_http": _HTTP_BOUND,
     "p8_slots": _tables_bound(8),
     "p9_takeovers": _tables_bound(6),
-    "p14_slow_readers": 64 * _MIB + 150 * (_CONNECTION + 64 * _KIB),
+    "p14_slow_readers": _UNSENT_BOUND + 150 * 64 * _KIB + (150 + 256) * _CONNECTION,
     **dict.fromkeys([name for name, port in PORTS.items() if port is _OPERATOR], _OPERATOR_BOUND),
 }
 """Bytes by which the attacked process may grow: rows of docs/threat-model.md that a flood fills."""

@@ -8,7 +8,7 @@ passes the host's, a simulation its own.
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +45,7 @@ from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
 from node.requests.session import Session, internal_refusal
 from node.requests.throttled_keys import PERIOD
+from node.requests.turns import DIRECT_COST, Turns
 from node.requests.unacknowledged import UnacknowledgedBytes
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
@@ -111,6 +112,8 @@ logger = logging.getLogger("ringfence.node")
 Resolve = Callable[[], Awaitable[Sequence[Address]]]
 """Finds addresses of other members."""
 
+_CARRIED_ROW_COST, _FOREIGN_ROW_COST = 16, 4
+"""Estimated microseconds of a row with a carried limit, and of one that another member decides."""
 _JOIN_PATIENCE = 3.0
 """Seconds that a node looks for the others before it begins alone."""
 _FETCH_PATIENCE = 5.0
@@ -278,6 +281,7 @@ class Node:
         self._sessions: dict[int, Session] = {}
         self._unsent: UnacknowledgedBytes[Session] = UnacknowledgedBytes(Session.give_up)
         self._places: ConnectionPlaces[Session] = ConnectionPlaces(settings.places)
+        self._turns: Turns[Session] = Turns()
         self._transport: Transport | None = None
         self._nursery: trio.Nursery | None = None
         self._idle = trio.Event()
@@ -380,7 +384,7 @@ class Node:
             session.send(Goodbye(f"node {self.name} is leaving"))
         transport.flush()
         with trio.move_on_after(self._settings.drain_timeout):
-            while self._sessions or self._deciding.waiting:
+            while self._sessions or self._deciding.waiting or self._turns:
                 self._idle = trio.Event()
                 await self._idle.wait()
         if self._gossiping is not None:
@@ -655,9 +659,44 @@ class Node:
             return Refused(0, ErrorCode.OVERLOADED, reason)
         return Welcome(self.name, self._view.hash, self._rules.version)
 
-    def decide(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
+    def cost_of(self, request: Request) -> int:
+        """Estimate the work of a request in microseconds; 0 when it is little for its size.
+
+        A frame without carried limits whose rows are held here takes one call of the engine.
+        """
+        if request.limits:
+            return _CARRIED_ROW_COST * len(request.keys)
+        if len(request.keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
+            return 0
+        is_here = self._deciding.holds(request.keys)
+        return 0 if is_here else _FOREIGN_ROW_COST * len(request.keys)
+
+    def wait_turn(self, sender: Sender[Session], steps: Iterator[None], rows: int) -> bool:
+        """Let a request wait for its turn; return False when too many wait."""
+        assert self._transport is not None
+        if not self._turns.has_room(sender, rows):
+            self.counters.add("shed", rows)
+            self.refused("overloaded")
+            return False
+        if not self._turns:
+            self._transport.call_soon(self._step)
+        self._turns.add(sender, steps, rows)
+        return True
+
+    def _step(self) -> None:
+        """Do one step of one request that waits; the next one in a turn of its own."""
+        assert self._transport is not None
+        self._turns.step()
+        if self._turns:
+            self._transport.call_soon(self._step)
+        else:
+            self._idle.set()
+
+    def decide(
+        self, request: Request, batch: Batch, waited_ns: int | None = None
+    ) -> Results | Refused | list[Part]:
         """Decide the rows that are held here; return parts when some rows must wait."""
-        held_up_ns = self._notice_stall()
+        held_up_ns = self._notice_stall() if waited_ns is None else waited_ns
         if batch.limits:
             refusal = oversized(request.seq, batch)
             if refusal is not None:
@@ -717,13 +756,19 @@ class Node:
             session, request.seq, batch.keys, batch.costs, rows, now, deadline_ns
         )
 
-    def forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
+    def forward(
+        self,
+        sender: Sender[Session],
+        request: Request,
+        part: Part,
+        waited_ns: int | None = None,
+    ) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
         if request.op is Op.CHECK and part.batch.leases:
             self._note_waiters(sender, part.batch.leases)
         assert self._transport is not None
-        waited_ms = self._transport.held_up_ns // 1_000_000
+        waited_ms = (self._transport.held_up_ns if waited_ns is None else waited_ns) // 1_000_000
         if waited_ms:
             request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
         self._nursery.start_soon(self._forward, sender, request, part)

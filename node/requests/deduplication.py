@@ -32,6 +32,8 @@ class Sender(Generic[SessionT]):
         self.who = who
         self.size = 0
         """Bytes of the answers that are kept."""
+        self.waiting = 0
+        """Requests that wait for their turn."""
         self.ledger: RefundLedger | None = None
         """Recent charges of its token; None when its refunds have no bound."""
         self._senders = senders

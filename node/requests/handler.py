@@ -345,6 +345,10 @@ class RequestHandler:
             taker = self.ring.owner(shard)
         return taker
 
+    def holds(self, keys: Sequence[bytes]) -> bool:
+        """Whether the shards of all these keys are held here."""
+        return self._has_all(keys)
+
     def may_lend(self, key: bytes) -> bool:
         """Whether this node is the one that decides a key, and stands in for nobody."""
         shard = shard_of(key)

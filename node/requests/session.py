@@ -5,7 +5,9 @@ the `NodeApi`'s; bytes that break the protocol end this connection and nothing e
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from node.config.access import Access, Scope, proof_in
@@ -15,6 +17,7 @@ from node.requests.decided_checks import COUNTED_ONCE
 from node.requests.deduplication import Sender
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
+from node.requests.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
 from ringfence.peering.columns import Batch, Results
 from ringfence.transport.interface import Address, Connection, Timer, Transport
@@ -72,6 +75,8 @@ _HELLO_WITHIN = 5.0
 """Seconds a connection may stay open without saying who it is."""
 _MOST_UNSENT = 4 << 20
 """Bytes of answers a peer may leave unread; a connection above it is closed."""
+_MOST_REFUSALS = 256
+"""Requests of a caller that wait, above which further ones are refused out of turn."""
 _SCOPES = {
     Op.CHECK: Scope.CHECK,
     Op.REFUND: Scope.CHECK,
@@ -117,13 +122,31 @@ class NodeApi(Protocol):
     def welcome(self, session: "Session", hello: Hello) -> Welcome | Refused:
         """The answer to a good hello; a refusal when the node is leaving or full."""
 
-    def decide(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
-        """Decide now, refuse, or return parts because some rows must wait."""
+    def decide(
+        self, request: Request, batch: Batch, waited_ns: int | None = None
+    ) -> Results | Refused | list[Part]:
+        """Decide now, refuse, or return parts because some rows must wait.
+
+        `waited_ns` is for how long the request has waited; None for the wait of the present
+        datagram.
+        """
+
+    def cost_of(self, request: Request) -> int:
+        """Estimate the work of a request in microseconds; 0 when it is little for its size."""
+
+    def wait_turn(self, sender: "Sender[Session]", steps: Iterator[None], rows: int) -> bool:
+        """Let a request of `rows` rows wait for its turn; return False when too many wait."""
 
     def was_decided_elsewhere(self, session: int, seq: int) -> bool:
         """Return whether a row of this request was already decided as a repeat."""
 
-    def forward(self, sender: "Sender[Session]", request: Request, part: Part) -> None:
+    def forward(
+        self,
+        sender: "Sender[Session]",
+        request: Request,
+        part: Part,
+        waited_ns: int | None = None,
+    ) -> None:
         """Remember and send the answer of a part as soon as it is decided."""
 
     def answer(self, request: Request, verdicts: Results, rows: list[int] | None = None) -> Answer:
@@ -199,6 +222,7 @@ class Session:
         self._binding = b""
         self._hello_timer: Timer | None = None
         self._report_pace = Pace(transport.now())
+        self._is_over = False
 
     def on_open(self, connection: Connection) -> None:
         """Wait for a hello, but not for ever."""
@@ -286,8 +310,8 @@ class Session:
                 self._ask(message, self._sender)
             case AskMembers(seq):
                 self.send(self._desk.members(seq))
-            case AskRules(seq):
-                self.send_payload(self._desk.rules(seq))
+            case AskRules(seq):  # Up to a megabyte is copied.
+                self._wait_turn(self._sender, seq, self._send_rules(seq), 1)
             case AskStats(seq):
                 if self._may(seq, Scope.OBSERVE):
                     self.send(self._desk.stats(seq))
@@ -365,9 +389,7 @@ class Session:
         is_bounded = self._role is Role.CLIENT and Scope.REFUND not in scopes
         sender.ledger = self._desk.ledger(sender.who[0]) if is_bounded else None
 
-    def _ask(  # noqa: PLR0912 - one branch per reason to refuse
-        self, request: Request, sender: "Sender[Session]"
-    ) -> None:
+    def _ask(self, request: Request, sender: "Sender[Session]") -> None:
         seq = request.seq
         scope = _SCOPES[request.op]
         if not self._may(seq, scope):
@@ -401,21 +423,123 @@ class Session:
             batch.ids = _ids(sender.who[1], seq, range(len(batch)))
         if request.op is Op.REFUND and sender.ledger is not None:
             self._desk.cut(sender.ledger.bound(batch))
+        cost = self._desk.cost_of(request)
+        # A member's frames hold checks of many callers, so short ones need not wait for long ones.
+        if cost > DIRECT_COST or (sender.waiting and self._role is Role.CLIENT):
+            arrived = self._transport.now() - self._transport.held_up_ns / 1e9
+            steps = self._decide_in_steps(sender, request, batch, cost, arrived)
+            if self._wait_turn(sender, seq, steps, len(batch)):
+                sender.remember(seq, None)
+            return
         decided = self._desk.decide(request, batch)
-        if isinstance(decided, Results):
-            self._answer(sender, request, batch, decided, None)
-        elif isinstance(decided, Refused):
+        if isinstance(decided, Refused):
             self.send(decided)
         else:
-            sender.remember(seq, None)
-            for part in decided:
-                if part.is_decided and part.verdicts is not None:
-                    self._answer(sender, request, part.batch, part.verdicts, part.rows)
-                else:
-                    if is_first_ask:
-                        rows = range(len(batch)) if part.rows is None else part.rows
-                        part.batch.ids = _ids(sender.who[1], seq, rows)
-                    self._desk.forward(sender, request, part)
+            self._settle(sender, request, batch, decided)
+
+    def _settle(
+        self,
+        sender: "Sender[Session]",
+        request: Request,
+        batch: Batch,
+        decided: Results | list[Part],
+        place: Sequence[int] | None = None,
+        waited_ns: int | None = None,
+    ) -> None:
+        """Answer what is decided, and have the rest answered later.
+
+        `place` has the places of the batch's rows in the request; None when it is all of it.
+        """
+        if isinstance(decided, Results):
+            self._answer(sender, request, batch, decided, None if place is None else list(place))
+            return
+        is_first_ask = request.op in COUNTED_ONCE and not request.ids
+        sender.remember(request.seq, None)
+        for part in decided:
+            if place is not None:
+                rows = range(len(batch)) if part.rows is None else part.rows
+                part.rows = [place[row] for row in rows]
+            if part.is_decided and part.verdicts is not None:
+                self._answer(sender, request, part.batch, part.verdicts, part.rows)
+            else:
+                if is_first_ask:
+                    rows = range(len(batch)) if part.rows is None else part.rows
+                    part.batch.ids = _ids(sender.who[1], request.seq, rows)
+                self._desk.forward(sender, request, part, waited_ns)
+
+    # -- requests that wait for their turn -----------------------------------------------------
+
+    def _wait_turn(
+        self, sender: "Sender[Session]", seq: int, steps: Iterator[None], rows: int
+    ) -> bool:
+        if self._desk.wait_turn(sender, steps, rows):
+            return True
+        # A caller that is refused at once sends on at once, and each message takes time to read.
+        steps = self._refuse_in_turn(seq)
+        if sender.waiting >= _MOST_REFUSALS or not self._desk.wait_turn(sender, steps, 0):
+            deque(steps, maxlen=0)
+        return False
+
+    def _refuse_in_turn(self, seq: int) -> Iterator[None]:
+        if not self._is_over:
+            reason = "too many requests wait for their turn"
+            self.send(Refused(seq, ErrorCode.OVERLOADED, reason))
+        yield from ()
+
+    def _send_rules(self, seq: int) -> Iterator[None]:
+        if not self._is_over:
+            self.send_payload(self._desk.rules(seq))
+        yield from ()
+
+    def _decide_in_steps(
+        self, sender: "Sender[Session]", request: Request, batch: Batch, cost: int, arrived: float
+    ) -> Iterator[None]:
+        """Decide and answer a request step by step, until a step is refused."""
+        deadline_ns = request.deadline_ms * 1_000_000
+        may_be_late = request.op is Op.CHECK
+        for step in steps_of(batch.groups, len(batch), cost):
+            if step.start:
+                yield
+            waited_ns = round((self._transport.now() - arrived) * 1e9)
+            is_late = may_be_late and waited_ns > deadline_ns
+            rows = range(step.start, len(batch)) if is_late else step
+            refused: list[Refused] = []
+            decide = partial(self._decide_rows, sender, request, batch, rows, waited_ns, refused)
+            if not self._desk.containment.call("session", decide):
+                self._desk.refused("internal")
+                refused.append(internal_refusal(request.seq))
+            if refused:
+                payload = encode(refused[0])
+                sender.remember(request.seq, payload)
+                self._send_to(sender, payload)
+                return
+
+    def _decide_rows(
+        self,
+        sender: "Sender[Session]",
+        request: Request,
+        batch: Batch,
+        rows: range,
+        waited_ns: int,
+        refused: list[Refused],
+    ) -> None:
+        seq = request.seq
+        part = batch.take(rows)
+        is_first_ask = request.op in COUNTED_ONCE and not request.ids
+        if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
+            part.ids = _ids(sender.who[1], seq, rows)
+        decided = self._desk.decide(request, part, waited_ns)
+        if isinstance(decided, Refused):
+            refused.append(decided)
+        else:
+            place = None if len(rows) == len(batch) else rows
+            self._settle(sender, request, part, decided, place, waited_ns)
+
+    def _send_to(self, sender: "Sender[Session]", payload: bytes) -> None:
+        """Send to the caller on this connection, or on its next one when this one is over."""
+        session = sender.session if self._is_over else self
+        if session is not None:
+            session.send_payload(payload)
 
     def _answer(
         self,
@@ -427,11 +551,12 @@ class Session:
     ) -> None:
         payload = self._encoded(self._desk.answer(request, verdicts, rows))
         sender.remember(request.seq, payload)
-        self.send_payload(payload)
+        self._send_to(sender, payload)
         sender.note(batch, verdicts)
         if batch.op in COUNTED_ONCE and not batch.ids:
             self._desk.asked(sender, request, batch, rows)
-        self._desk.denied(self, batch, verdicts)
+        if not self._is_over:
+            self._desk.denied(self, batch, verdicts)
 
     def _encoded(self, answer: Answer) -> bytes:
         """Encode an answer; refuse its request alone when the codec has no place for it."""
@@ -499,6 +624,7 @@ class Session:
         self._end()
 
     def _end(self) -> None:
+        self._is_over = True
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         if self._sender is not None and self._sender.session is self:

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 __all__ = ["MOST_UNSENT", "UnacknowledgedBytes"]
 
-MOST_UNSENT = 64 << 20
+MOST_UNSENT = 32 << 20
 """Bytes that all sessions of a node may leave unacknowledged together."""
 _KEPT = 0.75
 """Part of the bound to which the total is brought, so that not every message needs room made."""

@@ -32,6 +32,8 @@ BYTES_PER_KEY = 512
 LEAST_BYTES = 64 << 20
 _FREED_PART = 16
 """When there are too many bytes, one part of so many is freed, so that bytes are counted rarely."""
+_MOST_FREED = 256 << 10
+"""Bytes that are freed at once: an eviction costs up to 25 us, and other callers wait meanwhile."""
 _SLOT_BYTES = 40
 
 
@@ -498,7 +500,8 @@ class Engine:
             max(self._tables(), key=len).evict(excess, now)
         in_use = self.bytes_in_use
         if in_use > self._max_bytes:
-            in_use = self._free(self._max_bytes - self._max_bytes // _FREED_PART, now)
+            spare = min(self._max_bytes // _FREED_PART, _MOST_FREED)
+            in_use = self._free(self._max_bytes - spare, now)
         self._room = min(self._max_keys - len(self), (self._max_bytes - in_use) // self._largest)
 
     def _free(self, most: int, now: int) -> int:
@@ -506,7 +509,7 @@ class Engine:
         while (in_use := self.bytes_in_use) > most:
             fullest = max(self._tables(), key=_bytes_in_use)
             before = len(fullest)
-            fullest.evict(max(1, before // _FREED_PART), now)
+            fullest.evict(max(1, before * (in_use - most) // fullest.bytes_in_use), now)
             if len(fullest) == before:
                 break
         return in_use

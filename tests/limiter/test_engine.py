@@ -1,4 +1,4 @@
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +33,22 @@ def test_layers_charge_both_limits_or_none() -> None:
     allowed, denied = [Code.ALLOWED] * 2, [Code.DENIED, Code.UNCHARGED]
     assert codes == [allowed, denied, denied, allowed, allowed]
     assert remaining(engine, key(1), 4 * SECOND) == 7
+
+
+def test_a_full_engine_evicts_only_a_few_keys_at_once() -> None:
+    """An eviction takes a while, and the callers of all other keys wait meanwhile."""
+    engine = Engine(max_keys=1_000_000, max_bytes=32 << 20)
+    fine = Limit(1000, MINUTE, slots=60)
+    rows, most, sizes = 64, 256, [0]
+
+    for frame in range(300):
+        keys = [key(9, b"%d-%d" % (frame, row)) for row in range(rows)]
+        engine.decide(keys, [1] * rows, [], [fine], [1] * rows, 0)
+        sizes.append(len(engine))
+
+    assert engine.bytes_in_use <= 32 << 20
+    assert engine.evicted > 1000
+    assert min(b - a for a, b in pairwise(sizes)) > -most
 
 
 def test_the_fourth_request_of_a_user_leaves_the_count_of_the_address_at_three() -> None:

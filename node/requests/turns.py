@@ -1,0 +1,101 @@
+"""Requests that take long, which wait for their turn so that other callers are answered in between.
+
+Decides which caller is served next: tokens in turn, and the senders of one token in turn. Each turn
+of the event loop does one step of one request, so the wait of others is bounded by one step. What a
+step does is the session's business.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+from node.requests.deduplication import Sender
+
+__all__ = ["DIRECT_COST", "MOST_WAITING", "STEP_COST", "Turns", "steps_of"]
+
+DIRECT_COST = 256
+"""Largest cost of a request that is decided at once; the unit is the work of about 1 us."""
+STEP_COST = 1024
+"""Cost of one step of a request."""
+MOST_WAITING = 16_384
+"""Rows of requests that wait for their turn; more are refused. One token may fill half of it."""
+
+SessionT = TypeVar("SessionT")
+_Steps = Iterator[None]
+
+
+class Turns(Generic[SessionT]):
+    """Waiting requests by token and sender."""
+
+    def __init__(self, most: int = MOST_WAITING) -> None:
+        self.rows = 0
+        """Rows of all requests that wait."""
+        self._most = most
+        self._waiting: OrderedDict[
+            tuple[str, object], OrderedDict[Sender[SessionT], deque[tuple[_Steps, int]]]
+        ] = OrderedDict()
+        """By caller's name and role; the caller that is served next is first."""
+        self._rows_of: dict[tuple[str, object], int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def has_room(self, sender: Sender[SessionT], rows: int) -> bool:
+        """Return whether a request of so many rows may wait."""
+        own = self._rows_of.get(_caller_of(sender), 0)
+        return self.rows + rows <= self._most and own + rows <= self._most // 2
+
+    def add(self, sender: Sender[SessionT], steps: _Steps, rows: int) -> None:
+        """Let a request wait for its turn; a step is one call of `next`."""
+        caller = _caller_of(sender)
+        self._waiting.setdefault(caller, OrderedDict()).setdefault(sender, deque()).append(
+            (steps, rows)
+        )
+        self._rows_of[caller] = self._rows_of.get(caller, 0) + rows
+        self.rows += rows
+        sender.waiting += 1
+
+    def step(self) -> None:
+        """Do one step of the request whose turn it is."""
+        if not self._waiting:
+            return
+        caller, senders = next(iter(self._waiting.items()))
+        sender, requests = next(iter(senders.items()))
+        self._waiting.move_to_end(caller)
+        senders.move_to_end(sender)
+        steps, rows = requests[0]
+        try:
+            next(steps)
+        except StopIteration:
+            requests.popleft()
+            self._left(caller, sender, rows)
+
+    def _left(self, caller: tuple[str, object], sender: Sender[SessionT], rows: int) -> None:
+        sender.waiting -= 1
+        self.rows -= rows
+        self._rows_of[caller] -= rows
+        senders = self._waiting[caller]
+        if not senders[sender]:
+            del senders[sender]
+        if not senders:
+            del self._waiting[caller], self._rows_of[caller]
+
+
+def _caller_of(sender: Sender[SessionT]) -> tuple[str, object]:
+    name, _, role = sender.who
+    return name, role
+
+
+def steps_of(groups: Sequence[int], rows: int, cost: int) -> Iterator[range]:
+    """Cut the rows of a request, which cost `cost` in all, into steps; a group stays whole.
+
+    `groups` are run lengths; empty when each row stands alone.
+    """
+    most = max(1, rows * STEP_COST // max(1, cost))
+    start = end = 0
+    for run in groups or [1] * rows:
+        if end > start and end + run - start > most:
+            yield range(start, end)
+            start = end
+        end += run
+    yield range(start, end)

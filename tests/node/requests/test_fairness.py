@@ -1,0 +1,141 @@
+"""A client whose requests take long does not hold up other clients."""
+
+from collections.abc import Callable
+
+import trio
+
+from node.node import Node
+from node.requests.turns import MOST_WAITING, STEP_COST
+from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, encode
+from tests.node.requests.test_session import (
+    APP,
+    OPERATOR,
+    Caller,
+    World,
+    check,
+    key_of,
+    running_node,
+)
+
+_Send = Callable[[bytes], None]
+
+ROWS = 1000
+"""Rows of a long request, each with a limit of its own."""
+
+
+def held_keys(node: Node, count: int) -> list[bytes]:
+    """Keys of shards that the node holds."""
+    first = key_of("a")
+    candidates = (first + b"%d" % number for number in range(10 * count))
+    return [key for key in candidates if node._deciding.holds([key])][:count]
+
+
+def rows_of(caller: Caller, seq: int) -> list[int]:
+    answers = [each for each in caller.heard if isinstance(each, Answer) and each.seq == seq]
+    return [row for each in answers for row in each.rows or range(len(each.sources))]
+
+
+async def answered_in(world: World, *asked: list[Message]) -> list[int]:
+    """Give the node the messages of all callers in one turn of its loop.
+
+    Returns which caller each of its answers was for, in the order in which they were sent.
+    """
+    order: list[int] = []
+    for number, (session, messages) in enumerate(
+        zip(list(world.node._sessions.values()), asked, strict=True)
+    ):
+        send = session.send_payload
+
+        def send_payload(payload: bytes, number: int = number, send: _Send = send) -> None:
+            order.append(number)
+            send(payload)
+
+        session.send_payload = send_payload  # type: ignore[method-assign]
+        for message in messages:
+            session.on_message(encode(message))
+    await trio.sleep(0.1)
+    return order
+
+
+async def test_a_check_is_answered_between_the_steps_of_anothers_long_request(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        busy, _ = await world.call(APP), await world.call(OPERATOR)
+        keys = held_keys(world.node, ROWS)
+
+        order = await answered_in(world, [check(1, *keys)], [check(1)])
+
+        assert order == [1] + [0] * -(-ROWS * 16 // STEP_COST)
+        assert sorted(rows_of(busy, 1)) == list(range(ROWS))
+        assert world.count("checks") == ROWS + 1
+        assert not world.node._turns
+
+
+async def test_short_requests_of_a_client_are_decided_in_order_after_its_long_one(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        caller = await world.call(OPERATOR)
+        keys = held_keys(world.node, 100)
+
+        heard = await caller.say(
+            check(1, *keys), check(2, keys[-1], op=Op.RESET), check(3, keys[-1])
+        )
+
+        seqs = [each.seq for each in heard if isinstance(each, Answer)]
+        assert seqs == sorted(seqs)
+        assert isinstance(heard[-1], Answer)
+        assert heard[-1].outcomes.remaining == [4]  # Forgotten after the first, before the third.
+
+
+async def test_a_long_request_that_comes_twice_is_decided_once(autojump_clock: object) -> None:
+    async with running_node() as world:
+        caller = await world.call(APP)
+        request = check(1, *held_keys(world.node, ROWS))
+
+        await caller.say(request, request)
+
+        assert world.count("checks") == ROWS
+        assert world.count("repeated") == 1
+
+
+async def test_no_more_rows_wait_for_their_turn_than_the_bound(autojump_clock: object) -> None:
+    async with running_node() as world:
+        busy, other = await world.call(APP), await world.call(OPERATOR)
+        keys = held_keys(world.node, ROWS)
+        requests = [check(seq, *keys) for seq in range(1, MOST_WAITING // 2 // ROWS + 3)]
+
+        heard = await busy.say(*requests)
+        await other.say(check(1, *keys))
+
+        refused = [each for each in heard if isinstance(each, Refused)]
+        assert [each.code for each in refused] == [ErrorCode.OVERLOADED] * 2
+        assert world.count("shed") == 2 * ROWS
+        assert len(rows_of(other, 1)) == ROWS
+
+
+async def test_a_client_that_asks_for_the_rules_again_and_again_waits_for_its_turn(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        busy, _ = await world.call(APP), await world.call(OPERATOR)
+        asked: list[Message] = [AskRules(seq) for seq in range(1, 51)]
+
+        order = await answered_in(world, asked, [check(1)])
+
+        assert sum(isinstance(each, Rules) for each in busy.heard) == 50
+        assert order == [1] + [0] * 50
+
+
+async def test_a_client_beyond_the_bound_is_refused_in_its_turn(autojump_clock: object) -> None:
+    async with running_node() as world:
+        caller = await world.call(APP)
+        keys = held_keys(world.node, ROWS)
+        fitting = MOST_WAITING // 2 // ROWS
+
+        heard = await caller.say(*[check(seq, *keys) for seq in range(1, fitting + 2)])
+
+        assert isinstance(heard[-1], Refused)
+        assert heard[-1].seq == fitting + 1
+        assert not world.node._turns

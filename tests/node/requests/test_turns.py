@@ -1,0 +1,99 @@
+"""Requests that take long, decided in steps, in turns between the callers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from node.requests.deduplication import Sender, SentAnswers
+from node.requests.turns import STEP_COST, Turns, steps_of
+from ringfence.wire import Role
+
+SENDERS: SentAnswers[object] = SentAnswers()
+
+
+def sender(name: str, session: int = 1, role: Role = Role.CLIENT) -> Sender[object]:
+    return SENDERS.of(role, name, session)
+
+
+def steps(log: list[str], name: str, count: int) -> Iterator[None]:
+    """A request of so many steps."""
+    for number in range(count):
+        if number:
+            yield
+        log.append(name)
+
+
+def all_steps(turns: Turns[object]) -> None:
+    while turns:
+        turns.step()
+
+
+def test_tokens_are_served_in_turn_however_many_connections_one_has() -> None:
+    turns: Turns[object] = Turns()
+    log: list[str] = []
+    for session in range(8):
+        turns.add(sender("attacker", session), steps(log, "attacker", 2), 10)
+    turns.add(sender("app"), steps(log, "app", 3), 10)
+
+    all_steps(turns)
+
+    assert log[:6] == ["attacker", "app"] * 3
+    assert log.count("attacker") == 16
+
+
+def test_the_senders_of_one_token_are_served_in_turn() -> None:
+    turns: Turns[object] = Turns()
+    log: list[str] = []
+    busy, other = sender("app", 1), sender("app", 2)
+    for _ in range(3):
+        turns.add(busy, steps(log, "busy", 2), 10)
+    turns.add(other, steps(log, "other", 1), 10)
+
+    all_steps(turns)
+
+    assert log == ["busy", "other", *["busy"] * 5]
+
+
+def test_requests_of_one_sender_are_done_in_order() -> None:
+    turns: Turns[object] = Turns()
+    log: list[str] = []
+    for name in ("first", "second"):
+        turns.add(sender("app"), steps(log, name, 2), 10)
+
+    all_steps(turns)
+
+    assert log == ["first", "first", "second", "second"]
+
+
+def test_one_token_fills_half_of_the_places() -> None:
+    turns: Turns[object] = Turns(most=100)
+    flooding, app = sender("attacker"), sender("app")
+    turns.add(flooding, steps([], "", 1), 50)
+
+    assert not turns.has_room(flooding, 1)
+    assert not turns.has_room(sender("attacker", 2), 1)
+    assert turns.has_room(app, 50)
+    assert not turns.has_room(app, 51)
+
+    all_steps(turns)
+
+    assert turns.rows == 0
+    assert flooding.waiting == 0
+    assert turns.has_room(flooding, 50)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 4096])
+def test_steps_cover_all_rows_and_cost_no_more_than_one_step_may(rows: int) -> None:
+    each = 16
+    found = list(steps_of([], rows, each * rows))
+
+    assert [row for step in found for row in step] == list(range(rows))
+    assert max(map(len, found)) * each <= STEP_COST
+
+
+def test_a_group_is_never_cut() -> None:
+    groups = [3, 60, 2, 100, 1]
+
+    found = list(steps_of(groups, sum(groups), 16 * sum(groups)))
+
+    assert found == [range(63), range(63, 65), range(65, 165), range(165, 166)]
