@@ -226,6 +226,12 @@ def _summarise(screen: Console, result: DemoResult) -> None:
         f"{result.over_admitted} requests admitted beyond the limit.",
         style="red" if result.over_admitted else "green",
     )
+    if tally.errors:
+        screen.print(
+            f"{tally.errors} checks were decided by no node in time, so this demo fails: the host "
+            "is too busy; repeat with a lower --speed.",
+            style="red",
+        )
     screen.print()
     screen.print(_NEXT)
 

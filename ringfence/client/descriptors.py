@@ -16,6 +16,7 @@ __all__ = [
     "checked_seconds",
     "described",
     "require_requests",
+    "require_domain",
     "require_text",
 ]
 
@@ -98,6 +99,15 @@ def require_requests(requests: Sequence[Descriptors]) -> None:
     """Raise `ConfigError` when the requests of one call are no list of descriptors."""
     if isinstance(requests, str | Mapping) or not isinstance(requests, Sequence):
         raise ConfigError(f"requests {requests!r} is no list; give one descriptor per request")
+
+
+def require_domain(domain: object) -> None:
+    """Raise `ConfigError` when a domain is not text, and could meet no rule for that alone."""
+    if not isinstance(domain, str) or not domain:
+        raise ConfigError(
+            f"domain must be text that names a domain of the rules, got {domain!r}; "
+            "write it as in the rule files, such as 'api'"
+        )
 
 
 def require_text(descriptors: Sequence[Descriptor]) -> None:

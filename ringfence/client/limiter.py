@@ -27,6 +27,7 @@ from ringfence.client.descriptors import (
     checked_cost,
     checked_seconds,
     described,
+    require_domain,
     require_requests,
     require_text,
 )
@@ -687,10 +688,12 @@ class Limiter:
         try:
             found = self._decider.rules.match(domain, request)
         except (AttributeError, TypeError):
+            require_domain(domain)
             require_text(request)
             raise
         for match in found:
             if match is None:
+                require_domain(domain)
                 require_text(request)
                 break
         return found

@@ -49,6 +49,12 @@ class Opening(AbstractAsyncContextManager[Limiter]):
         def __exit__(self, *_):
             """Never called."""
 
+        def __getattr__(self, name):
+            raise ConfigError(
+                f"ringfence.{self._name}(...) must be entered before its {name!r} is used; write "
+                f"`async with ringfence.{self._name}(...) as limiter:`"
+            )
+
 
 def entered(
     function: Callable[_Params, AbstractAsyncContextManager[Limiter]],

@@ -8,6 +8,7 @@ when they match no rule.
 import logging
 from collections.abc import Mapping, Sequence
 
+from ringfence.client.descriptors import require_domain
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.unmatched_requests import unknown_domain, unknown_path
@@ -64,6 +65,7 @@ class Unmatched:
 
         Raises `ConfigError` then, when strict.
         """
+        require_domain(domain)
         is_known = rules.knows_domain(domain)
         if is_known:
             self._known += 1

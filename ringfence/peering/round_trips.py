@@ -75,6 +75,11 @@ class HedgingBudget:
         self._tokens = float(burst)
         self._earned_for = 0
 
+    def reset(self) -> None:
+        """Count checks anew, and begin with a full burst."""
+        self.checks = self.taken = self._earned_for = 0
+        self._tokens = float(self._burst)
+
     def take(self, checks: int) -> bool:
         """Spend one token for each of some second asks; return False when there are too few."""
         earned = (self.checks - self._earned_for) * self._share

@@ -402,6 +402,16 @@ async def test_descriptors_that_make_no_sense_are_told_to_their_caller(descripto
             await limiter.check("d", descriptors)
 
 
+@pytest.mark.parametrize("domain", [None, 7, ["d"], b"d", ""])
+async def test_a_domain_that_is_not_text_is_an_error(domain):
+    async with limiter_of(described("user", 1)) as limiter:
+        for ask in (limiter.check, limiter.peek, limiter.acquire, limiter.charge):
+            with pytest.raises(ConfigError, match="domain must be text"):
+                await ask(domain, {"user": "a"})
+        with pytest.raises(ConfigError, match="domain must be text"):
+            await limiter.check_many(domain, [{"user": "a"}])
+
+
 async def test_a_value_that_is_not_text_is_told_even_where_no_rule_could_apply():
     async with limiter_of(described("user", 1)) as limiter:
         with pytest.raises(ConfigError, match="not text"):

@@ -88,6 +88,16 @@ def test_a_batch_is_asked_twice_as_a_whole_or_not_at_all() -> None:
     assert budget.take(3)
 
 
+def test_a_budget_that_was_reset_is_as_new() -> None:
+    budget = HedgingBudget(share=0.02, burst=3)
+    budget.checks = 64
+    assert budget.take(3)
+    budget.reset()
+    assert (budget.checks, budget.taken) == (0, 0)
+    assert budget.take(3)
+    assert not budget.take(1)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 500), st.integers(0, 20)), max_size=50),
     st.floats(0.0, 0.1),

@@ -174,6 +174,7 @@ class Worker:
             await asyncio.sleep(_LOOK)
         require_rules(limiter, self._settings)
         await warm_up(limiter)
+        cluster.hedging.reset()  # These checks are of no caller: the metrics begin after them.
         self._is_ready = not self._is_stopping
         logger.info("the gateway knows %d rules and serves", len(cluster.rules.rules()))
         if self._grpc is not None:
