@@ -86,6 +86,7 @@ class _Line:
     unsent: int = 0
     is_open: bool = True
     refusals: dict[str, int] = field(default_factory=dict)
+    soon: list[Callable[[], None]] = field(default_factory=list)
 
     def send(self, payload: bytes) -> None:
         self.sent.append(payload)
@@ -99,6 +100,9 @@ class _Line:
     def flush(self) -> None:
         pass
 
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         return _NoTimer()
 
@@ -106,7 +110,8 @@ class _Line:
 NODE = Node(
     NodeSettings(name="a", listen="a:7101"), ACCESS, RuleSet(), clock=_Clock(), random=Random(1)
 )
-NODE._transport = _Line()  # type: ignore[assignment]
+LOOP = _Line()
+NODE._transport = LOOP  # type: ignore[assignment]
 
 
 def run(data: bytes) -> int:
@@ -147,6 +152,8 @@ def _take(session: Session, line: _Line, message: bytes) -> None:
     before = len(line.sent)
     is_known = session._sender is not None
     session.on_message(message)
+    while LOOP.soon:
+        LOOP.soon.pop(0)()
     answers = [decode(each) for each in line.sent[before:]]
     if is_known:
         return
