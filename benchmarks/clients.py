@@ -28,7 +28,7 @@ from benchmarks.tables import START, new_table
 from benchmarks.wire import answer_of, request_of
 from node.demo.cluster import running_cluster
 from ringfence import Limiter, blocking, connect
-from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
 from ringfence.rules.load import load_text
 from ringfence.wire import decode, encode

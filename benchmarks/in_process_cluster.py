@@ -12,7 +12,7 @@ import trio
 
 from benchmarks.tables import START
 from hashring import Member, NodeId, View
-from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
 from ringfence.peering.columns import Batch

@@ -24,11 +24,11 @@ import trio
 from benchmarks.figure import Figure, figure
 from hashring import NodeId
 from node.demo.cluster import DemoCluster, running_cluster
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
-from ringfence.client.descriptors import described
 from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import described
 from ringfence.client.url import parse_url
 from ringfence.wire import Source
 

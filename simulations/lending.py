@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 
 from node.requests.client_leases import Lender
-from ringfence.client.leases import LeaseAsk, Leases
+from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.limiter import NS_PER_SECOND, Code, Engine, EngineRule, Limit, Snapshot
 from ringfence.peering.columns import Batch
 from ringfence.rules import Rule

@@ -15,7 +15,7 @@ from node.cli.common import (
     parse_descriptor,
     rule_place,
 )
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter

@@ -7,7 +7,7 @@ import trio
 
 from node.cli.common import as_json, cluster_option, json_option, need_cluster
 from node.cli.members import GONE
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import ConfigError, PeerUnavailable

@@ -16,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl
 from ringfence.errors import PeerUnavailable, RemoteProtocolError

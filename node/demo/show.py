@@ -15,7 +15,7 @@ from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.online import replay_online
 from node.replay.oracle import Recorded, of_living_owners, over_admitted
 from node.replay.tally import DOMAIN, Shape, Tally
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape, Tally, Values
-from ringfence.client.request_rows import RequestRows
+from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Code, Engine
 from ringfence.peering.clock import Clock
 from ringfence.peering.columns import Results

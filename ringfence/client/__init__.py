@@ -2,7 +2,7 @@
 
 from ringfence.client.connect import connect, local
 from ringfence.client.decision import Decision, SlotUnavailable, Status
-from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import Descriptors
 
 __all__ = ["Decision", "Descriptors", "Limiter", "SlotUnavailable", "Status", "connect", "local"]

@@ -15,11 +15,11 @@ from random import SystemRandom
 import anyio
 from trio.lowlevel import in_trio_run
 
-from ringfence.client.cluster import Cluster, ClusterSettings
-from ringfence.client.descriptors import checked_seconds
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
-from ringfence.client.local import LocalDecider
+from ringfence.client.local_decider import LocalDecider
 from ringfence.client.opening import entered
+from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.peering.clock import Clock, SystemClock, loop_time

@@ -11,8 +11,6 @@ from typing import Protocol
 
 import anyio
 
-from ringfence.client.acquire import UNDO_WITHIN, AcquireLoop
-from ringfence.client.batch_ops import decisions as decisions_of
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decision import (
     NO_RULE,
@@ -22,7 +20,9 @@ from ringfence.client.decision import (
     SlotUnavailable,
     decide,
 )
-from ringfence.client.descriptors import (
+from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.client.requests.batch_ops import decisions as decisions_of
+from ringfence.client.requests.descriptors import (
     Descriptors,
     checked_cost,
     checked_seconds,
@@ -31,11 +31,11 @@ from ringfence.client.descriptors import (
     require_requests,
     require_text,
 )
-from ringfence.client.local_cache import LocalCache
-from ringfence.client.match_cache import MatchCache
-from ringfence.client.request_rows import RequestRows, charged, has_slots
-from ringfence.client.slot_waits import SlotWaits
-from ringfence.client.unmatched_checks import Unmatched
+from ringfence.client.requests.match_cache import MatchCache
+from ringfence.client.requests.request_rows import RequestRows, charged, has_slots
+from ringfence.client.requests.unmatched_checks import Unmatched
+from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
+from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
 from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row, TimedOut, Waiting

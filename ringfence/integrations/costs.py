@@ -7,7 +7,7 @@ The application calls `set_cost` at any time before its answer ends; the setting
 from collections.abc import MutableMapping
 from typing import Any
 
-from ringfence.client.descriptors import checked_cost
+from ringfence.client.requests.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import Request
 from ringfence.integrations._core.request_state import RequestState

@@ -6,8 +6,8 @@ from functools import partial, wraps
 from typing import Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from ringfence.client import Decision, Descriptors, Limiter
-from ringfence.client.blocking import BlockingLimiter
-from ringfence.client.descriptors import checked_seconds
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments_of, require_plain
 from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, Question, require_one

@@ -16,8 +16,8 @@ except ImportError as error:
     ) from error
 
 from ringfence.client import Decision, Descriptors, Limiter
-from ringfence.client.blocking import BlockingLimiter
-from ringfence.client.descriptors import checked_seconds
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.http.callback_checks import require_arguments
 from ringfence.integrations._core import clock
 from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, require_one

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ringfence.client.blocking import BlockingLimiter
+    from ringfence.client.blocking.blocking_limiter import BlockingLimiter
     from ringfence.integrations.testing import FakeClock, FakeCluster
     from ringfence.rules import RuleSet
 

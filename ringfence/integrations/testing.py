@@ -16,12 +16,12 @@ from unittest import mock
 import anyio.lowlevel
 
 import ringfence.client.connect  # noqa: F401 - to be found in sys.modules
-from ringfence.client.acquire import AcquireLoop
-from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.connect import rules_of
 from ringfence.client.limiter import Limiter
-from ringfence.client.local import LocalDecider
-from ringfence.client.slot_waits import SlotWait, SlotWaits
+from ringfence.client.local_decider import LocalDecider
+from ringfence.client.slots.acquire import AcquireLoop
+from ringfence.client.slots.slot_waits import SlotWait, SlotWaits
 from ringfence.client.url import ENVIRONMENT
 from ringfence.integrations._core import clock
 from ringfence.limiter import Outcomes

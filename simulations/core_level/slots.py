@@ -107,7 +107,7 @@ class CoreSlots:
 
 
 class Wakes:
-    """The waiters of one client, as `ringfence.client.slot_waits` has them."""
+    """The waiters of one client, as `ringfence.client.slots.slot_waits` has them."""
 
     def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:
         self._soon = soon

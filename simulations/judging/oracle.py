@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringfence.client.request_rows import RequestRows
+from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Algorithm, Code, Engine
 from ringfence.peering.columns import Results
 from ringfence.peering.engine_choice import decide_by, engine_rules

@@ -104,7 +104,7 @@ ANSWERS = (
         "a client goes on asking the members that it met first",
         (
             Edit(
-                "ringfence.client.cluster:Cluster._refresh",
+                "ringfence.client.cluster.cluster:Cluster._refresh",
                 "self._adopt(members)",
                 "self._adopt(members) if self._router.routes is None else None",
             ),

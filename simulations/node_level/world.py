@@ -15,7 +15,7 @@ import trio
 from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.node import Node
-from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.rules import Rule, RuleSet

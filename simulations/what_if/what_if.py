@@ -13,7 +13,7 @@ from itertools import groupby
 
 from node.replay.logs import Entry
 from node.replay.tally import DOMAIN, Shape
-from ringfence.client.request_rows import RequestRows
+from ringfence.client.requests.request_rows import RequestRows
 from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Code, Engine
 from ringfence.rules import Descriptor, RuleSet

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.demo.cluster import DemoCluster, running_cluster
-from ringfence.client.blocking import BlockingLimiter, local
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter, local
 from ringfence.rules import RuleSet
 
 START = 1_700_000_000.5

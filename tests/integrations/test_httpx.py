@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import ringfence
-from ringfence.client.blocking import local
+from ringfence.client.blocking.blocking_limiter import local
 from ringfence.errors import ConfigError
 from ringfence.integrations._core.over_limit import OverLimit
 from ringfence.integrations.httpx import AsyncWaitingTransport, TurnTooLate, WaitingTransport

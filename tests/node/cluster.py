@@ -15,7 +15,7 @@ from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.node import Node
-from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.peering.link import LinkSettings

@@ -12,7 +12,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
 from ringfence.client.url import parse_url

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import cast
 
 from ringfence.client import Limiter
-from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.decision import Decision, Status
-from ringfence.client.descriptors import checked_cost
+from ringfence.client.requests.descriptors import checked_cost
 from ringfence.errors import ConfigError
 from ringfence.http import ClientAddress, Keys, LimitHeaders, Request
 from ringfence.http.callback_checks import require_answer

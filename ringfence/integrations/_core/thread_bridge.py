@@ -10,7 +10,7 @@ import trio
 from anyio.to_thread import run_sync
 
 from ringfence.client import Limiter
-from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 
 __all__ = ["ask"]
 

@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qsl, urlencode
 
-from ringfence.client.blocking import BlockingLimiter, connect, local
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter, connect, local
 from ringfence.client.url import OPTIONS, masked, parse_url
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet

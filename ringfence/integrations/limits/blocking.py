@@ -10,7 +10,7 @@ from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Sto
 from limits.storage.base import TimestampedSlidingWindow
 
 from ringfence.client import Limiter
-from ringfence.client.blocking import BlockingLimiter
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.errors import RingfenceError
 from ringfence.integrations.limits.address import CLUSTER, LOCAL, limiter_at
 from ringfence.integrations.limits.counting import Counting

@@ -18,7 +18,7 @@ from limits.strategies import (
     SlidingWindowCounterRateLimiter,
 )
 
-from ringfence.client.blocking import BlockingLimiter, connect, local
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter, connect, local
 from ringfence.errors import ConfigError, PeerUnavailable
 from ringfence.integrations.limits import RingfenceStorage
 from ringfence.rules import RuleSet

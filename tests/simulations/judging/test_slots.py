@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringfence.client.cluster import Cluster
+from ringfence.client.cluster.cluster import Cluster
 from ringfence.limiter.reference.concurrency import Concurrency
 from simulations.core_level.client import CoreClient
 from simulations.core_level.run import simulate_cores

@@ -9,8 +9,8 @@ from contextlib import suppress
 import anyio
 
 from ringfence.client.decision import Decision, too_late
-from ringfence.client.request_rows import is_out_of_slots, other_wait
-from ringfence.client.slot_waits import SlotWait
+from ringfence.client.requests.request_rows import is_out_of_slots, other_wait
+from ringfence.client.slots.slot_waits import SlotWait
 from ringfence.errors import RingfenceError
 
 __all__ = ["UNDO_WITHIN", "AcquireLoop"]

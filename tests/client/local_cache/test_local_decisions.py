@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.local_decisions import MOST_DENIED, LocalDecisions
+from ringfence.client.local_cache.local_decisions import MOST_DENIED, LocalDecisions
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import (

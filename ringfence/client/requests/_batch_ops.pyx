@@ -1,4 +1,4 @@
-"""What `check_many` does for each of its requests, without a Python call: see `rows_plain`."""
+"""What `check_many` does for each of its requests, without a Python call: see `batch_ops_plain`."""
 
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -47,7 +47,7 @@ for _at in range(FIELDS):
 
 
 def find_lone(dict known not None, name, requests):
-    """See `rows_plain.find_lone`."""
+    """See `batch_ops_plain.find_lone`."""
     requests = PySequence_Fast(requests, b"requests: not a sequence")
     cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(requests)
     cdef PyObject** each = PySequence_Fast_ITEMS(requests)
@@ -73,7 +73,7 @@ def find_lone(dict known not None, name, requests):
 
 
 def decisions(list rules not None, list rows not None):
-    """See `rows_plain.decisions`."""
+    """See `batch_ops_plain.decisions`."""
     cdef Py_ssize_t n = len(rows)
     cdef Py_ssize_t at
     cdef long code

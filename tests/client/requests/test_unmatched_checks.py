@@ -4,7 +4,7 @@ import pytest
 
 import ringfence
 import ringfence.blocking
-from ringfence.client.unmatched_checks import Unmatched
+from ringfence.client.requests.unmatched_checks import Unmatched
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.mapping import load_mapping

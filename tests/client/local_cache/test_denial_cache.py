@@ -3,8 +3,8 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.client.denial_cache import DenialCache
-from ringfence.client.local_cache import LocalCache
+from ringfence.client.local_cache.denial_cache import DenialCache
+from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by, engine_rules

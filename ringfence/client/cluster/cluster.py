@@ -15,13 +15,13 @@ import anyio
 import anyio.abc
 
 from hashring import Member, NodeId, RingError, View
-from ringfence.client.decision_reports import Reporting
-from ringfence.client.denial_cache import DenialCache
-from ringfence.client.held_slots import RENEWED_PART, Held, HeldSlots
-from ringfence.client.leases import LeaseAsk, Leases
-from ringfence.client.local_cache import LocalCache
-from ringfence.client.local_decisions import LocalDecisions
-from ringfence.client.slot_waits import SlotWaits
+from ringfence.client.local_cache.decision_reports import Reporting
+from ringfence.client.local_cache.denial_cache import DenialCache
+from ringfence.client.local_cache.leases import LeaseAsk, Leases
+from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.client.local_cache.local_decisions import LocalDecisions
+from ringfence.client.slots.held_slots import RENEWED_PART, Held, HeldSlots
+from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import (
     AccessDenied,
     ConfigError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringfence.client.local_decisions import Counted, LocalDecisions
+from ringfence.client.local_cache.local_decisions import Counted, LocalDecisions
 from ringfence.wire import Done, Message, Report
 
 __all__ = ["Reporting"]

@@ -1,5 +1,5 @@
-from ringfence.client import match_cache as module
-from ringfence.client.match_cache import MatchCache
+from ringfence.client.requests import match_cache as module
+from ringfence.client.requests.match_cache import MatchCache
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import Descriptor, Rule, RuleSet, rule_id
 

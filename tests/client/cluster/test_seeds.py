@@ -11,7 +11,7 @@ import trio
 from node.config.access import load_access
 from node.config.settings import NodeSettings
 from node.node import Node
-from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
 from ringfence.rules.mapping import load_mapping

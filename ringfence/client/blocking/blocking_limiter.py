@@ -25,13 +25,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from ringfence.client.acquire import UNDO_WITHIN
-from ringfence.client.background import Background, closed
+from ringfence.client.blocking.background_thread import Background, closed
 from ringfence.client.connect import connect as connect_async
 from ringfence.client.connect import local_limiter
 from ringfence.client.decision import Decision
-from ringfence.client.descriptors import Descriptors
 from ringfence.client.limiter import Limiter
+from ringfence.client.requests.descriptors import Descriptors
+from ringfence.client.slots.acquire import UNDO_WITHIN
 from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet

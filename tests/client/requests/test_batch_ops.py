@@ -1,7 +1,7 @@
 import pytest
 
-from ringfence.client import batch_ops_plain
 from ringfence.client.decision import Decision
+from ringfence.client.requests import batch_ops_plain
 from ringfence.limiter import Limit
 from ringfence.rules import Rule
 
@@ -15,10 +15,10 @@ KNOWN = {"ann": (RULE, b"ann's key"), "root": (OTHER, b"root's key")}
 def twins():
     """The plain functions, and the compiled ones where they were built."""
     try:
-        from ringfence.client import _rows
+        from ringfence.client.requests import _batch_ops
     except ImportError:
         return [batch_ops_plain]
-    return [batch_ops_plain, _rows]
+    return [batch_ops_plain, _batch_ops]
 
 
 pytestmark = pytest.mark.parametrize("rows", twins())

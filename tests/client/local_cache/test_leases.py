@@ -1,4 +1,4 @@
-from ringfence.client.leases import Leases
+from ringfence.client.local_cache.leases import Leases
 from ringfence.wire import LeaseGrant
 
 KEY = b"hot-key!"

@@ -1,4 +1,4 @@
-from ringfence.client.held_slots import HeldSlots
+from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.peering.columns import Batch
 from ringfence.wire import Op
 

@@ -8,8 +8,8 @@ from threading import Lock
 from anyio.lowlevel import checkpoint
 
 from ringfence.client.checkpoints import Checkpoints
-from ringfence.client.held_slots import HeldSlots
-from ringfence.client.slot_waits import SlotWaits
+from ringfence.client.slots.held_slots import HeldSlots
+from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
 from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting

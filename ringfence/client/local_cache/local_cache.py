@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ringfence.client.decision import Decision
-from ringfence.client.denial_cache import Denial, DenialCache
-from ringfence.client.leases import Lease, LeaseAsk, Leases
-from ringfence.client.local_decisions import LocalDecisions
+from ringfence.client.local_cache.denial_cache import Denial, DenialCache
+from ringfence.client.local_cache.leases import Lease, LeaseAsk, Leases
+from ringfence.client.local_cache.local_decisions import LocalDecisions
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.columns import Batch, Results, Row
 from ringfence.rules import Rule

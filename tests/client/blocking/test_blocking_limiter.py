@@ -14,10 +14,10 @@ import trio
 
 import ringfence
 from ringfence.blocking import BlockingLimiter, connect, local
-from ringfence.client.background import Background
+from ringfence.client.blocking.background_thread import Background
 from ringfence.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = {
     "domain": "d",
     "descriptors": [

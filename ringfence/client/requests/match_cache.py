@@ -6,7 +6,7 @@ counts units. Everything else is matched each time.
 
 from collections.abc import Sequence
 
-from ringfence.client.batch_ops import find_lone
+from ringfence.client.requests.batch_ops import find_lone
 from ringfence.limiter import Algorithm
 from ringfence.rules import Descriptor, Rule, RuleSet
 from ringfence.rules.ruleset import Entries

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hashring import Member, NodeId, View, shard_of
-from ringfence.client.cluster import Cluster, ClusterSettings
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Engine

@@ -8,7 +8,7 @@ when they match no rule.
 import logging
 from collections.abc import Mapping, Sequence
 
-from ringfence.client.descriptors import require_domain
+from ringfence.client.requests.descriptors import require_domain
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.unmatched_requests import unknown_domain, unknown_path

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ringfence.client.decision_reports import Reporting
-from ringfence.client.local_decisions import LocalDecisions
+from ringfence.client.local_cache.decision_reports import Reporting
+from ringfence.client.local_cache.local_decisions import LocalDecisions
 from ringfence.limiter import Code
 from ringfence.wire import Done, Message, Report, Source
 

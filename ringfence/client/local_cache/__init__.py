@@ -1,0 +1,1 @@
+"""Decisions that need no node: cached denials, leases, and their reports."""
