@@ -8,33 +8,48 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.figure import Figure
-from benchmarks.machine import about, machine
-from benchmarks.plot import write_plot
+from benchmarks.reporting.figure import Figure
+from benchmarks.reporting.machine import about, machine
+from benchmarks.reporting.plot import write_plot
 from ringfence.errors import ConfigError, RingfenceError
 
-NAMES = (
-    *("limiter", "memory", "growth", "ring", "wire", "cluster", "clients", "loss", "peers"),
-    *("denial", "lease", "restarts", "membership", "faces", "gateway", "gateway_load", "envoy"),
-    *("simulation", "capacity", "far", "stall", "floods", "replay"),
-)
+BENCHMARKS = {
+    "core": ("limiter", "memory", "growth", "ring", "wire"),
+    "cluster": (
+        "cluster",
+        "clients",
+        "loss",
+        "denial",
+        "lease",
+        "restarts",
+        "capacity",
+        "far",
+        "stall",
+    ),
+    "comparison": ("peers",),
+    "gateway": ("integrations", "gateway", "gateway_load", "envoy", "floods"),
+    "simulation": ("simulation", "membership", "replay"),
+}
+"""Names of the benchmarks by folder; each is a module with a function `run(rounds)`."""
+FOLDERS = {name: folder for folder, names in BENCHMARKS.items() for name in names}
+NAMES = tuple(FOLDERS)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the benchmarks named; list them when none is. Returns the exit code."""
+    """Run the named benchmarks, or list all names when none is given. Return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
-        parser.error(f"no benchmark is called {unknown[0]!r}; there are {', '.join(NAMES)}")
+        parser.error(f"a benchmark must be one of {', '.join(NAMES)}, got {unknown[0]!r}")
     if options.rounds < 1:
-        parser.error(f"--rounds is {options.rounds}; use 1 or more")
+        parser.error(f"--rounds must be 1 or more, got {options.rounds}")
     if not options.names:
         print("\n".join(NAMES))
         return 0
     try:
-        tell = _as_json if options.json else _as_markdown if options.markdown else _as_table
-        figures = tell(_run(options.names, options.rounds))
+        write = _as_json if options.json else _as_markdown if options.markdown else _as_table
+        figures = write(_run(options.names, options.rounds))
         if options.plot is not None:
             write_plot(options.plot, figures, about())
     except RingfenceError as error:
@@ -44,30 +59,30 @@ def main(arguments: list[str]) -> int:
 
 
 def _as_json(figures: Iterable[Figure]) -> list[Figure]:
-    """Print a line for the machine, as it is before the first round, and one for each figure."""
-    told: list[Figure] = []
+    """Print one line for the machine before the first round, then one line per figure."""
+    figures_shown: list[Figure] = []
     print(json.dumps(asdict(machine()) | {"about": about()}), flush=True)
     for figure in figures:
         print(json.dumps(asdict(figure)), flush=True)
-        told.append(figure)
-    return told
+        figures_shown.append(figure)
+    return figures_shown
 
 
 def _as_table(figures: Iterable[Figure]) -> list[Figure]:
     print(about(), end="\n\n", flush=True)
-    told = list(figures)
-    print(_table(told))
-    return told
+    figures_shown = list(figures)
+    print(_table(figures_shown))
+    return figures_shown
 
 
 def _as_markdown(figures: Iterable[Figure]) -> list[Figure]:
-    """Print tables as they stand in docs/performance.md."""
+    """Print a table in the form of docs/performance.md."""
     print(f"{about()}\n\n| figure | median | least | most | unit |\n|---|---|---|---|---|")
-    told = list(figures)
-    for figure in told:
+    figures_shown = list(figures)
+    for figure in figures_shown:
         name, *numbers, unit = _row(figure)
         print(f"| `{name}` | {' | '.join(numbers)} | {unit} |")
-    return told
+    return figures_shown
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,10 +102,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(names: Iterable[str], rounds: int) -> Iterator[Figure]:
-    # Imported late: the ring can be measured without what the cluster needs.
+    # Imported late: each benchmark needs only its own dependencies.
     for name in names:
         try:
-            run: Callable[[int], Iterator[Figure]] = import_module(f"benchmarks.{name}").run
+            run: Callable[[int], Iterator[Figure]] = import_module(
+                f"benchmarks.{FOLDERS[name]}.{name}"
+            ).run
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"the benchmark {name} needs {error.name!r}, which is not installed; install "

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from benchmarks import ring
-from benchmarks.__main__ import NAMES, main
-from benchmarks.figure import Figure, figure
+from benchmarks.__main__ import FOLDERS, NAMES, main
+from benchmarks.core import ring
+from benchmarks.reporting.figure import Figure, figure
 
 
 @pytest.fixture
@@ -25,6 +26,11 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert main([]) == 0
 
     assert capsys.readouterr().out.split() == list(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_has_a_module(name: str) -> None:
+    assert find_spec(f"benchmarks.{FOLDERS[name]}.{name}") is not None
 
 
 @pytest.mark.usefixtures("quick")
@@ -67,6 +73,6 @@ def test_peers_without_redis_say_how_to_install_it(
 
     assert main(["peers"]) == 2
 
-    told = capsys.readouterr().err
-    assert "needs redis-server, which is not on the PATH" in told
-    assert "apt-get install" in told
+    shown = capsys.readouterr().err
+    assert "needs redis-server, which is not on the PATH" in shown
+    assert "apt-get install" in shown

@@ -1,0 +1,1 @@
+"""Benchmarks of node processes and their clients over real QUIC."""

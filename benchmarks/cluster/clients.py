@@ -1,0 +1,212 @@
+"""The client in every runtime: trio, asyncio with and without uvloop, and blocking from threads.
+
+All ask the same node about the same keys, in turns. What a lone check costs the process that asks,
+in processor time, is then taken apart: the echo is what trio, the QUIC library and the sockets
+cost, our client comes beside it (less than nothing where our transport spares what the library
+would do), another event loop on top, and a thread that waits for one on top of all.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time, thread_time_ns
+from typing import TypeVar
+
+import anyio
+import trio
+import uvloop
+
+from benchmarks.cluster.cluster import RULES
+from benchmarks.cluster.echo import RawEcho
+from benchmarks.core.tables import START, new_table
+from benchmarks.core.wire import answer_of, request_of
+from benchmarks.reporting.figure import Figure, figure, interleaved, ratio
+from node.demo.cluster import running_cluster
+from ringfence import Limiter, blocking, connect
+from ringfence.client.blocking.blocking_limiter import BlockingLimiter
+from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
+from ringfence.rules.load import load_text
+from ringfence.wire import decode, encode
+
+__all__ = ["run"]
+
+_Result = TypeVar("_Result")
+
+_LONE = 500
+_TASKS = 64
+_THREADS = 8
+_SECONDS = 1.0
+_KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
+_LOOPS = ("trio", "asyncio", "uvloop")
+_LIMIT = Limit(1_000_000_000, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
+
+
+def run(rounds: int) -> Iterator[Figure]:
+    """Yield latency and throughput of each runtime, then what each layer adds to a lone check."""
+    with tempfile.TemporaryDirectory() as directory:
+        rules = Path(directory) / "bench.yaml"
+        rules.write_text(RULES, "utf-8")
+        with (
+            running_cluster(rules, ["a"]) as nodes,
+            RawEcho() as echo,
+            blocking.connect(nodes.url, raise_on_outage=True) as limiter,
+        ):
+            lone = interleaved(_lone(nodes.url, limiter, echo), rounds)
+            crowds = interleaved(_crowds(nodes.url, limiter), rounds)
+    for name, found in lone.items():
+        yield figure(f"clients.{name}_lone_us", "us", [each.wall_us for each in found])
+        yield figure(f"clients.{name}_lone_cpu_us", "us", [each.cpu_us for each in found])
+    for name, values in crowds.items():
+        yield figure(f"clients.{name}", "1/s", values)
+    yield ratio("clients.asyncio_vs_trio", crowds["asyncio_per_s_64"], crowds["trio_per_s_64"])
+    yield ratio("clients.uvloop_vs_trio", crowds["uvloop_per_s_64"], crowds["trio_per_s_64"])
+    yield from _layers({name: [each.cpu_us for each in found] for name, found in lone.items()})
+    yield from _inside(rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lone:
+    """What checks cost that are made one after the other."""
+
+    wall_us: float
+    """The median of how long one took."""
+    cpu_us: float
+    """Processor time of this process for each."""
+
+
+def _lone(url: str, limiter: BlockingLimiter, echo: RawEcho) -> dict[str, Callable[[], _Lone]]:
+    samples: dict[str, Callable[[], _Lone]] = {
+        loop: partial(_on, loop, url, _one_by_one) for loop in _LOOPS
+    }
+    return {
+        "echo": partial(_echo_lone, echo),
+        **samples,
+        "blocking": partial(_blocking_lone, limiter),
+    }
+
+
+def _crowds(url: str, limiter: BlockingLimiter) -> dict[str, Callable[[], float]]:
+    tasks = {f"{loop}_per_s_{_TASKS}": partial(_on, loop, url, _crowd) for loop in _LOOPS}
+    threads = {
+        "blocking_per_s_1_thread": partial(_threads, limiter, 1),
+        f"blocking_per_s_{_THREADS}_threads": partial(_threads, limiter, _THREADS),
+    }
+    return {**tasks, **threads}
+
+
+def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
+    """What a lone check costs the client more, round by round, for each layer that it passes."""
+    yield figure("clients.layer_echo_us", "us", lone["echo"])
+    for layer, with_it, without in (
+        ("client", "trio", "echo"),
+        ("asyncio", "asyncio", "trio"),
+        ("uvloop", "uvloop", "trio"),
+        ("thread", "blocking", "trio"),
+    ):
+        pairs = zip(lone[with_it], lone[without], strict=True)
+        yield figure(f"clients.layer_{layer}_us", "us", [more - less for more, less in pairs])
+
+
+def _inside(rounds: int) -> Iterator[Figure]:
+    """What is known to be done for it in client and node."""
+    rules = load_text(RULES).rules
+    table = new_table(_LIMIT, len(_KEYS))
+    entries = [tuple(key.items()) for key in _KEYS]
+    keys = [key["user"].encode() for key in _KEYS]
+    messages = (request_of(1), answer_of(1))
+    found = interleaved(
+        {
+            "match": partial(_us_each, lambda at: rules.counter("bench", entries[at])),
+            "table": partial(_us_each, lambda at: table.check(keys[at], 1, START)),
+            "frames": partial(_us_each, lambda _: [decode(encode(each)) for each in messages]),
+        },
+        rounds,
+    )
+    for name, values in found.items():
+        yield figure(f"clients.layer_{name}_us", "us", values)
+
+
+def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
+    """Run a measurement with a client of its own, on the event loop named."""
+
+    async def work() -> _Result:
+        async with connect(url, raise_on_outage=True) as limiter:
+            return await measure(limiter)
+
+    if loop == "trio":
+        return trio.run(work)
+    if loop == "uvloop":
+        return uvloop.run(work())
+    return asyncio.run(work())
+
+
+def _echo_lone(echo: RawEcho) -> _Lone:
+    """A round trip of the bare echo; what it takes to connect is taken off."""
+    begun = process_time()
+    echo.lone(1)
+    connected = process_time()
+    samples = echo.lone(_LONE)
+    used = process_time() - connected - (connected - begun)
+    return _Lone(median(samples) * 1e6, used / (_LONE - 1) * 1e6)
+
+
+async def _one_by_one(limiter: Limiter) -> _Lone:
+    await limiter.check("bench", _KEYS[0])
+    samples, before = [], process_time()
+    for key in _KEYS[:_LONE]:
+        begun = perf_counter()
+        await limiter.check("bench", key)
+        samples.append(perf_counter() - begun)
+    return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
+
+
+async def _crowd(limiter: Limiter) -> float:
+    done, begun = 0, perf_counter()
+
+    async def work(place: int) -> None:
+        nonlocal done
+        while perf_counter() < begun + _SECONDS:
+            decision = await limiter.check("bench", _KEYS[place % len(_KEYS)])
+            done += decision.allowed
+            place += _TASKS
+
+    async with anyio.create_task_group() as tasks:
+        for place in range(_TASKS):
+            tasks.start_soon(work, place)
+    return done / (perf_counter() - begun)
+
+
+def _blocking_lone(limiter: BlockingLimiter) -> _Lone:
+    limiter.check("bench", _KEYS[0])
+    samples, before = [], process_time()
+    for key in _KEYS[:_LONE]:
+        begun = perf_counter()
+        limiter.check("bench", key)
+        samples.append(perf_counter() - begun)
+    return _Lone(median(samples) * 1e6, (process_time() - before) / _LONE * 1e6)
+
+
+def _threads(limiter: BlockingLimiter, threads: int) -> float:
+    begun = perf_counter()
+
+    def work(place: int) -> int:
+        done = 0
+        while perf_counter() < begun + _SECONDS:
+            done += limiter.check("bench", _KEYS[place % len(_KEYS)]).allowed
+            place += threads
+        return done
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(work, range(threads))) / (perf_counter() - begun)
+
+
+def _us_each(call: Callable[[int], object]) -> float:
+    begun = thread_time_ns()
+    for at in range(len(_KEYS)):
+        call(at)
+    return (thread_time_ns() - begun) / len(_KEYS) / 1000

@@ -1,0 +1,245 @@
+"""Two data centers 40 ms apart: what a far answer costs local checks, and what a start over there.
+
+Three node processes on a network in user space. First, local checks leave together with one of a
+rule that the other data center decides. Then a used-up key of a split rule is asked without a
+pause, which asks the other data center each time, while the node over there starts, is stopped and
+is killed, 20 times. No node may end, and each check must be answered by an owner.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from time import monotonic, perf_counter, sleep
+
+import trio
+
+from benchmarks.cluster.cluster import share
+from benchmarks.cluster.relay import DistantRelay
+from benchmarks.reporting.figure import Figure
+from ringfence.client import Limiter, connect
+from ringfence.client.connect import open_cluster
+from ringfence.client.url import parse_url
+from ringfence.wire import Source
+
+__all__ = ["FarNodes", "local_beside_far", "run", "under_starts"]
+
+DELAY = 0.04
+"""Seconds from one data center to the other, one way."""
+STARTS = 20
+_PLACES = {"e1": "eu", "e2": "eu", "u1": "us"}
+_FAR = "u1"
+_RULES = """\
+domain: bench
+descriptors:
+  - key: near
+    rate_limit: {requests_per_unit: 1000000000, unit: hour, algorithm: token_bucket}
+  - key: home
+    rate_limit: {requests_per_unit: 1000000000, unit: hour, global: {mode: home, home: us}}
+  - key: split
+    rate_limit: {requests_per_unit: 10, unit: hour, algorithm: fixed_window, global: {mode: split}}
+"""
+_LOCAL = 20
+_FRAMES = 100
+_KEYS = 50
+_PAUSE = 0.005
+"""Seconds between two rounds of asking used-up keys."""
+_STARTUP = 30.0
+
+
+def run(rounds: int) -> Iterator[Figure]:
+    """Yield latencies of local checks without and with a far one, then what 20 starts did."""
+    with tempfile.TemporaryDirectory() as directory, FarNodes(Path(directory)) as nodes:
+        nodes.start_all()
+        alone, beside, far = [], [], []
+        for _ in range(rounds):
+            alone.append(trio.run(local_beside_far, nodes.url, _FRAMES, False)[0])
+            local, remote = trio.run(local_beside_far, nodes.url, _FRAMES, True)
+            beside.append(local)
+            far.append(remote)
+        for name, samples in (("alone", alone), ("local", beside), ("far", far)):
+            for part, label in ((0.5, "p50"), (0.99, "p99")):
+                yield _figure(f"far.{name}_{label}_ms", [share(s, part) * 1e3 for s in samples])
+        answers = trio.run(under_starts, nodes, STARTS)
+        counts = {
+            "starts": nodes.starts,
+            "checks": answers.total(),
+            "by_policy": answers[Source.POLICY] + answers[Source.LOCAL],
+            "nodes_ended": len(nodes.ended),
+            "internal_errors": trio.run(_internal_errors, nodes.url),
+        }
+        for name, count in counts.items():
+            yield Figure(f"far.{name}", count, "", count, count, 1)
+
+
+class FarNodes:
+    """Node processes of two data centers, and the network between them."""
+
+    def __init__(self, home: Path, delay: float = DELAY) -> None:
+        self.ended: list[str] = []
+        """Nodes that have ended although nobody stopped them."""
+        self.starts = 0
+        """How often the far node was started again."""
+        self._home = home
+        self._rules = home / "rules.yaml"
+        self._rules.write_text(_RULES, "utf-8")
+        self._ports = dict(zip(_PLACES, _free_ports(len(_PLACES)), strict=True))
+        places = {self._ports[name]: place for name, place in _PLACES.items()}
+        self._relay = DistantRelay(places, delay)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "FarNodes":
+        self._relay.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in list(self._processes):
+            self.stop(name, signal.SIGKILL)
+        self._relay.__exit__(None, None, None)
+
+    @property
+    def url(self) -> str:
+        """The nodes on this side, as seeds."""
+        near = ",".join(f"127.0.0.1:{self._door(name)}" for name in _PLACES if name != _FAR)
+        return f"ringfence://{near}?datacenter=eu"
+
+    def start_all(self) -> None:
+        """Start everybody, and wait until all know each other."""
+        for name in _PLACES:
+            self.start(name)
+        for name in _PLACES:
+            self.wait_for(name, f"view of {len(_PLACES)} members")
+
+    def start(self, name: str) -> None:
+        """Start a node."""
+        self.starts += (self._home / f"{name}.log").exists()
+        join = [f"--join=127.0.0.1:{self._door(each)}" for each in _PLACES if each != name]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As it is once installed.
+        with self._log(name).open("wb") as file:
+            self._processes[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "node.entry", "node", "--name", name),
+                    *("--listen", f"127.0.0.1:{self._ports[name]}"),
+                    *("--advertise", f"127.0.0.1:{self._door(name)}"),
+                    *("--datacenter", _PLACES[name], "--rules", str(self._rules), *join),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def wait_for(self, name: str, words: str) -> None:
+        """Wait until a node's log says so, or until any node has ended."""
+        give_up = monotonic() + _STARTUP
+        while words.encode() not in self._log(name).read_bytes():
+            self.look()
+            if self.ended:
+                return
+            if monotonic() > give_up:
+                raise RuntimeError(f"node {name} never said {words!r}:\n{self.log(name)}")
+            sleep(0.02)
+
+    def stop(self, name: str, number: signal.Signals) -> None:
+        """Signal a node and wait for its end."""
+        self.look()
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        process.wait()
+
+    def look(self) -> None:
+        """Take note of nodes that have ended by themselves."""
+        found = [name for name, each in self._processes.items() if each.poll() is not None]
+        self.ended += [name for name in found if name not in self.ended]
+
+    def log(self, name: str) -> str:
+        """What a node has logged in its present life."""
+        return self._log(name).read_text("utf-8", "replace")
+
+    def _log(self, name: str) -> Path:
+        return self._home / f"{name}.log"
+
+    def _door(self, name: str) -> int:
+        return self._relay.doors[self._ports[name]]
+
+
+async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[float], list[float]]:
+    """Seconds that local checks took, and far ones: 20 local ones at a time, with a far one."""
+    local: list[float] = []
+    far: list[float] = []
+    async with connect(url, raise_on_outage=True, denials=0, leases=False) as limiter:
+
+        async def check(key: str, number: int, samples: list[float]) -> None:
+            begun = perf_counter()
+            await limiter.check("bench", {key: str(number)})
+            samples.append(perf_counter() - begun)
+
+        for number in range(frames):
+            async with trio.open_nursery() as nursery:
+                for place in range(_LOCAL):
+                    nursery.start_soon(check, "near", number * _LOCAL + place, local)
+                    if has_far and place == _LOCAL // 2:
+                        nursery.start_soon(check, "home", number, far)
+    warm = _LOCAL * (frames // 10)  # The first ones connect and warm up.
+    return local[warm:], far
+
+
+async def under_starts(nodes: FarNodes, starts: int) -> Counter[Source]:
+    """Ask used-up keys while the far node is killed or stopped and started; by whom answered."""
+    answers: Counter[Source] = Counter()
+    async with connect(nodes.url, denials=0, leases=False) as limiter:
+        keys = [{"split": str(number)} for number in range(_KEYS)]
+        for _ in range(12):
+            await limiter.check_many("bench", keys)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_ask, limiter, keys, answers)
+            for number in range(starts):
+                if nodes.ended:
+                    break
+                stop = signal.SIGTERM if number % 2 else signal.SIGKILL
+                await trio.to_thread.run_sync(nodes.stop, _FAR, stop)
+                nodes.start(_FAR)
+                words = f"view of {len(_PLACES)} members"
+                await trio.to_thread.run_sync(nodes.wait_for, _FAR, words)
+            nursery.cancel_scope.cancel()
+    nodes.look()
+    return answers
+
+
+async def _ask(limiter: Limiter, keys: list[dict[str, str]], answers: Counter[Source]) -> None:
+    while True:
+        for key in keys:
+            decision = await limiter.check("bench", key)
+            answers[decision.source] += 1
+            await trio.sleep(_PAUSE)
+
+
+async def _internal_errors(url: str) -> int:
+    async with open_cluster(parse_url(url)) as cluster:
+        rows = await cluster.all_stats()
+    named = [counters for _, counters in rows if counters is not None]
+    return sum(
+        count for counters in named for name, count in counters.items() if "internal_error" in name
+    )
+
+
+def _figure(name: str, samples: list[float]) -> Figure:
+    return Figure(name, median(samples), "ms", min(samples), max(samples), len(samples))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind(("127.0.0.1", 0))
+        return [int(held.getsockname()[1]) for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()

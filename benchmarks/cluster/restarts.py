@@ -1,0 +1,238 @@
+"""Five node processes under a steady load: restarted one after another, then one of them killed.
+
+Every decision is written down, and afterwards every counter is read: what was admitted and is not
+counted is lost, what was admitted beyond the limit is over-admitted. The limit is a log of exact
+hits whose period outlives the run, so the ledger is exact, too.
+"""
+
+import gc
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+
+import trio
+
+from benchmarks.reporting.figure import Figure
+from ringfence.client import Limiter, connect
+from ringfence.wire import Source
+
+__all__ = ["run"]
+
+_NAMES = ("a", "b", "c", "d", "e")
+_RULES = """\
+domain: bench
+descriptors:
+  - key: graceful
+    rate_limit: {requests_per_unit: 10, unit: hour, algorithm: sliding_window_log}
+  - key: crash
+    rate_limit: {requests_per_unit: 1000, unit: hour, algorithm: sliding_window_log}
+"""
+_LIMITS = {"graceful": 10, "crash": 1000}
+_KEYS = 10_000
+_PER_SECOND = 2000
+_SETTLED = 4.0
+"""Seconds of load after each change."""
+_CALM = 2.0
+_TICK = 0.01
+"""Seconds between two bursts of checks; this machine is busy with the nodes alone."""
+
+
+def run(rounds: int) -> Iterator[Figure]:
+    """Yield the errors, lost hits and over-admission of one rolling restart and one crash."""
+    with tempfile.TemporaryDirectory() as directory:
+        nodes = _Nodes(Path(directory))
+        try:
+            nodes.start_all()
+            yield from trio.run(_measure, nodes)
+        finally:
+            nodes.kill_all()
+
+
+class _Nodes:
+    """The processes, each joined to any other one that runs."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._rules = home / "rules.yaml"
+        self._rules.write_text(_RULES, "utf-8")
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports = dict(zip(_NAMES, _free_ports(len(_NAMES)), strict=True))
+
+    @property
+    def url(self) -> str:
+        """All of them as seeds."""
+        return "ringfence://" + ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def start_all(self) -> None:
+        for name in _NAMES:
+            self.start(name)
+        for name in _NAMES:
+            self.wait_for(name, f"view of {len(_NAMES)} members")
+        sleep(2 * _CALM)
+
+    def start(self, name: str) -> None:
+        other = next((each for each in self._processes if each != name), None)
+        join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
+        log = self._home / f"{name}.log"
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As it is once installed.
+        with log.open("wb") as file:
+            self._processes[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "node.entry", "node", "--name", name),
+                    *("--listen", f"127.0.0.1:{self.ports[name]}", "--rules", str(self._rules)),
+                    *join,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def wait_for(self, name: str, words: str) -> None:
+        """Wait until a node's log says so."""
+        give_up = monotonic() + 30
+        while words.encode() not in (self._home / f"{name}.log").read_bytes():
+            if self._processes[name].poll() is not None or monotonic() > give_up:
+                text = (self._home / f"{name}.log").read_text("utf-8", "replace")
+                raise RuntimeError(f"node {name} never said {words!r}:\n{text}")
+            sleep(0.02)
+
+    def stop(self, name: str, number: signal.Signals) -> None:
+        """Signal a node and wait for its end."""
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        process.wait()
+
+    def kill_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+
+@dataclass
+class _Ledger:
+    """What a client was told."""
+
+    admitted: Counter[str] = field(default_factory=Counter)
+    errors: int = 0
+    slowest: float = 0.0
+    by_source: Counter[str] = field(default_factory=Counter)
+    checks: int = 0
+    wrongly_denied: int = 0
+
+
+async def _measure(nodes: _Nodes) -> list[Figure]:
+    figures: list[Figure] = []
+    gc.collect()
+    gc.freeze()  # A pause of the load is none of the nodes.
+    async with connect(nodes.url) as limiter:
+        graceful = _Ledger()
+        await _under_load(limiter, "graceful", graceful, lambda: _rolling(nodes))
+        figures += await _audit(limiter, "graceful", graceful)
+        crash = _Ledger()
+        await _under_load(limiter, "crash", crash, lambda: _crash(nodes))
+        figures += await _audit(limiter, "crash", crash)
+    interval = _PER_SECOND / len(_NAMES) * 0.1
+    figures.append(_figure("restarts.crash_may_lose", interval + 256, "hits"))
+    return figures
+
+
+async def _rolling(nodes: _Nodes) -> None:
+    for name in _NAMES:
+        await trio.sleep(_SETTLED)
+        await trio.to_thread.run_sync(nodes.stop, name, signal.SIGTERM)
+        nodes.start(name)
+        words = f"view of {len(_NAMES)} members"
+        await trio.to_thread.run_sync(nodes.wait_for, name, words)
+    await trio.sleep(_SETTLED)
+
+
+async def _crash(nodes: _Nodes) -> None:
+    await trio.sleep(_SETTLED)
+    await trio.to_thread.run_sync(nodes.stop, "c", signal.SIGKILL)
+    await trio.sleep(3 * _SETTLED)
+
+
+async def _under_load(
+    limiter: Limiter, rule: str, ledger: _Ledger, change: Callable[[], Awaitable[None]]
+) -> None:
+    chance = random.Random(7)
+    begun = trio.current_time()
+    sent = 0
+    async with trio.open_nursery() as nursery:
+        over = trio.Event()
+
+        async def end() -> None:
+            await change()
+            over.set()
+
+        nursery.start_soon(end)
+        while not over.is_set():
+            due = int((trio.current_time() - begun) * _PER_SECOND)
+            while sent < due:
+                sent += 1
+                key = str(chance.randrange(_KEYS))
+                nursery.start_soon(_check, limiter, rule, key, ledger)
+            await trio.sleep(_TICK)
+    await trio.sleep(_CALM)
+
+
+async def _check(limiter: Limiter, rule: str, key: str, ledger: _Ledger) -> None:
+    begun = trio.current_time()
+    decision = await limiter.check("bench", {rule: key})
+    ledger.slowest = max(ledger.slowest, trio.current_time() - begun)
+    ledger.checks += 1
+    ledger.by_source[decision.source.name.lower()] += 1
+    if decision.source in (Source.POLICY, Source.LOCAL):  # Nobody who counts was asked in time.
+        ledger.errors += 1
+    elif decision.allowed:
+        ledger.admitted[key] += 1
+    elif ledger.admitted[key] < _LIMITS[rule] - 20:
+        ledger.wrongly_denied += 1
+
+
+async def _audit(limiter: Limiter, rule: str, ledger: _Ledger) -> list[Figure]:
+    limit = _LIMITS[rule]
+    lost = counted_twice = 0
+    for key, admitted in ledger.admitted.items():
+        decision = await limiter.peek("bench", {rule: key})
+        used = limit - (decision.remaining or 0)
+        lost += max(0, min(admitted, limit) - used)
+        counted_twice += max(0, used - admitted)
+    over = sum(max(0, admitted - limit) for admitted in ledger.admitted.values())
+    rows = {
+        "checks": (ledger.checks, "checks"),
+        "errors": (ledger.errors, "checks"),
+        "lost": (lost, "hits"),
+        "counted_twice": (counted_twice, "hits"),
+        "over_admitted": (over, "hits"),
+        "wrongly_denied": (ledger.wrongly_denied, "checks"),
+        "slowest_ms": (ledger.slowest * 1000, "ms"),
+        "by_standby": (ledger.by_source["standby"], "checks"),
+    }
+    return [_figure(f"restarts.{rule}_{name}", value, unit) for name, (value, unit) in rows.items()]
+
+
+def _figure(name: str, value: float, unit: str) -> Figure:
+    return Figure(name, value, unit, value, value, 1)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind(("127.0.0.1", 0))
+        return [int(held.getsockname()[1]) for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()

@@ -1,0 +1,1 @@
+"""The same checks by other rate limiters, in the same run."""

@@ -1,0 +1,130 @@
+"""Rate limiters over Redis, each in the way that it is fastest with: one round of each is a `Rate`.
+
+`limits` with its fixed windows, by one thread and by eight, and by 64 tasks of asyncio; GCRA as a
+script, in pipelines; and the script alone, asked by Redis' own benchmark, which is written in C.
+"""
+
+import asyncio
+import csv
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import redis
+from limits import RateLimitItemPerHour
+from limits.aio.storage import RedisStorage as AsyncRedisStorage
+from limits.aio.strategies import FixedWindowRateLimiter as AsyncFixedWindow
+from limits.storage import RedisStorage
+from limits.strategies import FixedWindowRateLimiter
+
+from benchmarks.comparison.redis_server import RedisServer, redis_program
+from benchmarks.reporting.rates import Rate, paced_by
+
+__all__ = ["SECONDS", "TASKS", "OverRedis"]
+
+SECONDS = 1.0
+"""How long a round lasts."""
+TASKS = 64
+THREADS = 8
+PIPELINE = 100
+_KEYS = 10_000
+_LIMIT = 1_000_000_000
+"""Per hour: nobody is denied, so that everybody does the same work."""
+_REQUESTS = 50_000
+"""Sent by Redis' own benchmark in a round; in pipelines thrice as many."""
+GCRA = """
+local interval, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local tat = math.max(tonumber(redis.call('GET', KEYS[1]) or 0), now) + cost * interval
+local left = now - (tat - burst * interval)
+if left < 0 then return {0, 0, -left} end
+redis.call('SET', KEYS[1], string.format('%.3f', tat), 'PX', math.ceil((tat - now) / 1000) + 1)
+return {1, math.floor(left / interval), 0}
+"""
+"""Keys: the counter. Arguments: microseconds per unit, burst, cost. As in our `token_bucket`."""
+
+
+class OverRedis:
+    """All of them, connected to one server; to be closed."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._url = f"redis://127.0.0.1:{server.port}/0"
+        self._item = RateLimitItemPerHour(_LIMIT)
+        self._keys = [f"user-{number}" for number in range(_KEYS)]
+        self._limiter = FixedWindowRateLimiter(RedisStorage(self._url))
+        self._redis = redis.Redis(port=server.port)
+        self._sha = str(self._redis.script_load(GCRA))
+        self._arguments = (str(3_600_000_000 / _LIMIT), str(_LIMIT), "1")
+
+    def close(self) -> None:
+        """Close the connection that is ours."""
+        self._redis.close()
+
+    def limits_sync(self, threads: int = 1) -> Rate:
+        """`limits`, blocking, by some threads."""
+
+        def work(first: int) -> int:
+            hit, item, until, made = self._limiter.hit, self._item, perf_counter() + SECONDS, 0
+            while perf_counter() < until:
+                made += hit(item, self._keys[(first + made) % _KEYS])
+            return made
+
+        if threads == 1:
+            return paced_by(lambda: work(0), self._server.pid)
+        with ThreadPoolExecutor(threads) as pool:
+            starts = range(0, _KEYS, _KEYS // threads)
+            return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
+
+    def limits_async(self, implementation: str) -> Rate:
+        """`limits` by 64 tasks of asyncio, over the Redis client named."""
+        return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
+
+    async def _crowd(self, implementation: str) -> int:
+        storage = AsyncRedisStorage(f"async+{self._url}", implementation=implementation)  # type: ignore[arg-type]
+        limiter, done = AsyncFixedWindow(storage), 0
+        until = perf_counter() + SECONDS
+
+        async def work(place: int) -> None:
+            nonlocal done
+            while perf_counter() < until:
+                is_allowed = await limiter.hit(self._item, self._keys[place % _KEYS])
+                done += is_allowed
+                place += TASKS
+
+        async with asyncio.TaskGroup() as group:
+            for place in range(TASKS):
+                group.create_task(work(place))
+        return done
+
+    def lua_pipelined(self) -> Rate:
+        """GCRA as a script, a hundred checks to a pipeline, by one thread."""
+        return paced_by(self._pipelines, self._server.pid)
+
+    def _pipelines(self) -> int:
+        pipeline = self._redis.pipeline(transaction=False)
+        until, done, place = perf_counter() + SECONDS, 0, 0
+        while perf_counter() < until:
+            for _ in range(PIPELINE):
+                pipeline.evalsha(self._sha, 1, self._keys[place % _KEYS], *self._arguments)
+                place += 1
+            done += sum([answer[0] for answer in pipeline.execute()])
+        return done
+
+    def evalsha(self, pipeline: int) -> Rate:
+        """The same script, asked by `redis-benchmark` over 50 connections."""
+        requests = _REQUESTS * (3 if pipeline > 1 else 1)
+        words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
+        words += ["-n", str(requests), "-r", str(_KEYS), "-P", str(pipeline)]
+        words += ["EVALSHA", self._sha, "1", "user-__rand_int__", *self._arguments]
+        found: list[float] = []
+
+        def work() -> int:
+            output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+            rows = [row for row in csv.reader(output.splitlines()) if len(row) > 1]
+            found.append(float(rows[-1][1]))
+            return requests
+
+        pace = paced_by(work, self._server.pid)
+        return Rate(found[0], pace.per_core_s)  # Its own figure leaves its start-up out.

@@ -1,0 +1,1 @@
+"""Benchmarks of the parts without I/O: limiter, ring, wire codec, memory."""

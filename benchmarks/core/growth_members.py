@@ -1,0 +1,65 @@
+"""What a check costs a client of a large cluster: to find the owner among many, and to ask it.
+
+A lone check meets the members in one look-up. Checks that are asked together meet them once more:
+what leaves in one frame for three owners leaves in many for a thousand.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from time import process_time_ns
+
+import trio
+
+from benchmarks.cluster.cluster import RULES
+from benchmarks.reporting.figure import Figure, figure, ratio
+from benchmarks.simulation.in_process_cluster import town_client
+from ringfence.client.limiter import Limiter
+from ringfence.rules.load import load_text
+
+__all__ = ["members_figures"]
+
+_FEW, _MANY = 3, 1000
+_KEYS = 10_000
+_CHECKS = 2_000
+_TASKS = 64
+
+
+def members_figures(rounds: int) -> Iterator[Figure]:
+    """Yield microseconds of processor time per check, and how they grow."""
+    lone, crowd = trio.run(_measured, rounds)
+    for label, found in (("", lone), ("_64_tasks", crowd)):
+        for size, values in found.items():
+            yield figure(f"growth.members_{size}{label}_us", "us", values)
+        yield ratio(f"growth.members{label}", found[_MANY], found[_FEW])
+
+
+async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+    """Both clusters stand side by side, so that all rounds meet the same machine."""
+    rules = load_text(RULES).rules
+    lone: dict[int, list[float]] = {_FEW: [], _MANY: []}
+    crowd: dict[int, list[float]] = {_FEW: [], _MANY: []}
+    async with town_client(_FEW, rules, _KEYS) as few, town_client(_MANY, rules, _KEYS) as many:
+        clients = {_FEW: few, _MANY: many}
+        for limiter in clients.values():
+            for number in range(_KEYS):  # Every member is connected to, every key known.
+                await limiter.check("bench", {"user": f"user-{number}"})
+        random = Random(3)
+        for _ in range(rounds):
+            for size, limiter in clients.items():
+                asked = [f"user-{random.randrange(_KEYS)}" for _ in range(_CHECKS)]
+                lone[size].append(await _us_each(limiter, asked, 1))
+                crowd[size].append(await _us_each(limiter, asked, _TASKS))
+    return lone, crowd
+
+
+async def _us_each(limiter: Limiter, names: list[str], tasks: int) -> float:
+    async def work(place: int) -> None:
+        for name in names[place::tasks]:
+            decision = await limiter.check("bench", {"user": name})
+            assert decision.allowed
+
+    begun = process_time_ns()
+    async with trio.open_nursery() as nursery:
+        for place in range(tasks):
+            nursery.start_soon(work, place)
+    return (process_time_ns() - begun) / len(names) / 1000

@@ -1,0 +1,80 @@
+"""The wire's codec: what a lone check and a batch of 256 cost each side, in time and in bytes."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import Random
+from time import perf_counter_ns
+
+from benchmarks.reporting.figure import Figure, measure
+from ringfence.limiter.outcome import Outcomes
+from ringfence.wire import Answer, Message, Op, Request, decode, encode
+
+__all__ = ["answer_of", "request_of", "run"]
+
+SIZES = (1, 256)
+KEY_BYTES = 20
+CALLS = 20_000
+"""Keys that pass in one sample, whatever the size of a message."""
+
+
+def run(rounds: int) -> Iterator[Figure]:
+    """Measure requests of cost 1 per key, and answers that differ from key to key."""
+    for size in SIZES:
+        messages: dict[str, Message] = {"request": request_of(size), "answer": answer_of(size)}
+        for name, message in messages.items():
+            yield from _both_ways(name, message, size, rounds)
+
+
+def _both_ways(name: str, message: Message, size: int, rounds: int) -> Iterator[Figure]:
+    payload = encode(message)
+    ways: dict[str, Callable[[], object]] = {
+        "encode": partial(encode, message),
+        "decode": partial(decode, payload),
+    }
+    for way, call in ways.items():
+        sample = partial(_us_each, call, CALLS // size)
+        yield measure(f"wire.{name}_{way}_us_{size}", "us", sample, rounds)
+    yield measure(f"wire.{name}_bytes_{size}", "bytes", lambda: float(len(payload)), 1)
+
+
+def request_of(size: int) -> Request:
+    """A request of so many keys."""
+    rng = Random(size)
+    return Request(
+        seq=123_456,
+        op=Op.CHECK,
+        view=rng.getrandbits(64),
+        deadline_ms=250,
+        hops=0,
+        stand_in=False,
+        keys=[rng.randbytes(KEY_BYTES) for _ in range(size)],
+        costs=[1] * size,
+        groups=[],
+        limits=[],
+        which=[],
+        ages_ns=[],
+        leases=[],
+    )
+
+
+def answer_of(size: int) -> Answer:
+    """An answer of so many rows, which differ."""
+    rng = Random(size)
+    outcomes = Outcomes(
+        codes=[rng.choice((0, 0, 0, 2)) for _ in range(size)],
+        limits=[100] * size,
+        remaining=[rng.randrange(100) for _ in range(size)],
+        retry_after_ns=[rng.randrange(10**9) for _ in range(size)],
+        reset_after_ns=[rng.randrange(60 * 10**9) for _ in range(size)],
+        delay_ns=[0] * size,
+        leases=[0] * size,
+    )
+    return Answer(123_456, rng.getrandbits(64), 3, outcomes, [0] * size)
+
+
+def _us_each(call: Callable[[], object], calls: int) -> float:
+    """Time one call in a plain loop, the loop's own few nanoseconds included."""
+    start = perf_counter_ns()
+    for _ in range(calls):
+        call()
+    return (perf_counter_ns() - start) / calls / 1000

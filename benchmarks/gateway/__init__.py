@@ -1,0 +1,1 @@
+"""Benchmarks of HTTP and gRPC: frameworks, the gateway, Envoy, floods of requests."""

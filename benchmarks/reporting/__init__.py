@@ -1,0 +1,1 @@
+"""Figures, their tables and plots, and the machine that they were measured on."""

@@ -1,0 +1,51 @@
+"""Where figures come from: the processor, how busy it is, and the versions that matter."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.reporting.figure import Figure
+from ringfence.limiter import why_not_compiled
+
+__all__ = ["about", "machine"]
+
+_PACKAGES = ("trio", "aioquic", "limits", "throttled-py", "redis", "coredis")
+
+
+def machine() -> Figure:
+    """The machine as a figure, so that all lines are of one form: its number of cores."""
+    cores = float(_cores())
+    return Figure("machine", cores, "cores", cores, cores, 1)
+
+
+def about() -> str:
+    """Describe the machine in one line."""
+    busy = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    engine = "reference engine" if why_not_compiled() else "compiled engine"
+    return (
+        f"{_cores()} cores of {_processor()}; load {busy} before the run; "
+        f"{platform.system()} {platform.release()}; Python {platform.python_version()}; {engine}; "
+        + ", ".join(filter(None, map(_version, _PACKAGES)))
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _processor() -> str:
+    """The model as Linux names it; the architecture where it names none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""

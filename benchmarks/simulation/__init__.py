@@ -1,0 +1,1 @@
+"""Benchmarks of the simulator, of membership in virtual time, and of replayed logs."""

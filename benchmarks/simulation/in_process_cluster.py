@@ -1,0 +1,126 @@
+"""A cluster of any size in this process: real clients, frames, counters; a network in memory.
+
+Members decide whatever they are asked and know each other from the start; they do not gossip. What
+a check costs here is what client, frames and decision cost, without sockets and encryption.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import trio
+
+from benchmarks.core.tables import START
+from hashring import Member, NodeId, View
+from ringfence.client.cluster.cluster import Cluster, ClusterSettings
+from ringfence.client.limiter import Limiter
+from ringfence.peering.clock import SystemClock
+from ringfence.peering.columns import Batch
+from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
+from ringfence.rules import RuleSet
+from ringfence.transport.interface import Connection
+from ringfence.transport.memory import MemoryNetwork
+from ringfence.wire import (
+    Answer,
+    AskMembers,
+    AskRules,
+    Hello,
+    MemberRow,
+    Members,
+    Message,
+    Ping,
+    Pong,
+    Request,
+    Role,
+    Rules,
+    Source,
+    Welcome,
+    decode,
+    encode,
+)
+
+__all__ = ["town_client"]
+
+_DATACENTER = "dc1"
+
+
+@asynccontextmanager
+async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncIterator[Limiter]:
+    """A limiter over so many members, each with room for `max_keys` counters."""
+    network = MemoryNetwork(Random(1), delay=0.0)
+    names = sorted(f"n{number}" for number in range(members))
+    rows = [MemberRow(name, name, 7101, _DATACENTER, "", 1.0, "alive") for name in names]
+    view = View.of(Member(NodeId(name), _DATACENTER) for name in names).hash
+    transport = network.transport(("client", 1), on_bug=_raise)
+    hello = Hello(Role.CLIENT, "bench", b"", 1)
+    seeds = [(name, 7101) for name in names[:2]]
+    settings = ClusterSettings(denials=0, leases=False)  # Every check is to be asked.
+    cluster = Cluster(transport, seeds, hello, settings, SystemClock(), Random(2))
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            member = _Member(name, rows, view, rules, max_keys)
+            home = network.transport((name, 7101), on_bug=_raise, accept=member.accept)
+            await nursery.start(home.run)
+        await nursery.start(transport.run)
+        await nursery.start(cluster.run)
+        error = await cluster.wait_joined(30.0)
+        if error is not None:
+            raise error
+        yield Limiter(cluster, raise_on_outage=True)
+        nursery.cancel_scope.cancel()
+
+
+class _Member:
+    """Answers as a node does that owns whatever it is asked about."""
+
+    def __init__(
+        self, name: str, rows: list[MemberRow], view: int, rules: RuleSet, max_keys: int
+    ) -> None:
+        self._name = name
+        self._rows = rows
+        self._view = view
+        self._rules = rules
+        self._engine = new_engine(max_keys=max_keys)
+        self._engine.set_rules(engine_rules(rules.rules()))
+
+    def accept(self, connection: Connection) -> "_Talk":
+        return _Talk(self, connection)
+
+    def answer(self, message: Message) -> Message:
+        match message:
+            case Request() as asked:
+                batch = Batch(asked.op, asked.keys, asked.costs, asked.groups)
+                outcomes = decide_by(self._engine, batch, START)
+                sources: list[int] = [Source.OWNER] * len(batch)
+                return Answer(asked.seq, self._view, self._rules.version, outcomes, sources)
+            case Hello():
+                return Welcome(self._name, self._view, self._rules.version)
+            case AskMembers(seq):
+                return Members(seq, self._view, self._rows)
+            case AskRules(seq):
+                return Rules(seq, self._rules.version, self._rules.to_plain())
+            case Ping(seq):
+                return Pong(seq)
+            case _:
+                raise AssertionError(f"a client of the benchmark does not send {message}")
+
+
+class _Talk:
+    """The member's end of a connection."""
+
+    def __init__(self, member: _Member, connection: Connection) -> None:
+        self._member = member
+        self._connection = connection
+
+    def on_open(self, connection: Connection) -> None:
+        """The client speaks first."""
+
+    def on_message(self, payload: bytes) -> None:
+        self._connection.send(encode(self._member.answer(decode(payload))))
+
+    def on_close(self, code: int, reason: str) -> None:
+        """Nothing is kept of a client."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,50 @@
+"""The benchmark of floods: what its figures are made of, without its processes."""
+
+import logging
+
+import pytest
+
+from benchmarks.gateway import attackers, floods
+from benchmarks.gateway.floods import Found, Phase, figures_of
+from gossip.effects import Changed
+from gossip.record import Record, Status
+from node.node import _tell
+
+
+def record(status: Status) -> Record:
+    return Record("b", "127.0.0.1", 7101, "main", "", 1.0, 1, 0, status)
+
+
+def phase(*milliseconds: float, failed: int = 0) -> Phase:
+    return Phase([each / 1e3 for each in milliseconds], failed)
+
+
+def test_every_flood_has_an_attacker_a_port_and_a_bound_of_memory() -> None:
+    assert floods.PORTS.keys() == attackers.FLOODS.keys() == floods.BOUNDS.keys()
+
+
+def test_the_ratio_compares_the_slowest_hundredth_of_both_phases() -> None:
+    quiet = phase(*[1.0] * 98, 2.0, 50.0)
+    flooded = phase(*[1.0] * 98, 8.0, 60.0, failed=3)
+    found = Found(quiet, flooded, 3 << 20, 1, 0.5, 0.25, 100)
+
+    told = {each.name: each.value for each in figures_of("p4_hellos", [found])}
+
+    assert told["floods.p4_hellos.p99_ratio"] == pytest.approx(4.0)
+    assert told["floods.p4_hellos.p99_ms"] == pytest.approx(8.0)
+    assert told["floods.p4_hellos.rss_growth_mb"] == 3.0
+    assert told["floods.p4_hellos.failed"] == 3.0
+    assert told["floods.p4_hellos.suspicions"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(Status.SUSPECT, 1), (Status.DEAD, 1), (Status.ALIVE, 0)]
+)
+def test_what_a_node_logs_about_a_suspected_member_is_recognised(
+    caplog: pytest.LogCaptureFixture, status: Status, expected: int
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    _tell(Changed(record(Status.JOINING), record(status)))
+
+    assert len(floods.SUSPICION.findall(caplog.text)) == expected

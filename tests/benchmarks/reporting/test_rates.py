@@ -1,0 +1,50 @@
+"""How fast something was, by the wall and by the processor."""
+
+import subprocess
+import sys
+import time
+
+from benchmarks.reporting.rates import paced_by
+
+
+def spin(seconds: float) -> None:
+    begun = time.process_time()
+    while time.process_time() < begun + seconds:
+        pass
+
+
+def test_waiting_costs_the_wall_and_not_the_processor() -> None:
+    def work() -> int:
+        spin(0.02)
+        time.sleep(0.2)  # Real, for what is told apart here is real time: ten times the work.
+        return 100
+
+    pace = paced_by(work)
+
+    assert pace.per_s < 500
+    assert pace.per_core_s > 2 * pace.per_s
+
+
+def test_what_a_server_does_meanwhile_counts() -> None:
+    program = "import sys, time\nfor line in sys.stdin:\n b=time.process_time()\n"
+    program += " while time.process_time() < b + 0.3: pass\n print(flush=True)"
+    server = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        stdin, stdout = server.stdin, server.stdout
+
+        def work() -> int:
+            stdin.write("go\n")
+            stdout.readline()
+            return 100
+
+        pace = paced_by(work, server.pid)
+
+    assert 100 / 0.6 < pace.per_core_s < 100 / 0.25

@@ -1,0 +1,21 @@
+"""A cluster in this process, for what growth costs."""
+
+import ringfence
+from benchmarks.simulation.in_process_cluster import town_client
+from ringfence.rules.mapping import load_mapping
+
+RULES = {
+    "domain": "d",
+    "descriptors": [{"key": "user", "rate_limit": {"requests_per_unit": 2, "unit": "hour"}}],
+}
+
+
+async def test_each_key_has_one_budget_whichever_member_has_it() -> None:
+    async with town_client(20, load_mapping(RULES).rules, 100) as limiter:
+        found = [
+            [await limiter.check("d", {"user": f"u{number}"}) for _ in range(3)]
+            for number in range(30)
+        ]
+
+    assert [[each.allowed for each in row] for row in found] == [[True, True, False]] * 30
+    assert {each.source for row in found for each in row} == {ringfence.Source.OWNER}
