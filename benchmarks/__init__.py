@@ -1,5 +1,5 @@
-"""How fast the parts are, in figures that can be compared between two versions on one machine.
+"""Benchmarks whose figures compare two versions on the same machine.
 
 `python -m benchmarks NAME...` runs them. Each benchmark is a module whose `run(rounds)` yields one
-`benchmarks.reporting.figure.Figure` per quantity; nothing here passes or fails.
+`benchmarks.reporting.figure.Figure` per quantity. No benchmark passes or fails.
 """

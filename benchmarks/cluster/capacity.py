@@ -1,8 +1,8 @@
-"""Capacity: what a check and a key cost the nodes, and how many nodes a large service needs for it.
+"""Cost of a check and of a key on the nodes, and the number of nodes that a large service needs.
 
-With one node, and with two, where every counter has a copy at a standby and every change of it is
-sent there, as in production. Processor time and memory are those of the nodes alone: clients live
-in applications. A key is asked about once in a while only, which is the dearest case for copies.
+Measured with one node, and with two nodes, where every counter has a replica at a standby as in
+production. Processor time and memory are those of the nodes alone, because clients live in
+applications. Each key is checked rarely, which is the most expensive case for replication.
 """
 
 import tempfile
@@ -26,9 +26,9 @@ __all__ = ["run"]
 
 CHECKS_PER_S = 1_150_000
 USERS = 100_000_000
-"""A day: 1 150 000 checks a second are a thousand checks of each of them."""
+"""Users per day: 1,150,000 checks a second are a thousand checks of each user."""
 BUSY = 0.6
-"""Share of a core that a member may use on average: the rest is for peaks and failures."""
+"""Share of a core that a node may use on average. The rest is for peaks and failures."""
 RULES = """\
 domain: bench
 descriptors:
@@ -42,13 +42,13 @@ _CROWD = 20_000
 _TASKS = 64
 _MANY = 100_000
 _SETTLED = 0.5
-"""Seconds in which the last copies have been sent."""
+"""Seconds until the last replicas have been sent."""
 _IDLE = 1.0
 _PAGE = 4096
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield costs per check and per key, then what the service of the capacity page needs."""
+    """Yield costs per check and per key, then the needs of the service on the capacity page."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -78,7 +78,7 @@ _Way: TypeAlias = Callable[[Limiter], Awaitable[int]]
 def _costs(
     nodes: DemoCluster, ways: dict[str, _Way], rounds: int
 ) -> tuple[float, dict[str, list[float]]]:
-    """Bytes of the nodes per key, and their microseconds per check for each way of asking."""
+    """Return the nodes' bytes per key, and their microseconds per check for each kind of call."""
     before = _resident(nodes)
     trio.run(connected, nodes.url, _batches(_KEYS))
     per_key = (_resident(nodes) - before) / _KEYS
@@ -93,7 +93,7 @@ def _costs(
 
 
 def _timed(nodes: DemoCluster, way: _Way) -> Callable[[Limiter], Awaitable[float]]:
-    """Processor time of the nodes per check in microseconds, but for what they use when idle."""
+    """Return the nodes' processor time per check in microseconds, without their idle load."""
 
     async def measure(limiter: Limiter) -> float:
         await limiter.check_many("bench", [_user(number) for number in range(_BATCH)])
@@ -114,7 +114,7 @@ def _used_s(nodes: DemoCluster) -> float:
 
 
 def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Checks by so many tasks, each one after the other, of keys all over the table."""
+    """Run single checks in several tasks, with keys from the whole table."""
 
     async def measure(limiter: Limiter) -> int:
         async def work(place: int) -> None:
@@ -131,7 +131,7 @@ def _tasks(checks: int, tasks: int) -> Callable[[Limiter], Awaitable[int]]:
 
 
 def _batches(checks: int) -> Callable[[Limiter], Awaitable[int]]:
-    """Checks by `check_many`, two batches on their way."""
+    """Run `check_many` with two batches in flight."""
 
     async def measure(limiter: Limiter) -> int:
         numbers = iter(range(checks))
@@ -154,7 +154,7 @@ def _user(number: int) -> dict[str, str]:
 
 
 def _resident(nodes: DemoCluster) -> int:
-    """Bytes of memory of all nodes."""
+    """Return the resident memory of all nodes in bytes."""
     return sum(
         int(Path(f"/proc/{process.pid}/statm").read_text("ascii").split()[1]) * _PAGE
         for process in nodes.processes.values()

@@ -1,9 +1,9 @@
-"""The client in every runtime: trio, asyncio with and without uvloop, and blocking from threads.
+"""The client on every runtime: trio, asyncio with and without uvloop, and blocking from threads.
 
-All ask the same node about the same keys, in turns. What a lone check costs the process that asks,
-in processor time, is then taken apart: the echo is what trio, the QUIC library and the sockets
-cost, our client comes beside it (less than nothing where our transport spares what the library
-would do), another event loop on top, and a thread that waits for one on top of all.
+All clients check the same keys at the same node, in turns. The processor time of a single check is
+then split into layers. The echo is the cost of trio, the QUIC library and the sockets. Our client
+adds its share, which is negative where our transport avoids work of the library. Another event loop
+and a waiting thread add theirs.
 """
 
 import asyncio
@@ -47,7 +47,8 @@ _LIMIT = Limit(1_000_000_000, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latency and throughput of each runtime, then what each layer adds to a lone check."""
+    """Yield latency and throughput of each runtime, then the cost of each layer of a single
+    check."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -71,12 +72,12 @@ def run(rounds: int) -> Iterator[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Lone:
-    """What checks cost that are made one after the other."""
+    """Cost of checks that run one after the other."""
 
     wall_us: float
-    """The median of how long one took."""
+    """Median seconds of one check."""
     cpu_us: float
-    """Processor time of this process for each."""
+    """Processor seconds of this process per check."""
 
 
 def _lone(url: str, limiter: BlockingLimiter, echo: RawEcho) -> dict[str, Callable[[], _Lone]]:
@@ -100,7 +101,7 @@ def _crowds(url: str, limiter: BlockingLimiter) -> dict[str, Callable[[], float]
 
 
 def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
-    """What a lone check costs the client more, round by round, for each layer that it passes."""
+    """Return the additional cost of a single check for each layer, per round."""
     yield figure("clients.layer_echo_us", "us", lone["echo"])
     for layer, with_it, without in (
         ("client", "trio", "echo"),
@@ -113,7 +114,7 @@ def _layers(lone: dict[str, list[float]]) -> Iterator[Figure]:
 
 
 def _inside(rounds: int) -> Iterator[Figure]:
-    """What is known to be done for it in client and node."""
+    """Return the cost of the known parts of a check in client and node."""
     rules = load_text(RULES).rules
     table = new_table(_LIMIT, len(_KEYS))
     entries = [tuple(key.items()) for key in _KEYS]
@@ -132,7 +133,7 @@ def _inside(rounds: int) -> Iterator[Figure]:
 
 
 def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Run a measurement with a client of its own, on the event loop named."""
+    """Run a measurement with a new client on the named event loop."""
 
     async def work() -> _Result:
         async with connect(url, raise_on_outage=True) as limiter:
@@ -146,7 +147,7 @@ def _on(loop: str, url: str, measure: Callable[[Limiter], Awaitable[_Result]]) -
 
 
 def _echo_lone(echo: RawEcho) -> _Lone:
-    """A round trip of the bare echo; what it takes to connect is taken off."""
+    """Measure a round trip of the bare echo without the time to connect."""
     begun = process_time()
     echo.lone(1)
     connected = process_time()

@@ -1,7 +1,7 @@
 """A check over real QUIC to a node process, beside a bare echo on the same library in the same run.
 
-Checks and echoes alternate, so that what the machine does to one it does to the other. Every
-decision is looked at: only those that allow count.
+Checks and echoes alternate, so both run under the same conditions. Every decision is inspected:
+only allowed checks count.
 """
 
 import tempfile
@@ -32,12 +32,12 @@ _LONE = 1000
 _SECONDS = 1.0
 _BATCH = 256
 _PACE = 0.0005
-"""Seconds between two looks at how many checks should have come by now."""
+"""Seconds between two computations of how many checks are due."""
 _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latency, lone and under load, and throughput of one client, each beside the echo's."""
+    """Yield latency, idle and under load, and throughput of one client, each beside the echo's."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -77,7 +77,7 @@ def _latency(url: str, echo: RawEcho, rounds: int) -> Iterator[Figure]:
 
 
 def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
-    """Latency when checks come at a steady pace, a fifth of what 1024 tasks can do."""
+    """Measure latency at a steady rate: a fifth of the rate that 1024 tasks reach."""
     samples = [trio.run(connected, url, paced(per_s)) for _ in range(rounds)]
     middle = [share(each, 0.5) * 1e6 for each in samples]
     slow = [share(each, 0.99) * 1e6 for each in samples]
@@ -88,7 +88,7 @@ def _loaded(url: str, per_s: float, rounds: int) -> Iterator[Figure]:
 
 
 async def connected(url: str, measure: Callable[[Limiter], Awaitable[T]]) -> T:
-    """Run a measurement with a client of its own."""
+    """Run a measurement with a new client."""
     async with connect(url, raise_on_outage=True) as limiter:
         return await measure(limiter)
 
@@ -103,7 +103,7 @@ async def _lone(limiter: Limiter) -> list[float]:
 
 
 def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
-    """Decisions per second when `count` tasks each check one key after the other."""
+    """Return decisions per second of `count` tasks that each check one key after the other."""
 
     async def measure(limiter: Limiter) -> float:
         async def work(place: int) -> int:
@@ -116,7 +116,7 @@ def crowd(count: int) -> Callable[[Limiter], Awaitable[float]]:
 
 
 def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
-    """Latencies of checks that come at their own pace, however long others take."""
+    """Return latencies of checks that start at a fixed rate, independent of earlier checks."""
 
     async def measure(limiter: Limiter) -> list[float]:
         samples: list[float] = []
@@ -134,13 +134,13 @@ def paced(per_s: float) -> Callable[[Limiter], Awaitable[list[float]]]:
                     nursery.start_soon(check, made)
                     made += 1
                 await trio.sleep(_PACE)
-        return samples[len(samples) // 10 :]  # Without the first, which connect and warm up.
+        return samples[len(samples) // 10 :]  # The first ones connect and warm up.
 
     return measure
 
 
 async def batches(limiter: Limiter) -> float:
-    """Decisions per second by `check_many`, four batches on their way."""
+    """Return decisions per second of `check_many` with four batches in flight."""
 
     async def work(place: int) -> int:
         start = place * _BATCH % (len(_KEYS) - _BATCH)
@@ -159,7 +159,7 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
         nonlocal done
         while perf_counter() < until:
             made = await work(place)
-            done += made  # Not in one line: `done` must be read after the wait.
+            done += made  # Two statements: `done` must be read after the wait.
             place += tasks
 
     async with trio.open_nursery() as nursery:
@@ -169,7 +169,7 @@ async def _rate(work: Callable[[int], Awaitable[int]], tasks: int) -> float:
 
 
 def share(samples: list[float], part: float) -> float:
-    """Find the sample that `part` of all samples are not above."""
+    """Return the quantile `part` of the samples."""
     ordered = sorted(samples)
     return ordered[int(part * (len(ordered) - 1))]
 

@@ -1,8 +1,8 @@
-"""Denials that a client remembers: how fast it says them again, by each of its calls.
+"""Rate of denials that a client answers from its denial cache, for each kind of call.
 
-A real node denied them, over real QUIC; from then on no call leaves the process, which the sources
-of the decisions prove. Times are this thread's processor time, so that a busy machine does not
-count; ratios are taken round by round.
+A real node denied the keys over real QUIC. From then on no call leaves the process; the sources of
+the decisions prove that. Times are processor time of this thread, so other load on the machine has
+little effect. Ratios are computed per round.
 """
 
 import tempfile
@@ -31,7 +31,7 @@ _KEYS = [{"user": f"user-{number}"} for number in range(1024)]
 _BATCH = 256
 _TURNS = 40
 _ASKED = 1000
-"""Checks that are sent to the node all the same, to compare with."""
+"""Checks per sample that reach the node, for comparison."""
 
 
 def run(rounds: int) -> Iterator[Figure]:
@@ -101,7 +101,7 @@ async def _check(limiter: Limiter) -> float:
 
 
 async def _asked(limiter: Limiter) -> float:
-    """Peeks are asked each time: what the same check costs this thread when it leaves."""
+    """Measure peeks, which always reach the node: the cost of a check without the cache."""
     begun = thread_time()
     for number in range(_ASKED):
         decision = await limiter.peek("bench", _KEYS[number % len(_KEYS)])

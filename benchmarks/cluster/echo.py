@@ -1,7 +1,7 @@
-"""The least that trio and aioquic can do: an echo, without any of our layers.
+"""An echo on trio and aioquic without our layers: the lower bound of a round trip.
 
-Other benchmarks give their latencies as multiples of this one's, taken in the same run on the same
-machine, so that a figure says something about our code and not about the host.
+Other benchmarks report latencies as multiples of the echo's latency in the same run. Such a figure
+depends on our code and little on the host.
 """
 
 import multiprocessing
@@ -33,10 +33,10 @@ _KEY = 20
 
 
 class RawEcho:
-    """An echo server in a process of its own, for as long as the `with` block lasts."""
+    """An echo server in a separate process while the `with` block lasts."""
 
     def __init__(self, size: int = 60) -> None:
-        """`size` is the payload's, in bytes."""
+        """`size` is the size of the payload in bytes."""
         self._size = size
 
     def __enter__(self) -> Self:
@@ -59,20 +59,19 @@ class RawEcho:
         self._process.join()
 
     def lone(self, n: int) -> list[float]:
-        """Time `n` round trips, one after the other, on one warm connection; in seconds."""
+        """Time `n` sequential round trips on one warm connection; return seconds."""
         return trio.run(_measure, self._port, os.urandom(self._size), n)
 
     def crowd(self, tasks: int, seconds: float) -> float:
-        """Keys per second that `tasks` have echoed, each one key after the other.
+        """Return keys per second of `tasks` that each echo one key after the other.
 
-        What all tasks that were ready had to say leaves together: the least that a client which
-        batches can do.
+        Keys of all tasks that are ready leave in one frame, as in any client that batches.
         """
         return trio.run(_measure_crowd, self._port, tasks, seconds)
 
 
 class _Peer:
-    """One QUIC connection on one socket."""
+    """A QUIC connection on one socket."""
 
     def __init__(self, sock: socket.socket, quic: QuicConnection) -> None:
         self.sock = sock
@@ -83,7 +82,7 @@ class _Peer:
             self.sock.sendto(datagram, address)
 
     async def wait(self) -> tuple[bytes, tuple[str, int]] | None:
-        """Wait for a datagram; None when a timer ran instead."""
+        """Wait for a datagram; return None when a timer ran instead."""
         deadline = self.quic.get_timer()
         with trio.move_on_at(inf if deadline is None else deadline):
             await trio.lowlevel.wait_readable(self.sock)
@@ -139,7 +138,7 @@ async def _measure_crowd(port: int, tasks: int, seconds: float) -> float:
 
 
 class _Crowd:
-    """Tasks that each wait for the echo of a key."""
+    """A group of tasks, each of which waits for the echo of a key."""
 
     def __init__(self, peer: _Peer) -> None:
         self.done = 0
@@ -190,7 +189,7 @@ async def _round_trip(peer: _Peer, payload: bytes) -> float:
 
 
 async def _advance(peer: _Peer, awaited: type[HandshakeCompleted | StreamDataReceived]) -> int:
-    """Take one datagram; count the awaited events, or their bytes."""
+    """Receive one datagram; count the awaited events or their bytes."""
     came = await peer.wait()
     if came is None:
         return 0
@@ -208,7 +207,7 @@ def _serve(parent: PipeEnd) -> None:
 
 
 async def _serve_each(parent: PipeEnd) -> None:
-    """Answer one client after the other."""
+    """Serve one client after the other."""
     tls = self_signed(datetime.now(UTC))
     configuration = QuicConfiguration(
         is_client=False,
@@ -235,7 +234,7 @@ async def _serve_each(parent: PipeEnd) -> None:
             datagram, address = came
             if peer is None or address != current:
                 if len(datagram) < 1200:
-                    continue  # What the client before this one sent last.
+                    continue  # A late datagram of the previous client.
                 current = address
                 cid = datagram[6 : 6 + datagram[5]]
                 peer = _Peer(

@@ -1,9 +1,9 @@
-"""Two data centers 40 ms apart: what a far answer costs local checks, and what a start over there.
+"""Two data centers 40 ms apart: the effect of remote answers and of remote starts on local checks.
 
-Three node processes on a network in user space. First, local checks leave together with one of a
-rule that the other data center decides. Then a used-up key of a split rule is asked without a
-pause, which asks the other data center each time, while the node over there starts, is stopped and
-is killed, 20 times. No node may end, and each check must be answered by an owner.
+Three node processes on a network in user space. First, local checks leave in one frame with a check
+that the other data center decides. Then an exhausted key of a split rule is checked without a
+pause, which queries the other data center each time. Meanwhile the remote node is started, stopped
+and killed 20 times. No node may end, and an owner must answer each check.
 """
 
 import os
@@ -31,7 +31,7 @@ from ringfence.wire import Source
 __all__ = ["FarNodes", "local_beside_far", "run", "under_starts"]
 
 DELAY = 0.04
-"""Seconds from one data center to the other, one way."""
+"""One-way delay between the data centers in seconds."""
 STARTS = 20
 _PLACES = {"e1": "eu", "e2": "eu", "u1": "us"}
 _FAR = "u1"
@@ -49,12 +49,13 @@ _LOCAL = 20
 _FRAMES = 100
 _KEYS = 50
 _PAUSE = 0.005
-"""Seconds between two rounds of asking used-up keys."""
+"""Seconds between two rounds of checks of exhausted keys."""
 _STARTUP = 30.0
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latencies of local checks without and with a far one, then what 20 starts did."""
+    """Yield latencies of local checks without and with a remote one, then the effect of 20
+    starts."""
     with tempfile.TemporaryDirectory() as directory, FarNodes(Path(directory)) as nodes:
         nodes.start_all()
         alone, beside, far = [], [], []
@@ -79,13 +80,13 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class FarNodes:
-    """Node processes of two data centers, and the network between them."""
+    """Node processes of two data centers and the network between them."""
 
     def __init__(self, home: Path, delay: float = DELAY) -> None:
         self.ended: list[str] = []
-        """Nodes that have ended although nobody stopped them."""
+        """Nodes that ended by themselves."""
         self.starts = 0
-        """How often the far node was started again."""
+        """Number of restarts of the remote node."""
         self._home = home
         self._rules = home / "rules.yaml"
         self._rules.write_text(_RULES, "utf-8")
@@ -105,23 +106,23 @@ class FarNodes:
 
     @property
     def url(self) -> str:
-        """The nodes on this side, as seeds."""
+        """URL with the local nodes as seeds."""
         near = ",".join(f"127.0.0.1:{self._door(name)}" for name in _PLACES if name != _FAR)
         return f"ringfence://{near}?datacenter=eu"
 
     def start_all(self) -> None:
-        """Start everybody, and wait until all know each other."""
+        """Start all nodes and wait until their views agree."""
         for name in _PLACES:
             self.start(name)
         for name in _PLACES:
             self.wait_for(name, f"view of {len(_PLACES)} members")
 
     def start(self, name: str) -> None:
-        """Start a node."""
+        """Start one node."""
         self.starts += (self._home / f"{name}.log").exists()
         join = [f"--join=127.0.0.1:{self._door(each)}" for each in _PLACES if each != name]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As it is once installed.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As an installed package is.
         with self._log(name).open("wb") as file:
             self._processes[name] = subprocess.Popen(
                 [
@@ -137,7 +138,7 @@ class FarNodes:
             )
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until a node's log says so, or until any node has ended."""
+        """Wait until a text appears in a node's log, or until any node has ended."""
         give_up = monotonic() + _STARTUP
         while words.encode() not in self._log(name).read_bytes():
             self.look()
@@ -155,12 +156,12 @@ class FarNodes:
         process.wait()
 
     def look(self) -> None:
-        """Take note of nodes that have ended by themselves."""
+        """Record nodes that have ended by themselves."""
         found = [name for name, each in self._processes.items() if each.poll() is not None]
         self.ended += [name for name in found if name not in self.ended]
 
     def log(self, name: str) -> str:
-        """What a node has logged in its present life."""
+        """Return the log of a node since its last start."""
         return self._log(name).read_text("utf-8", "replace")
 
     def _log(self, name: str) -> Path:
@@ -171,7 +172,8 @@ class FarNodes:
 
 
 async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[float], list[float]]:
-    """Seconds that local checks took, and far ones: 20 local ones at a time, with a far one."""
+    """Return the seconds of local and of remote checks: 20 local ones at a time beside a remote
+    one."""
     local: list[float] = []
     far: list[float] = []
     async with connect(url, raise_on_outage=True, denials=0, leases=False) as limiter:
@@ -192,7 +194,8 @@ async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[f
 
 
 async def under_starts(nodes: FarNodes, starts: int) -> Counter[Source]:
-    """Ask used-up keys while the far node is killed or stopped and started; by whom answered."""
+    """Check exhausted keys while the remote node stops and starts; return the sources of the
+    answers."""
     answers: Counter[Source] = Counter()
     async with connect(nodes.url, denials=0, leases=False) as limiter:
         keys = [{"split": str(number)} for number in range(_KEYS)]

@@ -1,8 +1,9 @@
-"""Leases of one hot key: decisions a second by one client, and whether any was one too many.
+"""Leases of one hot key: decisions per second of one client, and the number of units over the
+limit.
 
-The rate is that of a real client with a real node beside it, in this thread's processor time, so
-that a busy machine does not count. The oracle looks at simulated histories of the real cores: four
-borrowers, messages that are late and lost, a change of the limit, a crash of the owner.
+The rate is that of a real client with a real node, in processor time of this thread. The oracle
+checks simulated histories: four clients with leases, late and lost messages, a change of the limit,
+a crash of the owner.
 """
 
 import tempfile
@@ -37,7 +38,7 @@ _WINDOW = 20 * NS_PER_SECOND
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield decisions per second by each call, and the units that were too many."""
+    """Yield decisions per second for each kind of call, and the units over the limit."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")
@@ -65,7 +66,7 @@ async def _measure(rounds: int, limiter: Limiter) -> dict[str, list[float]]:
 
 
 async def _many(limiter: Limiter, seconds: float) -> tuple[float, float]:
-    """Decisions per second of this thread, and the part of them that leases paid for."""
+    """Return decisions per second of this thread, and the share that leases paid for."""
     done = leased = 0
     until = trio.current_time() + seconds
     begun = thread_time()
@@ -91,10 +92,10 @@ async def _check(limiter: Limiter) -> float:
 
 
 def _history(seed: int) -> tuple[float, float]:
-    """Units that no limit in force during their window allowed, and the part that was leased.
+    """Return units beyond every limit in force during their window, and the share that was leased.
 
-    What an owner had decided or lent since its last copy when it crashed is lost with it, by the
-    bound that holds for every crash; more than that would be too many.
+    An owner that crashes loses what it decided or lent since its last replication. That loss is
+    within the bound of every crash and does not count here.
     """
     random = Random(seed)
     limit, raised = (Limit(n, _WINDOW, Algorithm.FIXED_WINDOW) for n in (20_000, 30_000))

@@ -1,8 +1,8 @@
-"""What lost datagrams cost: checks at a steady pace through a relay that loses 2 % each way.
+"""Effect of lost datagrams: checks at a steady rate through a relay that loses 2 % each way.
 
-A check travels in order with the others on its connection, so whatever comes behind a lost datagram
-waits for its repetition, too. How many checks are late for each that was lost itself tells how much
-that matters: with 1, nobody waits for others.
+Checks on one connection are delivered in order, so checks behind a lost datagram wait for its
+retransmission. The figure `late per lost` counts late checks per lost check: with 1, no check waits
+for another one.
 """
 
 import tempfile
@@ -23,11 +23,11 @@ __all__ = ["run"]
 _LOSS = 0.02
 _PER_S = 250.0
 _LATE = 3.0
-"""Times the median without loss: slower checks are late."""
+"""A check is late when it takes longer than this multiple of the median without loss."""
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield latencies without and with loss, and how many are late for each that was lost."""
+    """Yield latencies without and with loss, and the number of late checks per lost check."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(RULES, "utf-8")

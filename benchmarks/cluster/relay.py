@@ -1,4 +1,4 @@
-"""Networks that lose or are slow: UDP relays before nodes, in processes of their own."""
+"""Lossy and slow networks: UDP relays in front of nodes, in separate processes."""
 
 import multiprocessing
 import selectors
@@ -20,9 +20,10 @@ _LARGEST = 65_536
 
 
 class LossyRelay:
-    """Carries datagrams to a port of this host and back, for as long as the `with` block lasts.
+    """A relay of datagrams to a port of this host and back, while the `with` block lasts.
 
-    Loses `loss` of them, in both directions, by chance that is the same in every run.
+    It loses the share `loss` of them in both directions, with the same random sequence in every
+    run.
     """
 
     def __init__(self, port: int, loss: float) -> None:
@@ -38,7 +39,7 @@ class LossyRelay:
         self._process.start()
         theirs.close()
         self.port: int = ours.recv()
-        """Where clients connect to."""
+        """Port that clients connect to."""
         ours.close()
         return self
 
@@ -84,15 +85,15 @@ def _bound() -> socket.socket:
 
 
 class DistantRelay:
-    """Carries datagrams between ports of this host, late from one data center to another.
+    """A relay of datagrams between ports of this host, with a delay between data centers.
 
-    `places` names the data center of each port. Nobody listens at the port itself for others:
-    `doors` has the port through which it is reached. A sender without a place, such as a client,
-    is near to whom it asks. Runs in a process of its own for as long as the `with` block lasts.
+    `places` has the data center of each port. `doors` has the relay's port through which each port
+    is reached. A sender without a place, such as a client, is in the data center of its target. The
+    relay runs in a separate process while the `with` block lasts.
     """
 
     def __init__(self, places: Mapping[int, str], delay: float) -> None:
-        """`delay` is in seconds, one way."""
+        """`delay` is the one-way delay in seconds."""
         self._places = dict(places)
         self._delay = delay
         self.doors: dict[int, int] = {}
@@ -121,12 +122,12 @@ class DistantRelay:
 
 @dataclass(frozen=True)
 class _Way:
-    """From what comes to a socket of the relay to where it goes."""
+    """A route from a socket of the relay to its target."""
 
     target: int
     door: socket.socket
     client: tuple[str, int] | None
-    """Whom answers of the target are for; None at the door itself."""
+    """Address that answers of the target go to; None at the relay's own port."""
 
 
 def _carry(parent: PipeEnd, places: Mapping[int, str], delay: float) -> None:

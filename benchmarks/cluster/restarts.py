@@ -1,8 +1,8 @@
-"""Five node processes under a steady load: restarted one after another, then one of them killed.
+"""Five node processes under a steady load: a rolling restart, then a kill of one node.
 
-Every decision is written down, and afterwards every counter is read: what was admitted and is not
-counted is lost, what was admitted beyond the limit is over-admitted. The limit is a log of exact
-hits whose period outlives the run, so the ledger is exact, too.
+Every decision is recorded, and afterwards every counter is read. Units that were admitted and not
+counted are lost; units admitted beyond the limit are over-admitted. The limit is an exact log whose
+period is longer than the run, so the comparison is exact.
 """
 
 import gc
@@ -43,11 +43,11 @@ _SETTLED = 4.0
 """Seconds of load after each change."""
 _CALM = 2.0
 _TICK = 0.01
-"""Seconds between two bursts of checks; this machine is busy with the nodes alone."""
+"""Seconds between two bursts of checks."""
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield the errors, lost hits and over-admission of one rolling restart and one crash."""
+    """Yield errors, lost units and over-admission of one rolling restart and one crash."""
     with tempfile.TemporaryDirectory() as directory:
         nodes = _Nodes(Path(directory))
         try:
@@ -58,7 +58,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class _Nodes:
-    """The processes, each joined to any other one that runs."""
+    """The node processes; each joins through any other running node."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -69,7 +69,7 @@ class _Nodes:
 
     @property
     def url(self) -> str:
-        """All of them as seeds."""
+        """URL with all nodes as seeds."""
         return "ringfence://" + ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def start_all(self) -> None:
@@ -84,7 +84,7 @@ class _Nodes:
         join = ["--join", f"127.0.0.1:{self.ports[other]}"] if other is not None else []
         log = self._home / f"{name}.log"
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As it is once installed.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # As an installed package is.
         with log.open("wb") as file:
             self._processes[name] = subprocess.Popen(
                 [
@@ -99,7 +99,7 @@ class _Nodes:
             )
 
     def wait_for(self, name: str, words: str) -> None:
-        """Wait until a node's log says so."""
+        """Wait until a text appears in a node's log."""
         give_up = monotonic() + 30
         while words.encode() not in (self._home / f"{name}.log").read_bytes():
             if self._processes[name].poll() is not None or monotonic() > give_up:
@@ -121,7 +121,7 @@ class _Nodes:
 
 @dataclass
 class _Ledger:
-    """What a client was told."""
+    """Record of the decisions that a client received."""
 
     admitted: Counter[str] = field(default_factory=Counter)
     errors: int = 0
@@ -134,7 +134,7 @@ class _Ledger:
 async def _measure(nodes: _Nodes) -> list[Figure]:
     figures: list[Figure] = []
     gc.collect()
-    gc.freeze()  # A pause of the load is none of the nodes.
+    gc.freeze()  # A pause of the load generator does not count.
     async with connect(nodes.url) as limiter:
         graceful = _Ledger()
         await _under_load(limiter, "graceful", graceful, lambda: _rolling(nodes))
@@ -193,7 +193,7 @@ async def _check(limiter: Limiter, rule: str, key: str, ledger: _Ledger) -> None
     ledger.slowest = max(ledger.slowest, trio.current_time() - begun)
     ledger.checks += 1
     ledger.by_source[decision.source.name.lower()] += 1
-    if decision.source in (Source.POLICY, Source.LOCAL):  # Nobody who counts was asked in time.
+    if decision.source in (Source.POLICY, Source.LOCAL):  # No member answered in time.
         ledger.errors += 1
     elif decision.allowed:
         ledger.admitted[key] += 1

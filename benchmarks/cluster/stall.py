@@ -1,9 +1,9 @@
-"""Whether each check is counted once while a node process stands still for a moment.
+"""Exactly-once counting of checks while a node process is suspended.
 
-Three node processes; each in turn is stopped (SIGSTOP) for 0.1 to 2 seconds while 100 checks of
-keys that it owns are in flight, as garbage collection or a throttled container does it. The client
-asks standbys as a gateway does. When the process has gone on and all is calm, what the nodes
-counted is compared with what the client was told:
+Each of three node processes in turn is stopped (SIGSTOP) for 0.1 to 2 seconds while 100 checks of
+its keys are in flight. Garbage collection and throttled containers have the same effect. The client
+asks standbys as a gateway does. After the process has resumed, the counters of the nodes are
+compared with the decisions that the client received:
 
 - `double_counted`: units counted beyond the checks that passed;
 - `not_counted`: checks that a node admitted and that are not counted;
@@ -49,16 +49,16 @@ descriptors:
 _LIMITS = {"open": 100_000, "window": 20, "log": 20, "bucket": 20}
 _STALLS_S = (0.1, 0.3, 0.6, 1.2, 2.0)
 _PATIENCE_S, _DEADLINE_S = 0.1, 0.25
-"""As the gateway has them."""
+"""Client settings of the gateway."""
 _ASKED = 25
 """Checks in flight per key; 100 in all."""
 _BEFORE = 5
-"""Checks of each key that are decided and replicated before its owner stands still."""
+"""Checks of each key that are decided and replicated before its owner is stopped."""
 _REPLICATED_S = 0.3
 _CALM_S = 1.0
-"""Until late answers, merges and refunds are over."""
+"""Seconds until late answers, merges and refunds have ended."""
 _WITHIN_S = 20.0
-"""Time that the client has to see all nodes again."""
+"""Seconds in which the client must reach all nodes again."""
 _IN_RING = ("alive", "suspect")
 _BY_NODES = (Source.OWNER, Source.STANDBY)
 _FAULTS = ("double_counted", "not_counted", "over_admitted", "false_denials", "by_policy")
@@ -66,7 +66,7 @@ _FAULTS = ("double_counted", "not_counted", "over_admitted", "false_denials", "b
 
 @dataclass
 class _Found:
-    """Checks of one stall, and those of which something is wrong."""
+    """Checks of one stall, and the number of wrong ones by kind."""
 
     checks: int = 0
     double_counted: int = 0
@@ -76,7 +76,7 @@ class _Found:
     by_policy: int = 0
 
     def add(self, told: list[Decision], limit: int, used: int) -> None:
-        """Compare what callers of one key were told with what is counted."""
+        """Compare the decisions for one key with its counter."""
         passed = [each for each in told if each.allowed]
         admitted = len([each for each in passed if each.source in _BY_NODES])
         denied = len(told) - len(passed)
@@ -89,7 +89,7 @@ class _Found:
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Stop each node for each duration, `rounds` times over; figures are sums of a round."""
+    """Stop each node for each duration in every round; figures are sums per round."""
     found: list[list[_Found]] = []
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "rules.yaml"
@@ -109,8 +109,8 @@ def run(rounds: int) -> Iterator[Figure]:
 def _round(rules: Path, seconds: float, number: int) -> list[_Found]:
     """Stop each node of a new cluster once.
 
-    A node that is suspected three times in five minutes leaves the ring by itself for a minute, so
-    one cluster cannot serve for all stalls.
+    A node that is suspected three times in five minutes leaves the ring for a minute, so each
+    duration needs a new cluster.
     """
     with running_cluster(rules) as nodes:
         names = sorted(nodes.processes)
@@ -162,11 +162,11 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
 async def _wait_all_in_ring(cluster: Cluster, nodes: int) -> None:
     with trio.fail_after(_WITHIN_S):
         while len([row for row in cluster.members if row.state in _IN_RING]) < nodes:  # noqa: ASYNC110
-            await trio.sleep(0.05)  # The client has no event for it.
+            await trio.sleep(0.05)  # The client offers no event for this.
 
 
 def owned(cluster: Cluster, domain: str, key: str, owner: str, salt: str) -> str:
-    """Find a value of `key` whose counter a node owns."""
+    """Return a value of `key` whose counter the node owns."""
     routes = cluster.routes
     assert routes is not None
     for number in range(10_000):

@@ -1,7 +1,7 @@
-"""Rate limiters in one process, without a network: checks per second of each, by one thread.
+"""Rate limiters in one process, without a network: checks per second of one thread.
 
-Each is asked through its own public call, about the same names, under a limit that nobody meets. A
-bare dict with the arithmetic of GCRA in it is what is left when everything else is taken away.
+Each limiter is called through its public interface, with the same names, under a limit that no
+caller reaches. A bare dict with GCRA arithmetic is the lower bound of the cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,12 +27,12 @@ _LIMIT = 1_000_000_000
 _HOUR_NS = 3600 * NS_PER_SECOND
 _FRAME = 256
 _PASSES = 10
-"""Times that a sample asks about every name; the first of all meets names that are new."""
+"""Checks of each name in one sample. The first pass creates the counters."""
 _BUCKET = Limit(_LIMIT, _HOUR_NS, Algorithm.TOKEN_BUCKET)
 
 
 def in_process_samples() -> dict[str, Callable[[], float]]:
-    """Name what there is to measure; each sample is in checks per second of processor time."""
+    """Return the samples by name; each sample returns checks per second of processor time."""
     return {
         "limits": _limits(),
         "throttled": _throttled(),
@@ -93,7 +93,7 @@ def _table_many() -> Callable[[], float]:
 
 
 def _local() -> float:
-    """All of an embedded limiter but the wire: rules, keys, a task's turn, a `Decision`."""
+    """Measure an embedded limiter without a network: rules, keys, a task switch, a `Decision`."""
 
     async def work() -> float:
         async with ringfence.local(load_text(RULES).rules) as limiter:

@@ -1,7 +1,8 @@
-"""Rate limiters over Redis, each in the way that it is fastest with: one round of each is a `Rate`.
+"""Rate limiters over Redis, each in its fastest configuration; one round of each returns a `Rate`.
 
-`limits` with its fixed windows, by one thread and by eight, and by 64 tasks of asyncio; GCRA as a
-script, in pipelines; and the script alone, asked by Redis' own benchmark, which is written in C.
+The package `limits` runs with fixed windows: on one thread, on eight threads, and on 64 asyncio
+tasks. A GCRA script runs in pipelines. `redis-benchmark`, which is written in C, runs the same
+script.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ from benchmarks.reporting.rates import Rate, paced_by
 __all__ = ["SECONDS", "TASKS", "OverRedis"]
 
 SECONDS = 1.0
-"""How long a round lasts."""
+"""Seconds of one round."""
 TASKS = 64
 THREADS = 8
 PIPELINE = 100
 _KEYS = 10_000
 _LIMIT = 1_000_000_000
-"""Per hour: nobody is denied, so that everybody does the same work."""
+"""Limit per hour. No check is denied, so all limiters do the same work."""
 _REQUESTS = 50_000
-"""Sent by Redis' own benchmark in a round; in pipelines thrice as many."""
+"""Checks that `redis-benchmark` sends in a round; three times as many in pipelines."""
 GCRA = """
 local interval, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -46,7 +47,7 @@ return {1, math.floor(left / interval), 0}
 
 
 class OverRedis:
-    """All of them, connected to one server; to be closed."""
+    """Rate limiters connected to one Redis server. Call `close` at the end."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -59,11 +60,11 @@ class OverRedis:
         self._arguments = (str(3_600_000_000 / _LIMIT), str(_LIMIT), "1")
 
     def close(self) -> None:
-        """Close the connection that is ours."""
+        """Close the connection to Redis."""
         self._redis.close()
 
     def limits_sync(self, threads: int = 1) -> Rate:
-        """`limits`, blocking, by some threads."""
+        """Measure `limits` with blocking calls from several threads."""
 
         def work(first: int) -> int:
             hit, item, until, made = self._limiter.hit, self._item, perf_counter() + SECONDS, 0
@@ -78,7 +79,7 @@ class OverRedis:
             return paced_by(lambda: sum(pool.map(work, starts)), self._server.pid)
 
     def limits_async(self, implementation: str) -> Rate:
-        """`limits` by 64 tasks of asyncio, over the Redis client named."""
+        """Measure `limits` with 64 asyncio tasks over the named Redis client."""
         return paced_by(lambda: asyncio.run(self._crowd(implementation)), self._server.pid)
 
     async def _crowd(self, implementation: str) -> int:
@@ -99,7 +100,7 @@ class OverRedis:
         return done
 
     def lua_pipelined(self) -> Rate:
-        """GCRA as a script, a hundred checks to a pipeline, by one thread."""
+        """Measure the GCRA script on one thread, with 100 checks per pipeline."""
         return paced_by(self._pipelines, self._server.pid)
 
     def _pipelines(self) -> int:
@@ -113,7 +114,7 @@ class OverRedis:
         return done
 
     def evalsha(self, pipeline: int) -> Rate:
-        """The same script, asked by `redis-benchmark` over 50 connections."""
+        """Measure the same script with `redis-benchmark` over 50 connections."""
         requests = _REQUESTS * (3 if pipeline > 1 else 1)
         words = [redis_program("redis-benchmark"), "-p", str(self._server.port), "--csv"]
         words += ["-n", str(requests), "-r", str(_KEYS), "-P", str(pipeline)]
@@ -127,4 +128,4 @@ class OverRedis:
             return requests
 
         pace = paced_by(work, self._server.pid)
-        return Rate(found[0], pace.per_core_s)  # Its own figure leaves its start-up out.
+        return Rate(found[0], pace.per_core_s)  # Its figure leaves out its start-up.

@@ -1,10 +1,10 @@
-"""Peers: what others do with the same question on the same machine, in the same run as we do.
+"""Other rate limiters beside Ringfence: the same checks on the same machine in the same run.
 
 In process: `limits` and `throttled-py` in memory and a bare dict, beside our table and our embedded
-limiter. Over the network: `limits` and a Lua GCRA on a Redis of the benchmark's own, and Redis' own
-benchmark, beside one of our nodes over QUIC with encryption, keys and all. Each round asks
-everybody; ratios are taken round by round. "Per core" is per second of processor time, that of the
-client and the server added up.
+limiter. Over the network: `limits`, a Lua GCRA script and `redis-benchmark` on a Redis that the
+benchmark starts, beside one of our nodes over encrypted QUIC. Each round measures every limiter,
+and ratios are computed per round. "Per core" means per second of processor time of client and
+server together.
 """
 
 import tempfile
@@ -42,7 +42,7 @@ _NETWORK = {
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Yield the pace of everybody, then ours as multiples of theirs.
+    """Yield the rate of each limiter, then our rates as multiples of the others.
 
     Raises `ConfigError` where Redis is not installed.
     """
@@ -100,7 +100,7 @@ def _ours(nodes: DemoCluster) -> dict[str, Callable[[], Rate]]:
 
 
 def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -> Rate:
-    """The round's own rate, which leaves the handshake out; the processors' with it."""
+    """Return the rate without the handshake; processor time includes it."""
     rates: list[float] = []
 
     def work() -> int:
@@ -112,7 +112,7 @@ def _asked(url: str, pid: int, measure: Callable[[Limiter], Awaitable[float]]) -
 
 
 def _blocked(url: str, pid: int) -> Rate:
-    """One thread that asks and waits, as `limits` without asyncio does."""
+    """Measure one thread with blocking calls, as `limits` without asyncio does."""
     with blocking.connect(url, raise_on_outage=True) as limiter:
 
         def work() -> int:

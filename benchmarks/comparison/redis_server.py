@@ -1,4 +1,4 @@
-"""A Redis of one's own: started on a free port of this host, empty, keeping nothing on disk."""
+"""A private Redis server: on a free port of this host, empty, without persistence."""
 
 import shutil
 import socket
@@ -19,7 +19,7 @@ _STARTUP = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """Where it listens, and which process it is."""
+    """Address and process id of the running server."""
 
     port: int
     pid: int
@@ -27,7 +27,9 @@ class RedisServer:
 
 
 def redis_program(name: str) -> str:
-    """Find a program of Debian's Redis; raises `ConfigError` that says how to install it."""
+    """Find a program of Debian's Redis package.
+
+    Raises `ConfigError` with the install command when it is missing."""
     found = shutil.which(name)
     if found is None:
         raise ConfigError(
@@ -39,9 +41,9 @@ def redis_program(name: str) -> str:
 
 @contextmanager
 def running_redis() -> Iterator[RedisServer]:
-    """Start Redis and wait until it answers; it is gone with all it held when the block ends.
+    """Start Redis and wait until it answers; stop it when the block ends.
 
-    Raises `ConfigError` where it is not installed and `PeerUnavailable` when it does not come up.
+    Raises `ConfigError` when Redis is not installed and `PeerUnavailable` when it does not start.
     """
     program = redis_program("redis-server")
     port = _free_port()
@@ -72,7 +74,7 @@ def _wait_until_up(process: "subprocess.Popen[bytes]", port: int) -> None:
                 if stream.recv(5) == b"+PONG":
                     return
         except OSError:
-            pass  # Not yet.
+            pass  # Not ready yet.
         sleep(0.02)
     raise PeerUnavailable(f"redis-server did not answer on port {port} within {_STARTUP:g} s")
 

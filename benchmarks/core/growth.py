@@ -1,6 +1,6 @@
-"""Growth: what a check costs as keys and members grow, and the longest that any check waits.
+"""Cost of a check as the number of keys and members grows, and the longest time of one check.
 
-Times are this thread's processor time, page faults included and waits for the processor not.
+Times are processor time of this thread. They include page faults, but no waits for a core.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ BOUNDS_US = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure batches in tables of each size, side by side, then clients of few members and of
-    many, then every check of a growing table."""
+    """Measure batches in tables of each size, clients of few and of many members, and a growing
+    table."""
     tables = {size: _filled(size) for size in SIZES}
     random = Random(1)
     found = interleaved(
@@ -56,7 +56,7 @@ def _filled(keys: int) -> Table:
 
 
 def _batch_ns(table: Table, size: int, random: Random) -> float:
-    """Ask about keys at random; nanoseconds per check."""
+    """Check random keys; return nanoseconds per check."""
     frames = [[key_of(random.randrange(size)) for _ in range(FRAME)] for _ in range(FRAMES)]
     ones = [1] * FRAME
     begin = thread_time_ns()
@@ -66,7 +66,7 @@ def _batch_ns(table: Table, size: int, random: Random) -> float:
 
 
 def _pauses() -> tuple[list[int], int]:
-    """Time every check while a million keys come, rest, and make room for others.
+    """Time every check while a million keys are added, expire and are replaced.
 
     Returns the sorted processor times in ns, and the longest time on the wall.
     """

@@ -1,7 +1,7 @@
-"""What a check costs a client of a large cluster: to find the owner among many, and to ask it.
+"""Cost of a check for a client of a large cluster: the look-up of the owner and the request.
 
-A lone check meets the members in one look-up. Checks that are asked together meet them once more:
-what leaves in one frame for three owners leaves in many for a thousand.
+A single check needs one look-up. A batch is also split by owner: one frame each for three owners,
+or hundreds of frames for a thousand owners.
 """
 
 from collections.abc import Iterator
@@ -34,14 +34,14 @@ def members_figures(rounds: int) -> Iterator[Figure]:
 
 
 async def _measured(rounds: int) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
-    """Both clusters stand side by side, so that all rounds meet the same machine."""
+    """Measure both clusters side by side, so that all rounds run under the same conditions."""
     rules = load_text(RULES).rules
     lone: dict[int, list[float]] = {_FEW: [], _MANY: []}
     crowd: dict[int, list[float]] = {_FEW: [], _MANY: []}
     async with town_client(_FEW, rules, _KEYS) as few, town_client(_MANY, rules, _KEYS) as many:
         clients = {_FEW: few, _MANY: many}
         for limiter in clients.values():
-            for number in range(_KEYS):  # Every member is connected to, every key known.
+            for number in range(_KEYS):  # Warm up: connect to every member and create every key.
                 await limiter.check("bench", {"user": f"user-{number}"})
         random = Random(3)
         for _ in range(rounds):

@@ -1,8 +1,8 @@
-"""The limiter: what the owner pays to decide, one check at a time and a frame at a time.
+"""Cost of decisions in the limiter, for single checks and for frames of checks.
 
-Every sample asks about keys in an order that leaps through the table as callers do. Times are
-this thread's processor time, so that a busy machine does not count; ratios are taken round by
-round. Peers: the reference engine, and the memory storage of the package `limits`.
+Every sample visits keys in an order that jumps through the table, as real callers do. Times are
+processor time of this thread, so other load on the machine has little effect. Ratios are computed
+per round, against the reference engine and the memory storage of the package `limits`.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ __all__ = ["run"]
 FRAME = 256
 FEW, MANY = 10_000, 1_000_000
 ASKED = 50_000
-"""Most checks of one sample."""
+"""Maximum number of checks in one sample."""
 STRIDE = 7_919
-"""A prime, so that stepping by it meets every key."""
+"""A prime step, so that the sequence visits every key."""
 BUCKET = Limit(100, MINUTE, Algorithm.TOKEN_BUCKET)
 
 
@@ -72,7 +72,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 class Asker:
-    """A table that knows all its keys, and a clock that moves on between frames."""
+    """A table in which all keys exist, with a clock that advances between frames."""
 
     def __init__(self, table: Table, keys: int) -> None:
         self._keys = [key_of(i * STRIDE % keys) for i in range(keys)]
@@ -84,7 +84,7 @@ class Asker:
             table.check_many(frame, [1] * len(frame), START)
 
     def _some_keys(self) -> list[bytes]:
-        """The keys of the next sample; those of a large table take turns."""
+        """Return the keys of the next sample; samples of a large table take turns."""
         if self._next >= len(self._keys):
             self._next = 0
         asked = self._keys[self._next : self._next + ASKED]
@@ -92,7 +92,7 @@ class Asker:
         return asked
 
     def single_ns(self) -> float:
-        """Ask about each key in a call of its own; nanoseconds per check."""
+        """Check each key in a separate call; return nanoseconds per check."""
         check, now, keys = self._table.check, next(self._clock), self._some_keys()
         begin = thread_time_ns()
         for key in keys:
@@ -100,7 +100,7 @@ class Asker:
         return (thread_time_ns() - begin) / len(keys)
 
     def batch_ns(self) -> float:
-        """Ask about keys in frames; nanoseconds per check."""
+        """Check keys in frames; return nanoseconds per check."""
         check_many, costs, keys = self._table.check_many, [1] * FRAME, self._some_keys()
         frames = [keys[at : at + FRAME] for at in range(0, len(keys) - FRAME + 1, FRAME)]
         begin = thread_time_ns()
@@ -110,7 +110,8 @@ class Asker:
 
 
 def limits_single_ns() -> Callable[[], float] | None:
-    """A sample of `limits`, with the strategy and storage it is fastest with; None without it."""
+    """Return a sample of `limits` in its fastest configuration, or None when it is not
+    installed."""
     try:
         from limits import RateLimitItemPerMinute
         from limits.storage import MemoryStorage
@@ -133,7 +134,8 @@ def limits_single_ns() -> Callable[[], float] | None:
 
 
 def _frames(rounds: int) -> Iterator[Figure]:
-    """Measure frames of an engine: requests that meet two rules, lone and all or nothing."""
+    """Measure frames whose requests match two rules, as single rows and as all-or-nothing
+    groups."""
     rules = {0: EngineRule(BUCKET), 1: EngineRule(Limit(100, MINUTE))}
     reference = Engine(max_keys=MANY)
     tables = None if why_not_compiled() else compiled_tables(bytes(16), keeps_keys=True)

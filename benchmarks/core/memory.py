@@ -1,7 +1,7 @@
-"""Memory: what a key takes in the process, everything included, and what an attack can do.
+"""Memory per key, everything included, and the effect of a flood of new keys.
 
-Each figure comes from a process of its own: its resident memory before and after it has met so
-many keys, none of which it keeps elsewhere. `python -m benchmarks.core.memory ALGORITHM KEYS` is such a
+Each figure comes from a separate process: its resident memory before and after it created the keys.
+The process keeps the keys nowhere else. `python -m benchmarks.core.memory ALGORITHM KEYS` is such a
 process.
 """
 
@@ -22,7 +22,7 @@ MILLION = 1_000_000
 FRAME = 1_000
 LOG_HITS = 500
 LOG_KEYS = 20_000
-"""Full logs that are measured: a million would take two gigabytes."""
+"""Number of full logs to measure; a million would take two gigabytes."""
 ATTACK = 10 * MILLION
 THROTTLED = 10_000
 PAGE = 4096
@@ -40,7 +40,7 @@ SIZES = (
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure every algorithm, with and without the keys themselves, then the attack."""
+    """Measure every algorithm, with and without stored keys, then the flood."""
     for algorithm, keys, suffix in SIZES:
         name = f"memory.{algorithm}_bytes_per_key{suffix}"
         often = 1 if suffix else rounds
@@ -70,7 +70,7 @@ def _resident() -> int:
 
 
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
-    """Meet `keys` keys; a log's are asked about until they are at their limit."""
+    """Create `keys` keys; keys of a log are used until they reach the limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
     limit = Limit(LOG_HITS if is_log else 100, MINUTE, algorithm)
     random, ones = Random(1), [1] * FRAME
@@ -86,7 +86,7 @@ def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> floa
 
 
 def _attack() -> tuple[int, float]:
-    """Flood a full table that holds throttled keys; count those that were given a new budget."""
+    """Flood a full table of throttled keys; count the throttled keys that were evicted."""
     table, random, ones = new_table(Limit(10, 60 * MINUTE), MILLION), Random(2), [1] * FRAME
     throttled = [key_of(number, rule=2) for number in range(THROTTLED)]
     before = _resident()

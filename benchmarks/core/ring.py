@@ -1,4 +1,4 @@
-"""The hash ring: what a look-up costs each check, and what a change of members costs each node."""
+"""Cost of the hash ring: look-ups of owners, and changes of members."""
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -51,7 +51,7 @@ def _members(count: int) -> list[Member]:
 
 
 def _ns_each(ask: Callable[[Question], object], questions: Collection[Question]) -> float:
-    """Time one call in a plain loop, the loop's own few nanoseconds included."""
+    """Time one call in a plain loop; the result includes the loop's few nanoseconds."""
     start = perf_counter_ns()
     for question in questions:
         ask(question)

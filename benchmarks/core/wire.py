@@ -1,4 +1,4 @@
-"""The wire's codec: what a lone check and a batch of 256 cost each side, in time and in bytes."""
+"""Cost of the wire codec for one check and for a batch of 256: time and bytes."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,11 +14,11 @@ __all__ = ["answer_of", "request_of", "run"]
 SIZES = (1, 256)
 KEY_BYTES = 20
 CALLS = 20_000
-"""Keys that pass in one sample, whatever the size of a message."""
+"""Number of keys per sample, independent of the message size."""
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure requests of cost 1 per key, and answers that differ from key to key."""
+    """Measure requests of cost 1 per key, and answers with different values per key."""
     for size in SIZES:
         messages: dict[str, Message] = {"request": request_of(size), "answer": answer_of(size)}
         for name, message in messages.items():
@@ -38,7 +38,7 @@ def _both_ways(name: str, message: Message, size: int, rounds: int) -> Iterator[
 
 
 def request_of(size: int) -> Request:
-    """A request of so many keys."""
+    """Return a request with the given number of keys."""
     rng = Random(size)
     return Request(
         seq=123_456,
@@ -58,7 +58,7 @@ def request_of(size: int) -> Request:
 
 
 def answer_of(size: int) -> Answer:
-    """An answer of so many rows, which differ."""
+    """Return an answer with the given number of different rows."""
     rng = Random(size)
     outcomes = Outcomes(
         codes=[rng.choice((0, 0, 0, 2)) for _ in range(size)],
@@ -73,7 +73,7 @@ def answer_of(size: int) -> Answer:
 
 
 def _us_each(call: Callable[[], object], calls: int) -> float:
-    """Time one call in a plain loop, the loop's own few nanoseconds included."""
+    """Time one call in a plain loop; the result includes the loop's few nanoseconds."""
     start = perf_counter_ns()
     for _ in range(calls):
         call()

@@ -1,7 +1,7 @@
-"""An application under uvicorn's own HTTP protocol, without a socket.
+"""An ASGI application under uvicorn's HTTP protocol class, without a socket.
 
-A request is the bytes a client would send, and what the server would send is thrown away: so all of
-the server's work is measured, and none of the network's or a client's.
+A request consists of the bytes that a client would send, and the response is discarded. So the
+measurement has all work of the server, and none of the network or of a client.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\nuser-agent: ben
 
 
 class _Nowhere(asyncio.Transport):
-    """A connection whose other end reads everything at once."""
+    """A transport whose peer reads everything at once."""
 
     def __init__(self, peer: tuple[str, int]) -> None:
         super().__init__({"peername": peer, "sockname": ("127.0.0.1", 80)})
@@ -42,7 +42,8 @@ class _Nowhere(asyncio.Transport):
 
 
 def served(app: AsgiApp, peer: str) -> Callable[[], Awaitable[object]]:
-    """Give what sends one request over a connection that stays open, and awaits its answer."""
+    """Return a function that sends one request over a persistent connection and awaits its
+    response."""
     config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None)
     config.load()
     config.access_log = False

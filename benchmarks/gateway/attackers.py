@@ -1,10 +1,10 @@
-"""Attackers of the benchmark `floods`: each sends one flood of a kind that once did harm.
+"""Attackers of the benchmark `floods`, one per finding of the security review.
 
-`python -m benchmarks.gateway.attackers NAME SECONDS PORT... [--keys DIR]` prints `ready`, waits for a line,
-sends the flood for so many seconds and prints how much it has sent. Each flood is the attack of one
-finding of the security review, by its number there. Nothing limits its pace: each connection sends
-on as soon as the attacked port lets it, and one that is closed is opened again. The process lowers
-its own priority, see `benchmarks.gateway.floods`.
+`python -m benchmarks.gateway.attackers NAME SECONDS PORT... [--keys DIR]` prints `ready`, waits for
+a line, sends the flood for the given time and prints the amount sent. A name begins with the number
+of its finding. The rate has no limit: each connection sends as soon as the attacked port accepts
+data, and a closed connection is opened again. The process lowers its own priority, see
+`benchmarks.gateway.floods`.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from ringfence.wire import AskRules, Hello, Op, Request, Role, encode
 __all__ = ["FLOODS", "NICER", "TOKEN"]
 
 NICER = 5
-"""By how many levels the attacker's priority is below that of the nodes."""
+"""Levels between the priority of the nodes and that of the attacker."""
 TOKEN = "attacker"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(Kind.SETTINGS, 0, 0, b"")
 _WATCH, _HEALTH = "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check"
@@ -43,13 +43,13 @@ _EMPTY = bytes(5)
 """An empty gRPC message."""
 _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 _HOST = "127.0.0.2"
-"""Address of the attacker: another one than that of the healthy client."""
+"""Address of the attacker, different from that of the healthy client."""
 _MANY_STREAMS = 1 << 30
 
 
 @dataclass
 class _Target:
-    """Where a flood goes, and how much of it was sent."""
+    """Target of a flood, and the amount sent."""
 
     ports: list[int]
     keys: Path
@@ -61,7 +61,7 @@ _Flood = Callable[[_Target], Awaitable[None]]
 
 
 async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the same on so many connections, again whenever one has ended."""
+    """Run the same work on several connections; replace each connection that ends."""
 
     async def again() -> None:
         while True:
@@ -81,7 +81,7 @@ async def _many(tasks: int, work: Callable[[], Awaitable[None]]) -> None:
 async def _speak(
     target: _Target, port: int, host: str, send: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
-    """Connect, send, and read what is answered until the other side closes."""
+    """Connect, send, and read answers until the peer closes."""
     async with (
         await trio.open_tcp_stream("127.0.0.1", port, local_address=host) as stream,
         trio.open_nursery() as nursery,
@@ -113,7 +113,7 @@ def _call(stream: int, header: bytes) -> bytes:
 
 
 def _plain_header(path: str) -> bytes:
-    """A header block that enters nothing into the table, so that each call can repeat it."""
+    """Return a header block without new table entries, so that each call can repeat it."""
     fields = ((b":path", path.encode()), (b"content-type", b"application/grpc"))
     block = b"\x83\x86"  # `:method: POST` and `:scheme: http`
     for name, value in fields:
@@ -136,14 +136,14 @@ async def _watches(target: _Target) -> None:
 
 
 async def _cached_headers(target: _Target) -> None:
-    """P5: an indexed field of 4 kB, and requests that name it again and again."""
+    """P5: an indexed field of 4 kB, and requests that reference it many times."""
     indexed = b"\x83\x86\x84\x40\x0dauthorization\x7f" + b"\xa1\x1e" + 4000 * b"v"
     repeated = b"\x83\x86\x84" + 3 * b"\xbe"
 
     async def send(stream: trio.SocketStream) -> None:
         await stream.send_all(_PREFACE + frame(Kind.HEADERS, 5, 1, indexed))
         for number in range(3, _MANY_STREAMS, 100):
-            # A static field tells the requests apart, so that none is found in the cache.
+            # A static field differs per request, so that no request is found in the cache.
             requests = [
                 frame(Kind.HEADERS, 5, each, repeated + bytes([0x80 | 15 + each % 40, 0x90]))
                 for each in range(number, number + 100, 2)
@@ -155,7 +155,7 @@ async def _cached_headers(target: _Target) -> None:
 
 
 async def _frames(target: _Target, flood: bytes, each: int, streams: int) -> None:
-    """Open streams whose answers have no window, then send the same frames again and again."""
+    """Open streams without a window for answers, then send the same frames repeatedly."""
     none = frame(Kind.SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     header = _plain_header(_HEALTH)
     first = _PREFACE + none + b"".join([_call(2 * n + 1, header) for n in range(streams)])
@@ -182,7 +182,7 @@ async def _updates(target: _Target) -> None:
 
 
 async def _empty_frames(target: _Target) -> None:
-    """P6: frames of a body without any byte of it."""
+    """P6: empty DATA frames."""
     first = frame(Kind.HEADERS, 4, 1, _plain_header(_HEALTH))
     empty = 1000 * frame(Kind.DATA, 0, 1, b"")
 
@@ -230,7 +230,7 @@ _MAPS = b"\x94\x09\x01\x01\xdc\x00\x1f" + (b"\xdc\x80\x00" + b"\x80" * 0x8000) *
 
 
 class _Caller:
-    """One connection to a node."""
+    """A connection to a node."""
 
     def __init__(self) -> None:
         self.opened, self.closed = trio.Event(), trio.Event()
@@ -274,7 +274,7 @@ async def _over_quic(
     work: Callable[[TrioUdp, _Caller, int], Awaitable[None]],
     settings: Settings | None = None,
 ) -> None:
-    """Do the same on so many connections; `work` is told which of the node's ports it meets."""
+    """Run the same work on several connections; `work` receives the node's port."""
     ca = target.keys / "ca.pem"
     tls = load_client_tls(ca, datetime.now(UTC)) if ca.exists() else ClientTls(verify=False)
     transport = TrioUdp((_HOST, 0), on_bug=print, client=tls, settings=settings)
@@ -313,7 +313,7 @@ async def _large_hellos(target: _Target) -> None:
 async def _asking(
     target: _Target, tasks: int, in_flight: int, make: Callable[[int], bytes]
 ) -> None:
-    """Send one request after the other on so many connections, a few at once on each."""
+    """Send requests on several connections, with a few in flight on each."""
     order = count(1)
 
     async def work(transport: TrioUdp, caller: _Caller, number: int) -> None:
@@ -335,7 +335,7 @@ _LARGEST = Limit(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
-    """P8: new keys in each request, with limits of 3600 slots and of the most that is allowed."""
+    """P8: new keys in each request, with limits of 3600 slots and of the maximum."""
 
     def make(seq: int) -> bytes:
         keys = [b"attack%d-%d" % (seq, number) for number in range(_CARRIED_ROWS)]
@@ -383,13 +383,13 @@ async def _slow_readers(target: _Target) -> None:
     await _over_quic(target, 150, work, small)
 
 
-# -- the operator's port ---------------------------------------------------------------------------
+# -- the admin port ---------------------------------------------------------------------------
 
 _ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 async def _operator(target: _Target, request: bytes, tasks: int = 100) -> None:
-    """Ask on so many connections, anew when one is closed."""
+    """Send requests on several connections; replace each connection that closes."""
 
     async def send(stream: trio.SocketStream) -> None:
         target.sent += 1
@@ -416,7 +416,7 @@ FLOODS: dict[str, _Flood] = {
     "p15_health": partial(_operator, request=_ASK % b"/healthz" * 100),
     "p15_silent": partial(_operator, request=b"GET / HTTP/1.1\r\n"),
 }
-"""What each flood sends, by name: the finding's number, then what it consists of."""
+"""Floods by name: the finding's number, then the kind of traffic."""
 
 
 async def _attack(flood: _Flood, target: _Target) -> None:

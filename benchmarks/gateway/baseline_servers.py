@@ -1,6 +1,6 @@
-"""Servers that answer the same to everybody, as the gateway's own do: what a port costs at least.
+"""Servers with a constant answer on the gateway's server libraries: the lower bound of its cost.
 
-python -m benchmarks.gateway.baseline_servers PORT GRPC_PORT
+`python -m benchmarks.gateway.baseline_servers PORT GRPC_PORT` starts them.
 """
 
 import sys
@@ -52,12 +52,12 @@ class Baseline:
 
 
 def make() -> Any:
-    """Make the application in its worker."""
+    """Create the application in its worker."""
     return Baseline(int(sys.argv[2]))
 
 
 def serve(port: int) -> None:
-    """Run it until SIGTERM."""
+    """Run the servers until SIGTERM."""
     Server(
         "bare",
         port=port,

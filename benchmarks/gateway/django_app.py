@@ -1,6 +1,7 @@
-"""A Django site, bare and limited.
+"""A Django site without and with limits.
 
-The middleware reads the project's settings when the site is made, so each is made under its own.
+The middleware reads the project's settings when the site is created, so each site is created with
+its own settings.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ urlpatterns = [path("", _hello)]
 
 
 def django_apps(limiters: Sequence[BlockingLimiter]) -> list[Any]:
-    """Give a bare site, and one for each limiter, as WSGI applications."""
+    """Return a site without limits and one for each limiter, as WSGI applications."""
     if not settings.configured:
         settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, LOGGING_CONFIG=None)
         django.setup()

@@ -1,10 +1,10 @@
-"""How long a request takes through real Envoy, limited and not, and while a host dies.
+"""Latency of requests through real Envoy, with and without limits, and while a host is killed.
 
-`examples/envoy` as it ships, but for its ports. First at 1000 requests a second before one gateway
-and one node: `bare` asks the upstream that stands behind the filter, in the same Envoy. Then at 300
-a second before three hosts, each a node and a gateway, one of which is killed: `outage` are the
-requests from then on. `passed_uncounted` is the share of the requests that Envoy let through
-because the answer took longer than the filter's time-out.
+It runs `examples/envoy` with other ports. First at 1000 requests a second with one gateway and one
+node: `bare` requests go to the upstream without the filter, in the same Envoy. Then at 300 requests
+a second with three hosts, each with a node and a gateway. One host is killed; `outage` has the
+requests from then on. `passed_uncounted` is the share of requests that Envoy let through after the
+filter's time-out.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 
 class _Edge(NamedTuple):
-    """Where Envoy listens."""
+    """Ports of a running Envoy."""
 
     port: int
     upstream: int
@@ -60,7 +60,7 @@ class _Edge(NamedTuple):
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure the upstream and the edge in turn; then the edge with a host that dies."""
+    """Measure upstream and edge in turns, then the edge while a host is killed."""
     with _envoy(["a"]) as edge:
         asyncio.run(_load(edge.port, _RATE, _SECONDS))
         turns = [edge.upstream, edge.port] * rounds
@@ -78,7 +78,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _outage() -> list[_Asked]:
-    """Ask while a host dies; the requests from then on."""
+    """Send requests while a host is killed; return the requests from then on."""
     with _envoy(["a", "b", "c"]) as edge:
 
         def kill() -> None:
@@ -94,7 +94,7 @@ def _outage() -> list[_Asked]:
 
 @contextmanager
 def _envoy(names: Sequence[str]) -> Iterator[_Edge]:
-    """Envoy before so many hosts, when it has found all of them healthy."""
+    """Run Envoy with several hosts, once its health checks have found them."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rules = directory / "rules.yaml"
@@ -110,7 +110,7 @@ def _envoy(names: Sequence[str]) -> Iterator[_Edge]:
         wait_up(*grpc)
         edge, upstream, admin = ports(3)
         shipped = {"10000": edge, "10001": upstream, "9901": admin}
-        # With fewer gateways than the example has, the last one stands for the others.
+        # With fewer gateways than in the example, the last one takes the other places.
         shipped |= {port: grpc[min(at, len(grpc) - 1)] for at, port in enumerate(_SHIPPED)}
         config = directory / "envoy.yaml"
         config.write_text(_configured(shipped), "utf-8")
@@ -132,7 +132,7 @@ def _configured(ports_by_shipped: dict[str, int]) -> str:
 
 
 def _wait_healthy(admin: int, gateways: int) -> None:
-    """Wait until Envoy's health checks have found the gateways; the upstream is one more."""
+    """Wait until Envoy's health checks have found the gateways and the upstream."""
     give_up = monotonic() + _PATIENCE
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
@@ -140,7 +140,7 @@ def _wait_healthy(admin: int, gateways: int) -> None:
             if answer.read().count(b"health_flags::healthy") > gateways:
                 return
         assert monotonic() < give_up, "Envoy finds no healthy gateway"
-        sleep(0.1)  # It tells nobody.
+        sleep(0.1)  # Envoy sends no event for this.
 
 
 async def _load(
@@ -149,7 +149,7 @@ async def _load(
     seconds: float,
     meanwhile: tuple[float, Callable[[], None]] | None = None,
 ) -> list[_Asked]:
-    """Send requests at an even rate; `meanwhile` is what else to do, so many seconds later."""
+    """Send requests at an even rate; run `meanwhile` after some seconds."""
     asked: list[_Asked] = []
     count = round(rate * seconds / _CONNECTIONS)
     loop = asyncio.get_running_loop()
@@ -182,7 +182,7 @@ async def _load(
 
 
 def _times(name: str, loads: Sequence[list[_Asked]], share: float) -> Figure:
-    """The time that so large a share of each load's requests took at most, in microseconds."""
+    """Return a quantile of the request times of each load, in microseconds."""
     ordered = [sorted(each.took for each in load) for load in loads]
     return figure(name, "us", [took[int(share * (len(took) - 1))] * 1e6 for took in ordered])
 

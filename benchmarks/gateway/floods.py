@@ -1,26 +1,26 @@
-"""What a healthy client notices while an attacker floods one port, and what memory that takes.
+"""Effect of floods on a healthy client, and the memory of the attacked process.
 
-Each flood is the attack of one finding of the security review (`benchmarks.gateway.attackers` has them).
-For each flood of each round: three new node processes with replication, the operator's port on
-node a, and one gateway worker. A healthy client is timed in a quiet phase, during the flood, and in
+Each flood is the attack of one finding of the security review (`benchmarks.gateway.attackers`).
+Each flood of each round starts three node processes with replication, the admin port on node a, and
+one gateway worker. A healthy client is timed in a quiet phase, during the flood, and in
 a second quiet phase. Its calls begin at a fixed pace, whether or not earlier ones are answered:
 
 - at the gateway's gRPC port, 100 calls a second of Envoy's rate limit service;
 - at its HTTP port, 100 checks a second on connections that stay;
 - at the UDP port of node a, 100 checks a second of keys that node a owns;
-- at its operator's port, 50 probes of `/healthz` a second, each on a connection of its own.
+- at its admin port, 50 probes of `/healthz` a second, each on a connection of its own.
 
 Figures of each flood:
 
 - `p99_ratio`: 99th percentile of the flooded phase, as a multiple of that of the quiet phases;
-- `rss_growth_mb`: by how much the resident memory of the attacked process grew at most, and
-  `memory_bound_mb`: how much it may, by the bounds in docs/threat-model.md;
+- `rss_growth_mb`: maximum growth of the attacked process' resident memory, and `memory_bound_mb`:
+its bound by docs/threat-model.md;
 - `failed`: calls of the healthy client that failed or were decided by the failure policy;
 - `suspicions`: members that any node called suspect or dead in its log;
 - `busy`, `waits`: cores that the attacked process used, and for which it waited;
 - `sent_per_s`: what the attacker sent: calls, frames, requests or connections.
 
-The attacker is a process of its own whose priority is 5 levels below that of the other processes.
+The attacker is a separate process whose priority is 5 levels below the other processes.
 Its pace has no limit: each of its connections sends on as soon as the attacked port takes it. A
 real attacker is on another machine and takes no processor time of the node. Here all processes
 share a few cores. Without the lower priority the healthy client would also wait for the attacker's
@@ -29,8 +29,8 @@ attacker still has most of another core. On Linux with `sched_autogroup_enabled`
 effect inside one session only, so the attacker has a session of its own with that priority.
 
 On a machine that has other work, the ratio is too large: a process that is flooded wants a whole
-core and waits for it, and one that is quiet does not. `waits` tells: the share of the flood for
-which the attacked process was ready to run and had no core.
+core and waits for it, and one that is quiet does not. `waits` shows it: the share of time in which
+the attacked process was ready to run and had no core.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 _RULE = "{requests_per_unit: 1000000000, unit: hour, algorithm: token_bucket, leases: false}"
 _RULES = f"domain: bench\ndescriptors:\n  - key: client\n    rate_limit: {_RULE}\n"
 _LARGE_VALUES = 15
-"""Values of 60 kB in the rules of the flood of slow readers."""
+"""Number of values of 60 kB in the rules for the flood of slow readers."""
 _MAX_BYTES = 32 * _MIB
 """Setting `max_bytes` of the nodes: small, so that a few seconds of a flood reach it."""
 _CLIENTS = 10_000
@@ -74,7 +74,7 @@ _KEPT = 8
 _WARM_S, _QUIET_S, _BEFORE_S, _FLOOD_S, _AFTER_S = 1.0, 3.0, 0.5, 5.0, 1.0
 _CALLS_PER_S, _PROBES_PER_S = 100.0, 50.0
 _PATIENCE_S, _DEADLINE_S = 0.1, 0.25
-"""As the gateway has them."""
+"""Client settings of the gateway."""
 _LONGEST_S = 3.0
 """Time after which a call counts as failed: time-out of the probes in docs/operators-port.md."""
 _LOOK_S = 0.1
@@ -84,7 +84,7 @@ _BY_NODES = (Source.OWNER, Source.STANDBY)
 
 @dataclass
 class _Site:
-    """Running processes, and where they listen."""
+    """Running processes and their addresses."""
 
     nodes: DemoCluster
     http: int
@@ -95,12 +95,12 @@ class _Site:
 
 
 _Ask = Callable[[], Awaitable[bool]]
-"""Makes one call; whether it was answered as it should be."""
+"""Function that makes one call and returns whether the answer was right."""
 
 
 @dataclass(frozen=True)
 class _Port:
-    """One attacked port."""
+    """An attacked port."""
 
     healthy: "Callable[[_Site], Any]"
     """Context of an `_Ask`."""
@@ -112,7 +112,7 @@ class _Port:
 
 @dataclass
 class Phase:
-    """What the healthy client noticed for some seconds."""
+    """Latencies and failures of the healthy client in one phase."""
 
     took: list[float] = field(default_factory=list)
     """Seconds that each call took."""
@@ -120,13 +120,13 @@ class Phase:
 
     @property
     def p99(self) -> float:
-        """Time in seconds that only a hundredth of the calls exceeded."""
+        """99th percentile of the call times in seconds."""
         return sorted(self.took)[int(0.99 * (len(self.took) - 1))]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one flood did."""
+    """Result of one flood."""
 
     quiet: Phase
     flooded: Phase
@@ -274,7 +274,7 @@ those that wait."""
 
 
 def _tables_bound(connections: int) -> float:
-    """Counters and replicas; of each connection itself, bytes held and remembered answers."""
+    """Return the bound of counters, replicas, connections, held bytes and remembered answers."""
     return 2 * _MAX_BYTES + connections * (_CONNECTION + 2 * _MIB + 4 * _MIB)
 
 
@@ -301,7 +301,7 @@ def run(rounds: int, names: tuple[str, ...] = tuple(PORTS)) -> Iterator[Figure]:
 
 
 def figures_of(name: str, found: list[Found]) -> Iterator[Figure]:
-    """Sum up what one flood did in all rounds."""
+    """Return the figures of one flood over all rounds."""
     ratios = [each.flooded.p99 / each.quiet.p99 for each in found]
     yield figure(f"floods.{name}.p99_ratio", "x", ratios)
     yield figure(f"floods.{name}.p99_ms", "ms", [each.flooded.p99 * 1e3 for each in found])
@@ -315,7 +315,7 @@ def figures_of(name: str, found: list[Found]) -> Iterator[Figure]:
 
 
 def _flooded(name: str) -> Found:
-    """Start everything anew, and send one flood."""
+    """Start all processes and send one flood."""
     with _site(name) as site:
         return asyncio.run(_measure(site, name))
 
@@ -386,7 +386,7 @@ async def _measure(site: _Site, name: str) -> Found:
 
 
 async def _paced(ask: _Ask, per_s: float, seconds: float) -> Phase:
-    """Begin calls at a fixed pace, and wait until all are answered."""
+    """Start calls at a fixed rate and wait until all are answered."""
     phase = Phase()
     begun = perf_counter()
 
@@ -410,7 +410,7 @@ async def _look(pid: int, resident: list[int]) -> None:
 
 
 def _schedule(pid: int) -> tuple[float, float]:
-    """Seconds that all threads of a process ran, and that they waited for a core."""
+    """Return the seconds that all threads of a process ran and waited for a core."""
     tasks = [*Path(f"/proc/{pid}/task").iterdir()]
     rows = [(task / "schedstat").read_text("ascii").split() for task in tasks]
     return sum(int(row[0]) for row in rows) / 1e9, sum(int(row[1]) for row in rows) / 1e9
@@ -429,7 +429,7 @@ def _suspicions(site: _Site) -> int:
 
 @contextmanager
 def _attacker(site: _Site, name: str) -> "Iterator[subprocess.Popen[str]]":
-    """Start the attacker's process, which waits for its word."""
+    """Start the attacker's process, which waits for a line of input."""
     ca = parse_url(site.nodes.url).ca
     assert ca is not None
     words = [name, str(_FLOOD_S), *map(str, PORTS[name].ports(site)), "--keys", str(ca.parent)]

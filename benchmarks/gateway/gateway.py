@@ -1,9 +1,8 @@
-"""What a call costs one worker of the gateway, in processor time, beside bare servers of its kind.
+"""Processor time of a call in one gateway worker, beside bare servers on the same libraries.
 
-Processor time of the worker per call, not calls a second: on a machine that is shared with the
-load's own sender, and with others, only that says how many calls a core can take. `local` is a
-request that meets no rule, so that the answer comes from the gateway itself; `owner` asks a node
-each time, and `owner_node` is what the same call takes of the node.
+The figure is processor time per call instead of calls per second, because the load generator shares
+the machine. `local` requests match no rule, so the gateway answers alone. `owner` requests reach a
+node each time, and `owner_node` is the node's share of them.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ _Sample = Callable[[], Coroutine[Any, Any, None]]
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure both ports, bare, local and with an owner, in turn."""
+    """Measure both ports in turns: bare, local and with an owner."""
     with tempfile.TemporaryDirectory() as directory:
         rules = Path(directory) / "bench.yaml"
         rules.write_text(_RULES, "utf-8")
@@ -81,14 +80,14 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _costs(sample: _Sample, who: dict[str, int]) -> dict[str, float]:
-    """Microseconds of each process's time that a call of a sample took."""
+    """Return the microseconds of each process per call of a sample."""
     before = {name: _cpu_ns(pid) for name, pid in who.items()}
     asyncio.run(sample())
     return {name: (_cpu_ns(pid) - before[name]) / _CALLS / 1e3 for name, pid in who.items()}
 
 
 def _cpu_ns(pid: int) -> int:
-    """Processor time of all threads; to the nanosecond, where `stat` counts in hundredths."""
+    """Return the processor time of all threads in ns; `stat` counts in hundredths of a second."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks)
 
@@ -129,7 +128,7 @@ async def _over_grpc(port: int, domain: str) -> None:
 
 @contextmanager
 def program(module: str, *words: str) -> Iterator[int]:
-    """Run a server of granian's; gives the process id of its main process."""
+    """Run a granian server; yield the process id of its main process."""
     with subprocess.Popen([sys.executable, "-m", module, *words]) as process:
         try:
             yield process.pid
@@ -138,12 +137,12 @@ def program(module: str, *words: str) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The workers of a server that is up."""
+    """Return the worker processes of a running server."""
     return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split())]
 
 
 def wait_up(*listening: int) -> None:
-    """Wait until somebody listens on every port."""
+    """Wait until every port accepts connections."""
     give_up = time.monotonic() + _PATIENCE
     for port in listening:
         while True:
@@ -152,11 +151,11 @@ def wait_up(*listening: int) -> None:
                 break
             except OSError:
                 assert time.monotonic() < give_up, f"nobody listens on port {port}"
-                time.sleep(0.05)  # A process that starts tells nobody.
+                time.sleep(0.05)  # A starting process sends no event.
 
 
 def ports(count: int) -> list[int]:
-    """Ports that nobody has; held until all are found, so that they differ."""
+    """Return free ports; all are held until the last is found, so that they differ."""
     with ExitStack() as stack:
         held = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in held:

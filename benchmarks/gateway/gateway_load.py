@@ -1,12 +1,12 @@
-"""What a gateway's callers get under load: who decided, how soon, and how often owners were asked.
+"""Decisions, latency and hedging of a gateway under load.
 
 Three node processes with replication, one gateway worker, and 50, 200 and 800 concurrent callers of
-Envoy's rate limit service, in a process of their own, over 10,000 clients. `policy_share` are the
-calls decided by the rule's failure policy because no node could be reached, `shed_share` those that
-were shed because a node or the gateway was too busy, `hedged_share` the checks that two nodes were
-asked for, and `late_share` the calls that the gateway answered more than a tenth after its
-deadline, by its own clock. The callers' times hold what their own process and sockets take, which
-at 800 callers on two cores is most of it.
+Envoy's rate limit service in a separate process, for 10,000 clients. `policy_share` is the share of
+calls decided by the rule's failure policy because no node answered. `shed_share` is the share that
+was shed by a busy node or gateway. `hedged_share` is the share of checks sent to two nodes.
+`late_share` is the share of calls that the gateway answered more than a tenth after its deadline,
+by its own clock. Call times include the callers' own process and sockets, which is most of the time
+with 800 callers on two cores.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ _WARM = 1.0
 _CHANNELS = 8
 _LONGEST = 20.0
 _PAUSE = 0.05
-"""Seconds until a caller whose call failed calls again."""
+"""Seconds after a failed call before the caller's next one."""
 _DECISIONS = "ringfence_gateway_decisions_total"
 _ASKED = "ringfence_gateway_asked_checks_total"
 _HEDGED = "ringfence_gateway_hedged_checks_total"
@@ -53,10 +53,10 @@ METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 
 class _Load(NamedTuple):
-    """What one load found."""
+    """Result of one load."""
 
     took: list[float]
-    """Seconds, in order of size."""
+    """Call times in seconds, sorted."""
     failed: int
     by_source: Counter[str]
     asked: int
@@ -86,7 +86,7 @@ def run(rounds: int) -> Iterator[Figure]:
 
 
 def _loaded(http: int, port: int, level: int) -> _Load:
-    """Load the gateway once, and have it say what it decided meanwhile."""
+    """Load the gateway once and read its counters before and after."""
     before = counted(http)
     took, failed = asyncio.run(_call(port, level, _SECONDS))
     after = counted(http)
@@ -96,7 +96,8 @@ def _loaded(http: int, port: int, level: int) -> _Load:
 
 
 async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], int]:
-    """Have so many callers ask one after the other; their calls' times, and how many failed."""
+    """Run several callers with sequential calls; return the call times and the number of
+    failures."""
     messages = [message(number) for number in range(_CLIENTS)]
     order = count()
     took: list[float] = []
@@ -125,7 +126,7 @@ async def _call(port: int, callers: int, seconds: float) -> tuple[list[float], i
 
 
 def message(number: int) -> bytes:
-    """Encode the call of one client."""
+    """Encode the request message of one client."""
     request = RateLimitRequest(domain="bench")
     request.descriptors.add().entries.add(key="client", value=f"client-{number}")
     message: bytes = request.SerializeToString()
@@ -133,7 +134,7 @@ def message(number: int) -> bytes:
 
 
 def counted(http: int) -> Counter[str]:
-    """Decisions by source, and checks that nodes were asked for, as the gateway counts them."""
+    """Return the gateway's counters: decisions by source, and checks sent to nodes."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"http://127.0.0.1:{http}/metrics", timeout=_LONGEST) as answer:
         text = answer.read().decode()

@@ -1,10 +1,10 @@
-"""What limits add to a request, framework by framework, beside the bare application.
+"""Cost of limits per request in each framework, beside the bare application.
 
-No network, and a server only where one is named: else each application is called as a server would
-call it. Bare and limited requests alternate round by round, so that what the machine does to one it
-does to the other. `instant` is limited by a limiter that answers at once, as a lease or a denial
-cache does, so it is what the middleware itself costs; `local` counts in this process for real, and
-so does `slowapi`, which others use in that place.
+There is no network, and a server only where the figure names one; otherwise the benchmark calls the
+application as a server does. Bare and limited requests alternate, so both run under the same
+conditions. `instant` uses a limiter that answers at once, as a lease or the denial cache does: the
+cost of the middleware itself. `local` counts in this process, and so does `slowapi`, a common
+alternative.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from ringfence.integrations._core.lifespan import AsgiApp, Message, Receive, Sco
 __all__ = ["run"]
 
 _REQUESTS = 300
-"""Per sample."""
+"""Requests per sample."""
 _KEY = {"ip": "203.0.113.9"}
 _RULES = {
     "domain": "bench",
@@ -37,22 +37,22 @@ _RULES = {
 }
 _Asked: TypeAlias = Callable[[], Awaitable[object]]
 _Samples: TypeAlias = dict[str, list[list[float]]]
-"""By kind of limiter, round by round, how long each request took in us."""
+"""Times of each request in microseconds, by kind of limiter and round."""
 
 
 class Instant(Limiter):
-    """Answers at once."""
+    """A limiter that answers at once."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
 
     async def check(self, *_: object, **__: object) -> Decision:
-        """Give the one decision there is."""
+        """Return the same decision each time."""
         return self._decision
 
 
 class BlockingInstant(BlockingLimiter):
-    """Answers at once, without a thread."""
+    """A blocking limiter that answers at once, without a thread."""
 
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
@@ -117,7 +117,7 @@ def _compared(
 
 
 def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
-    """Tell what each kind of limiter adds, and what part of its requests the application keeps."""
+    """Yield the added time of each kind of limiter, and the share of throughput that is left."""
     bare = samples["bare"]
     limited = {kind: taken for kind, taken in samples.items() if kind != "bare"}
     for share, called in ((0.5, "p50"), (0.99, "p99")):
@@ -132,7 +132,7 @@ def _compare(name: str, samples: _Samples) -> Iterator[Figure]:
 
 
 def _rate(sample: list[float]) -> float:
-    """Requests per second of one core, but for the tenth that other processes held up most."""
+    """Return requests per second of one core, without the slowest tenth of the samples."""
     ordered = sorted(sample)
     counted = ordered[: len(ordered) * 9 // 10]
     return 1e6 * len(counted) / sum(counted)
@@ -173,7 +173,7 @@ def _fastapi_app(limiter: Limiter | None) -> AsgiApp:
 
 
 def _slowapi_app() -> AsgiApp:
-    """What others use in this place, counting in this process."""
+    """Return an application limited by `slowapi`, counting in this process."""
     from fastapi import FastAPI
     from slowapi import Limiter as SlowLimiter
     from slowapi.middleware import SlowAPIASGIMiddleware
@@ -256,7 +256,7 @@ def _calling(app: Any) -> Callable[[], object]:
 
 
 async def _latencies(ask: _Asked) -> list[float]:
-    """Microseconds of each request of a sample."""
+    """Return the microseconds of each request of a sample."""
     taken = []
     with _without_collections():
         for _ in range(_REQUESTS):
@@ -278,7 +278,7 @@ def _blocking_latencies(ask: Callable[[], object]) -> list[float]:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Collect garbage before a sample, not during some: it would be charged to whom it meets."""
+    """Collect garbage before a sample instead of during it."""
     gc.collect()
     gc.disable()
     try:

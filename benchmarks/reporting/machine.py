@@ -1,4 +1,4 @@
-"""Where figures come from: the processor, how busy it is, and the versions that matter."""
+"""Description of the machine: processor, load and relevant versions."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ _PACKAGES = ("trio", "aioquic", "limits", "throttled-py", "redis", "coredis")
 
 
 def machine() -> Figure:
-    """The machine as a figure, so that all lines are of one form: its number of cores."""
+    """Return the number of cores as a figure, so that all output lines have one form."""
     cores = float(_cores())
     return Figure("machine", cores, "cores", cores, cores, 1)
 
@@ -35,7 +35,7 @@ def _cores() -> int:
 
 
 def _processor() -> str:
-    """The model as Linux names it; the architecture where it names none."""
+    """Return the processor model that Linux reports, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

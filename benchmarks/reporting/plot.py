@@ -1,6 +1,7 @@
-"""Figures as one SVG file that needs nothing else: a bar per figure, its rounds as a whisker.
+"""Figures as one self-contained SVG file: a bar per figure, with a whisker for its rounds.
 
-Figures of one benchmark and one unit share a scale, which is logarithmic where they differ much.
+Figures of one benchmark and one unit share a scale. It is logarithmic when they differ by a large
+factor.
 """
 
 import math
@@ -19,9 +20,9 @@ __all__ = ["drawn", "write_plot"]
 _WIDTH, _LEFT, _RIGHT = 960, 330, 110
 _ROW, _BAR, _HEAD, _MARGIN = 20, 12, 34, 16
 _LOG_FROM = 30.0
-"""How many times the least the greatest is where a scale becomes logarithmic."""
+"""Ratio of the largest to the smallest figure from which the scale is logarithmic."""
 _LEAST = 1e-9
-"""Less counts as nothing: no figure is that small in its unit."""
+"""Smaller values count as 0; no figure is that small in its unit."""
 _STYLE = (
     "svg{background:#fff;font:12px system-ui,sans-serif;fill:#222}"
     ".head{font-weight:600;font-size:13px}.about{fill:#666}"
@@ -30,7 +31,7 @@ _STYLE = (
 
 
 def write_plot(path: Path, figures: Sequence[Figure], about: str) -> None:
-    """Write the file. Raises `ConfigError` when it cannot be written."""
+    """Write the SVG file. Raises `ConfigError` when it cannot be written."""
     try:
         path.write_text(drawn(figures, about), "utf-8")
     except OSError as error:
@@ -41,7 +42,7 @@ def write_plot(path: Path, figures: Sequence[Figure], about: str) -> None:
 
 
 def drawn(figures: Sequence[Figure], about: str) -> str:
-    """Draw figures, in their order, under a line about the machine."""
+    """Return the SVG text: a line about the machine, then the figures in order."""
     rows: list[str] = []
     y = float(_MARGIN)
     for line in _wrapped(about):
@@ -83,12 +84,12 @@ class _Scale:
 
     @property
     def ground(self) -> float:
-        """Where bars begin."""
+        """Return the value at which bars begin."""
         return self.low if self.is_log else 0.0
 
 
 def _group(figures: Sequence[Figure], y: float) -> tuple[list[str], float]:
-    """Draw figures of one scale below `y`; return where they end."""
+    """Draw the figures of one scale below `y`; return the y coordinate of the end."""
     scale = _Scale.of(value for each in figures for value in (each.min, each.value, each.max))
     benchmark, unit = figures[0].name.partition(".")[0], figures[0].unit
     head = f"{benchmark}, {unit}" + (", logarithmic scale" if scale.is_log else "")
@@ -118,7 +119,7 @@ def _row(figure: Figure, scale: _Scale, middle: float) -> list[str]:
 
 
 def _group_of(figure: Figure, figures: Sequence[Figure]) -> int:
-    """Where the first figure of the same benchmark and unit stands."""
+    """Return the index of the first figure of the same benchmark and unit."""
     mine = figure.name.partition(".")[0], figure.unit
     return next(
         place

@@ -1,4 +1,4 @@
-"""How fast something was: per second on the wall, and per second of the processors that it took."""
+"""Rates per second of wall time and per second of processor time."""
 
 import os
 import time
@@ -13,18 +13,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What one round found."""
+    """Result of one round."""
 
     per_s: float
     per_core_s: float
-    """Per second of processor time, of this process and those it asked together."""
+    """Decisions per second of processor time of this process and the servers together."""
 
 
 def paced_by(work: Callable[[], int], *servers: int) -> Rate:
-    """Run `work`, which says how many decisions it got, and see what it took.
+    """Run `work`, which returns its number of decisions, and return the rates.
 
-    `servers` are the processes that answered. Programs that `work` itself starts count when it has
-    waited for them.
+    `servers` are the processes that answered. Programs that `work` starts count once it has waited
+    for them.
     """
     before = sum(map(cpu_s_of, servers))
     mine, begun = _own_cpu_s(), time.perf_counter()
@@ -40,6 +40,6 @@ def _own_cpu_s() -> float:
 
 
 def cpu_s_of(pid: int) -> float:
-    """Processor time of another process, its threads included."""
+    """Return the processor time of another process, with all its threads."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

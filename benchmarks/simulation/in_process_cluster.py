@@ -1,7 +1,7 @@
-"""A cluster of any size in this process: real clients, frames, counters; a network in memory.
+"""A cluster of any size in this process: real clients, frames and counters over a memory network.
 
-Members decide whatever they are asked and know each other from the start; they do not gossip. What
-a check costs here is what client, frames and decision cost, without sockets and encryption.
+Members decide every check that they receive. They know each other from the start and do not gossip.
+A check costs the work of client, frames and decision, without sockets and encryption.
 """
 
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ _DATACENTER = "dc1"
 
 @asynccontextmanager
 async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncIterator[Limiter]:
-    """A limiter over so many members, each with room for `max_keys` counters."""
+    """Open a limiter over several members, each with room for `max_keys` counters."""
     network = MemoryNetwork(Random(1), delay=0.0)
     names = sorted(f"n{number}" for number in range(members))
     rows = [MemberRow(name, name, 7101, _DATACENTER, "", 1.0, "alive") for name in names]
@@ -54,7 +54,7 @@ async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncItera
     transport = network.transport(("client", 1), on_bug=_raise)
     hello = Hello(Role.CLIENT, "bench", b"", 1)
     seeds = [(name, 7101) for name in names[:2]]
-    settings = ClusterSettings(denials=0, leases=False)  # Every check is to be asked.
+    settings = ClusterSettings(denials=0, leases=False)  # Every check must reach a member.
     cluster = Cluster(transport, seeds, hello, settings, SystemClock(), Random(2))
     async with trio.open_nursery() as nursery:
         for name in names:
@@ -71,7 +71,7 @@ async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncItera
 
 
 class _Member:
-    """Answers as a node does that owns whatever it is asked about."""
+    """A member that answers as the owner of every key."""
 
     def __init__(
         self, name: str, rows: list[MemberRow], view: int, rules: RuleSet, max_keys: int
@@ -106,20 +106,20 @@ class _Member:
 
 
 class _Talk:
-    """The member's end of a connection."""
+    """The member's side of a connection."""
 
     def __init__(self, member: _Member, connection: Connection) -> None:
         self._member = member
         self._connection = connection
 
     def on_open(self, connection: Connection) -> None:
-        """The client speaks first."""
+        """Do nothing: the client sends the first message."""
 
     def on_message(self, payload: bytes) -> None:
         self._connection.send(encode(self._member.answer(decode(payload))))
 
     def on_close(self, code: int, reason: str) -> None:
-        """Nothing is kept of a client."""
+        """Do nothing: the member keeps no state of a client."""
 
 
 def _raise(error: BaseException) -> None:

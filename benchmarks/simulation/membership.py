@@ -1,7 +1,9 @@
-"""Membership alone, in virtual time: how soon a crash is known, what idling costs, who is wronged.
+"""Membership in virtual time: detection time of a crash, idle traffic, healthy members declared
+dead.
 
-Only the core runs: messages take an injected delay or are lost, and the time between two events
-costs nothing. Every history follows from its seed, so `--rounds` changes the seeds, not the noise.
+Only the membership core runs. Messages take an injected delay or are lost, and time between two
+events costs nothing. Every history follows from its seed, so `--rounds` changes the seeds, not the
+noise.
 """
 
 from collections import deque
@@ -34,9 +36,9 @@ NS = 1_000_000_000
 AGREED = 0.9999
 SEAL_BYTES = 48
 PACKET_BYTES = 28
-"""The heads of UDP and IPv4."""
+"""Bytes of the UDP and IPv4 headers."""
 CRASHES = {10: 20, 100: 10, 1000: 2}
-"""Crashes per round, each in a cluster of its own: first detection varies with luck."""
+"""Crashes per round, each in a separate cluster, because the time of the first detection varies."""
 SETTLE_S = 2.0
 IDLE_S = 20.0
 STALLED_SHARE = 0.1
@@ -66,7 +68,8 @@ def _figure(name: str, unit: str, values: list[float], value: float) -> Figure:
 
 
 def _crashes(size: int, settings: Settings, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds from a crash to the first verdict, and from then to agreement, one pair per crash."""
+    """Return the seconds from a crash to its first detection, and from there to agreement, per
+    crash."""
     first, agreed = [], []
     for seed in range(max(1, rounds * CRASHES[size] // 5)):
         world = World(size, settings, seed)
@@ -82,19 +85,21 @@ def _crashes(size: int, settings: Settings, rounds: int) -> tuple[list[float], l
 
 
 def _idle(size: int, seed: int) -> float:
-    """Bytes that a member sends each second, all heads and the regular exchanges included."""
+    """Return the bytes that a member sends per second, with packet headers and regular
+    exchanges."""
     world = World(size, Settings.lan(), seed)
     world.run_for(SETTLE_S)
     before = world.sent_bytes
     world.run_for(IDLE_S)
     datagrams = (world.sent_bytes - before) / IDLE_S / size
-    # Regular exchanges are rarer than this window is long: each member asks and answers one.
+    # Regular exchanges have a period longer than this window: each member sends and answers one.
     lists = 2 * len(pack_records(world.hosts[0].core.snapshot()))
     return datagrams + lists / (60.0 * max(1.0, size / 8))
 
 
 def _stalls(size: int, settings: Settings) -> tuple[int, int]:
-    """Healthy members that others declared dead while a tenth stalls: by the healthy, by anyone."""
+    """Return healthy members declared dead while a tenth stalls: by healthy members, and by any
+    member."""
     world = World(size, settings, seed=7)
     world.run_for(SETTLE_S)
     stalled = world.random.sample(world.hosts, round(size * STALLED_SHARE))
@@ -108,7 +113,7 @@ def _stalls(size: int, settings: Settings) -> tuple[int, int]:
 
 
 class PlainClock:
-    """A cluster's clock that is the host's own."""
+    """A cluster clock that equals the host's clock."""
 
     def read(self, now: int) -> int:
         return now
@@ -118,7 +123,7 @@ class PlainClock:
 
 
 class Host:
-    """One member and what the world knows of it."""
+    """A member and its state in the simulated world."""
 
     def __init__(self, core: Membership) -> None:
         self.core = core
@@ -130,11 +135,11 @@ class Host:
 
 
 Arrival = tuple[Message, Address] | list[Record] | None
-"""A datagram and its source, another's list, or None for the host's own timer."""
+"""A datagram and its source, a member list of another host, or None for the host's timer."""
 
 
 class World:
-    """All members, one heap of events, one seed."""
+    """The simulated world: all members and one heap of events from one seed."""
 
     def __init__(
         self, size: int, settings: Settings, seed: int, *, delay_s: float = 0.0005, loss: float = 0
@@ -144,7 +149,7 @@ class World:
         self.sent_bytes = 0
         self.first_death_at = 0
         self.verdicts: list[tuple[str, str]] = []
-        """Who declared whom dead at first hand."""
+        """Pairs of members: who declared whom dead by its own suspicion."""
         self._delay = delay_s
         self._loss = loss
         self._events: list[tuple[int, int, Host, Arrival]] = []
@@ -160,7 +165,7 @@ class World:
             self._perform(host, host.core.merge(records, 0))
 
     def run_for(self, seconds: float) -> None:
-        """Let this much virtual time pass."""
+        """Advance the virtual time by some seconds."""
         end = self.now + round(seconds * NS)
         while self._events and self._events[0][0] <= end:
             self.now, _, host, arrival = heappop(self._events)
@@ -169,12 +174,12 @@ class World:
         self.now = end
 
     def share_holding(self, name: str, status: Status) -> float:
-        """Share of the members that run, and hold one of them for this."""
+        """Return the share of running members that have one member in this state."""
         views = [host.core.records for host in self.hosts if host.is_up]
         return sum(view[name].status is status for view in views) / len(views)
 
     def plan_stall(self, host: Host, *, first: bool = False) -> None:
-        """Have a host stall at random, again and again."""
+        """Plan random stalls of a host."""
         pause = 0.0 if first else self.random.uniform(*AWAKE_S)
         self._number += 1
         heappush(self._stalls, (self.now + round(pause * NS), self._number, host))
@@ -193,7 +198,7 @@ class World:
                 host.waiting.append(arrival)
             return
         if host.stalled_until:
-            # Timers come before what waits in the socket: the harder case for a detector.
+            # Timers run before queued datagrams: the harder case for a failure detector.
             host.stalled_until = 0
             self._perform(host, host.core.tick(self.now))
             while host.waiting:

@@ -1,9 +1,9 @@
 """`ringfence replay` of a file, beside a plain Python loop that parses and counts the same lines.
 
-Both are programs of their own, so that each pays for its start, and they take turns. Times are
-their processor time; memory is the most that the system says they had. That both deny equally often
-is checked in every round. The log is the bundled one over and over: a day of a site with twelve
-requests a second, in which the busiest clients are always the same and the others change.
+Both run as separate programs in turns, so each includes its start-up. Times are processor time;
+memory is the maximum resident size. Every round checks that both deny equally often. The log
+repeats the bundled log: a day of a site with twelve requests a second. The busiest clients stay the
+same in all copies, and the other clients change.
 """
 
 import gzip
@@ -28,11 +28,11 @@ __all__ = ["log_lines", "run"]
 
 LINES = 1_000_000
 _LONGER = 4
-"""By so much a longer log is longer, of which memory is measured."""
+"""Factor between the lengths of the two logs whose memory is compared."""
 _PER_SECOND = 11.6
 _BEGIN = 1_700_000_000
 _BUSY = 20
-"""Clients with so many lines in the bundled log stay the same in all copies of it."""
+"""Clients with at least this many lines in the bundled log stay the same in all copies."""
 _RULES = f"""\
 domain: log
 descriptors:
@@ -44,7 +44,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What a program took."""
+    """Resources that a program used."""
 
     cpu_s: float
     peak_bytes: int
@@ -88,7 +88,7 @@ def run(rounds: int, lines: int = LINES) -> Iterator[Figure]:
 
 
 def log_lines(lines: int) -> Iterator[bytes]:
-    """Write a log of so many lines, always the same."""
+    """Return a log with the given number of lines, always the same."""
     with gzip.open(str(files("node.demo") / "semicomplete-2015-05.log.gz")) as packed:
         bundled = [_parts(line) for line in packed]
     often = Counter(client for client, _, _ in bundled)
@@ -105,7 +105,7 @@ def log_lines(lines: int) -> Iterator[bytes]:
 
 
 def _parts(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Cut a line into its client, what is before its time, and what is after it."""
+    """Split a line into its client, the text before its time, and the text after it."""
     head, _, rest = line.partition(b"[")
     client, _, before = head.partition(b" ")
     return client, before, rest.partition(b"]")[2]
@@ -121,7 +121,7 @@ def _loop(log: Path, how: str) -> _Ran:
 
 
 def _run(words: tuple[str, ...], lines: Iterator[bytes] | None) -> _Ran:
-    """Run a module as a program, feed it, and read what it says at last."""
+    """Run a module as a program with an input; return its last output."""
     with subprocess.Popen(
         [sys.executable, "-m", *words],
         cwd=_ROOT,

@@ -1,8 +1,8 @@
-"""The plain Python loop that `benchmarks.simulation.replay` compares with: parse a line, count, decide.
+"""A plain Python loop, the baseline of the benchmark `replay`: parse a line, count, decide.
 
-The arithmetic is that of the default algorithm, a sliding window of two counters, 30 requests a
-minute for each client. Run as a program, it reads the log named, by a regular expression or, with
-`split`, by cutting lines at blanks without any look at what is wrong with them.
+It uses the arithmetic of the default algorithm: a sliding window of two counters, 30 requests a
+minute per client. As a program, it parses the named log by a regular expression. With `split` it
+splits lines at blanks, without any validation.
 """
 
 import json
@@ -22,7 +22,7 @@ _LINE = re.compile(
 
 
 def decided(requests: Iterable[tuple[str, int]]) -> tuple[int, Counter[str]]:
-    """Count requests given as client and second, and denials by client."""
+    """Count requests, given as client and second, and denials per client."""
     counts: dict[str, tuple[int, int, int]] = {}
     denied: Counter[str] = Counter()
     checks = 0

@@ -1,7 +1,7 @@
-"""How fast simulations are: virtual time per real time, and seeds per minute of the processor.
+"""Speed of simulations: virtual time per real time, and seeds per processor minute.
 
-A seed is one whole run: the cluster comes up, a load, a crash and a return in it, the judge's last
-word. How much virtual time that is depends on the size, so that a round ends: see `_SIZES`.
+A seed is one complete run: start of the cluster, load, a crash, a restart, and the check of all
+invariants. `_SIZES` has the virtual seconds of each cluster size.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class _Size:
     level: Level
     nodes: int
     seconds: float
-    """Of virtual time once the cluster has come up, half of them calm."""
+    """Virtual seconds after the start of the cluster; the second half is calm."""
     most_rounds: int
     datacenters: int = 1
 
@@ -33,14 +33,14 @@ _SIZES = (
     _Size("node", 20, 10.0, 2),
     _Size("core", 100, 60.0, 3),
     _Size("core", 1000, 600.0, 1),
-    # Each real node reckons its ring anew with each that joins, which in one data center would take
-    # a multiple of this.
+    # Each node rebuilds its ring at each join, which would take several times as long in
+    # one data center.
     _Size("node", 100, 2.0, 1, datacenters=10),
 )
 
 
 def run(rounds: int) -> Iterator[Figure]:
-    """Measure each size with as many seeds as rounds, or as few as its cost allows."""
+    """Measure each size with one seed per round, or with fewer seeds where they are expensive."""
     for size in _SIZES:
         yield from _figures(size, min(rounds, size.most_rounds))
 
