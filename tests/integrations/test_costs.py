@@ -23,7 +23,7 @@ from ringfence.integrations import flask as for_flask
 from ringfence.integrations.asgi import RateLimitMiddleware
 from ringfence.integrations.costs import set_cost, told_cost
 from ringfence.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
-from tests.integrations.asgi_client import ask, living, scope_of, statuses
+from tests.integrations.asgi.client import ask, living, scope_of, statuses
 
 RULES = {
     "domain": "llm",

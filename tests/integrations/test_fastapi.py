@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 import ringfence
 from ringfence import ConfigError, Decision
 from ringfence.integrations.fastapi import RateLimits
-from tests.integrations.asgi_client import ask, living, statuses
+from tests.integrations.asgi.client import ask, living, statuses
 
 RULES = {
     "domain": "api",

@@ -16,7 +16,7 @@ from starlette.routing import Mount, Route
 import ringfence
 from ringfence import ConfigError
 from ringfence.integrations.starlette import RateLimitMiddleware, RateLimits, TooManyRequests
-from tests.integrations.asgi_client import ask, living, statuses
+from tests.integrations.asgi.client import ask, living, statuses
 
 here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
 

@@ -10,8 +10,8 @@ import pytest
 
 from ringfence.integrations.asgi import RateLimitMiddleware
 from tests.gateway.processes import Gateway, gateway
-from tests.integrations.asgi_client import living, statuses
-from tests.integrations.test_asgi import hello, here
+from tests.integrations.asgi.app import hello, in_process
+from tests.integrations.asgi.client import living, statuses
 from tests.node.test_serve import nodes
 
 SPELLINGS = [
@@ -76,7 +76,7 @@ def test_a_client_that_cannot_be_read_is_not_counted_as_the_proxy(asked: Gateway
 
 @pytest.mark.parametrize("path", ["/static/..;/login", "/static/../login", "/static//../login"])
 async def test_no_path_that_servers_read_differently_is_exempt_in_an_application(path: str) -> None:
-    app = RateLimitMiddleware(hello, here(), limit="1/hour", exempt_paths=["/static/*"])
+    app = RateLimitMiddleware(hello, in_process(), limit="1/hour", exempt_paths=["/static/*"])
     async with living(app):
         seen = await statuses(app, [path, path, "/static/a.css"])
 

@@ -13,10 +13,10 @@ from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations.django import rate_limit
 from ringfence.integrations.django.integration import DjangoRequest, face
-from tests.integrations import django_site
+from tests.integrations.django import site as django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
-USERS = "tests.integrations.django_site.knows_users"
+USERS = "tests.integrations.django.site.knows_users"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 RULES = {
     "domain": "api",
@@ -70,7 +70,7 @@ def test_an_exempt_view_is_not_limited_by_what_limits_all_but_by_its_own_limit(
         assert server.statuses("/free", "/free", "/nothing") == [200, 429, 429]
     with override_settings(
         RINGFENCE={"URL": limiter, "LIMIT": "1/hour", "SCOPE": "users"},
-        ROOT_URLCONF="tests.integrations.django_users",
+        ROOT_URLCONF="tests.integrations.django.urls_without_exempt_view",
     ):
         assert server.statuses("/users/1", "/users/2") == [200, 429]
 

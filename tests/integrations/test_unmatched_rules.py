@@ -18,8 +18,8 @@ from ringfence.blocking import BlockingLimiter
 from ringfence.integrations import asgi, fastapi, flask, starlette, wsgi
 from ringfence.integrations.django import rate_limit
 from ringfence.integrations.django.integration import face
-from tests.integrations import django_site  # noqa: F401 - it configures Django
-from tests.integrations.asgi_client import ask, living, statuses
+from tests.integrations.asgi.client import ask, living, statuses
+from tests.integrations.django import site as django_site  # noqa: F401 - it configures Django
 
 RULES = {
     "domain": "api",

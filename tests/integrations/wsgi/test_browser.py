@@ -10,7 +10,7 @@ import pytest
 
 import ringfence.blocking
 from ringfence.integrations.wsgi import RateLimitMiddleware
-from tests.integrations.test_wsgi import hello
+from tests.integrations.wsgi.test_wsgi import hello
 from tests.programs import require
 
 

@@ -2,6 +2,6 @@
 
 from django.urls import path
 
-from tests.integrations.django_site import free
+from tests.integrations.django.site import free
 
 urlpatterns = [path("users/<int:number>", free)]

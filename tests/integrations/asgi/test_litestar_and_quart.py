@@ -12,7 +12,7 @@ from quart_trio import QuartTrio
 import ringfence
 from ringfence.integrations._core.lifespan import AsgiApp
 from ringfence.integrations.asgi import RateLimitMiddleware, RateLimits
-from tests.integrations.asgi_client import ask, living, statuses
+from tests.integrations.asgi.client import ask, living, statuses
 
 here = partial(ringfence.local, {"domain": "api", "descriptors": [{"key": "none"}]})
 
