@@ -23,30 +23,30 @@ from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from gossip.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View, shard_of
-from node.clock import ClusterTime, ProbeStamps
 from node.config.access import Access, Scope
 from node.config.settings import NodeSettings
 from node.containment import Containment
-from node.counters import Counters
 from node.cross_dc.counts import CrossDcCounts
-from node.gossip_driver import GossipDriver
-from node.metrics import Metrics
-from node.peers import Peers, member_of
-from node.requests.auth_failure_log import AuthFailureLog
+from node.membership.clock import ClusterTime, ProbeStamps
+from node.membership.gossip_driver import GossipDriver
+from node.membership.peer_links import PeerLinks, member_of
+from node.metrics.counters import Counters
+from node.metrics.detailed import Metrics
+from node.metrics.throttled_keys import PERIOD
 from node.requests.carried_limits import overrule, oversized
 from node.requests.client_leases import Lender
 from node.requests.client_reports import Reports, reported_counter
-from node.requests.connection_places import ConnectionPlaces
-from node.requests.decided_checks import DecidedChecks
-from node.requests.deduplication import Sender, SentAnswers
+from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.deduplication.sent_answers import Sender, SentAnswers
 from node.requests.denial_subscriptions import DenialSubscriptions
 from node.requests.handler import NodeRoutes, RequestHandler
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
-from node.requests.session import Session, internal_refusal
-from node.requests.throttled_keys import PERIOD
-from node.requests.turns import DIRECT_COST, Turns
-from node.requests.unacknowledged import UnacknowledgedBytes
+from node.requests.sessions.auth_failure_log import AuthFailureLog
+from node.requests.sessions.connection_places import ConnectionPlaces
+from node.requests.sessions.session import Session, internal_refusal
+from node.requests.sessions.turns import DIRECT_COST, Turns
+from node.requests.sessions.unacknowledged import UnacknowledgedBytes
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
@@ -135,7 +135,7 @@ class Node:
     _seal: Seal | None = None
     _packed_rules: PackedRules | None = None
     _began: float | None = None
-    _peers: Peers | None = None
+    _peers: PeerLinks | None = None
     _gossiping: GossipDriver | None = None
     _conflict: Conflict | None = None
 
@@ -324,7 +324,7 @@ class Node:
         hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout
         links = LinkSettings(answer_timeout=patience, slow_timeout=2 * patience)
-        self._peers = Peers(
+        self._peers = PeerLinks(
             transport, hello, self._prove, links, self, self._random, lambda: self._view.hash
         )
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))

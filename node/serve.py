@@ -24,7 +24,7 @@ from node.config.key_changes import changes_between
 from node.config.rule_files import RuleFiles
 from node.config.settings import NodeSettings
 from node.node import Node
-from node.systemd import notify_systemd
+from node.supervisor.systemd import notify_systemd
 from ringfence.errors import ConfigError
 from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet

@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from node.admin.views import is_ready
-from node.metrics import NO_RULE, TIMED_EVERY, Metrics, Span
+from node.metrics.detailed import NO_RULE, TIMED_EVERY, Metrics, Span
 from node.node import Node
 from ringfence.limiter import bytes_per_key
 

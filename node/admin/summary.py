@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import trio
 
 from node.admin.views import Json, members_view, throttled_view
+from node.metrics.denied_keys import joined
 from node.node import Node
-from node.requests.denied_keys import joined
 from ringfence.wire import MAX_THROTTLED, Throttled
 
 __all__ = ["Gathered", "Summary"]

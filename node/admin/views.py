@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from hashring import SHARDS, Ring, shard_of
 from node.admin.responses import Problem
+from node.metrics.denied_keys import joined, values_of
+from node.metrics.throttled_keys import PERIOD
 from node.node import Node
-from node.requests.denied_keys import joined, values_of
-from node.requests.throttled_keys import PERIOD
 from ringfence.limiter import Code
 from ringfence.peering.columns import Results
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit

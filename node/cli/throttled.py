@@ -19,8 +19,8 @@ from rich.table import Table
 
 from node.cli.common import as_json, cluster_option, console, json_option, need_cluster, printable
 from node.cli.members import GONE
-from node.requests.denied_keys import DeniedKey, joined, values_of
-from node.requests.throttled_keys import PERIOD
+from node.metrics.denied_keys import DeniedKey, joined, values_of
+from node.metrics.throttled_keys import PERIOD
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl, masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError

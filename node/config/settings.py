@@ -19,7 +19,7 @@ import msgspec
 from hashring import Member, NodeId
 from node.config.discovery import from_environment, parse_seed
 from node.config.validation_errors import in_plain_words
-from node.requests.connection_places import Limits
+from node.requests.sessions.connection_places import Limits
 from ringfence.client.url import DEFAULT_PORT, parse_address
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm

@@ -17,9 +17,9 @@ import trio
 from gossip.count_dissemination import CountDissemination, Fact, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.containment import Containment
-from node.counters import Counters
 from node.cross_dc.recovery import CountRecovery
 from node.cross_dc.split import share_of
+from node.metrics.counters import Counters
 from node.shards.ownership import ShardOwnership
 from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
 from ringfence.peering.columns import Batch, Results

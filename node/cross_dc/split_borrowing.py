@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import trio
 
 from hashring import NodeId, Ring, shard_of
-from node.counters import Counters
+from node.metrics.counters import Counters
 from ringfence.limiter import Code
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link import Link

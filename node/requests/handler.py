@@ -14,13 +14,13 @@ import trio
 
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.containment import Containment
-from node.counters import Counters
 from node.cross_dc.split_borrowing import SplitBorrowing
-from node.metrics import Metrics
+from node.metrics.counters import Counters
+from node.metrics.detailed import Metrics
 from node.requests.client_leases import Lender
-from node.requests.decided_checks import COUNTED_ONCE, DecidedChecks
+from node.requests.deduplication.decided_checks import COUNTED_ONCE, DecidedChecks
 from node.requests.request_parts import Part
-from node.requests.session import Session
+from node.requests.sessions.session import Session
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from ringfence.errors import AccessDenied

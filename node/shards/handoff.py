@@ -13,7 +13,7 @@ import trio
 
 from hashring import SHARDS, NodeId, Ring
 from node.containment import Containment
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.shards.incoming_transfers import IncomingTransfer, transfers_of
 from node.shards.ownership import ShardOwnership
 from ringfence.limiter import Engine, Snapshot

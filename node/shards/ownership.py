@@ -13,10 +13,10 @@ from itertools import chain, count
 
 from gossip import Record, Status
 from hashring import SHARDS, NodeId, shard_of
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.requests.client_leases import Lender
-from node.requests.decided_checks import DecidedChecks
-from node.requests.session import Session
+from node.requests.deduplication.decided_checks import DecidedChecks
+from node.requests.sessions.session import Session
 from node.shards.fallback_log import FallbackLog
 from node.shards.outgoing_transfers import (
     BYTES_PER_PART,

@@ -11,7 +11,7 @@ import trio
 
 from hashring import SHARDS, NodeId, Ring, shard_of
 from node.containment import Containment
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.shards.outgoing_transfers import BYTES_PER_PART, size_of
 from node.shards.ownership import ShardOwnership
 from ringfence.limiter import Engine, Snapshot

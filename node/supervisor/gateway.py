@@ -19,7 +19,7 @@ import trio
 
 from node.config.access import KeyDir
 from node.config.settings import NodeSettings
-from node.systemd import NOTIFY_SOCKET
+from node.supervisor.systemd import NOTIFY_SOCKET
 from ringfence.client.url import ENVIRONMENT
 from ringfence.errors import ConfigError
 from ringfence.transport.listeners import Listener, require_distinct

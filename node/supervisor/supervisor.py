@@ -23,7 +23,7 @@ from node.supervisor.backoff import BackOff
 from node.supervisor.host_members import Host, HostMember
 from node.supervisor.member_plan import require_plan
 from node.supervisor.member_process import UP
-from node.systemd import NOTIFY_SOCKET, notify_systemd
+from node.supervisor.systemd import NOTIFY_SOCKET, notify_systemd
 from ringfence.errors import ConfigError
 
 __all__ = ["supervise"]

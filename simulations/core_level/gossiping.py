@@ -1,5 +1,6 @@
-"""Membership on the heap: datagrams, exchanges and timers, as `node.gossip_driver` has them on a
-wire.
+"""Membership on the heap: datagrams, exchanges and timers.
+
+The twin of `node.membership.gossip_driver`.
 
 The core that ships decides; here nothing is sealed, and records are handed over as values.
 """

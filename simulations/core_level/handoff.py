@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hashring import NodeId, Ring
 from node.containment import Containment
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.shards.handoff import (
     Handoff,
     _Search,

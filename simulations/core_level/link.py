@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from gossip import Record
 from hashring import View
-from node.requests.decided_checks import COUNTED_ONCE
+from node.requests.deduplication.decided_checks import COUNTED_ONCE
 from ringfence.peering.columns import SHED, Batch, Done, Results
 from ringfence.peering.link_settings import LinkSettings
 from ringfence.peering.outgoing import Ask, request_of

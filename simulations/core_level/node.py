@@ -2,8 +2,8 @@
 
 The code that ships decides here: `gossip.Membership` with the cluster clock, `Engine`,
 `ShardOwnership`, `Replication` and `CrossDcCounts` with their rounds on the heap, and by subclasses
-`Handoff` and `RequestHandler`. What `node.node`, `node.gossip_driver` and `node.peers` do around
-them is done anew, without trio, sessions and bytes: there is no QUIC, no sealing, no credential,
+`Handoff` and `RequestHandler`. What `node.node` and `node.membership` do around them
+is done without trio, sessions and bytes: there is no QUIC, no sealing, no credential,
 and nothing of the operator's.
 """
 
@@ -16,10 +16,10 @@ from gossip import Changed, Membership, Message, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
 from hashring import NodeId, Ring, View, shard_of
-from node.clock import ClusterTime, ProbeStamps
-from node.counters import Counters
 from node.cross_dc.counts import CrossDcCounts
-from node.requests.decided_checks import DecidedChecks
+from node.membership.clock import ClusterTime, ProbeStamps
+from node.metrics.counters import Counters
+from node.requests.deduplication.decided_checks import DecidedChecks
 from node.requests.handler import NodeRoutes
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication

@@ -1,5 +1,5 @@
 """The links of one node at core level: one for checks and one for counters to each member, made
-when first needed, as `node.peers` has them."""
+when first needed, as `node.membership.peer_links` has them."""
 
 from collections.abc import Callable, Mapping
 

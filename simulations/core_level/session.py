@@ -1,14 +1,13 @@
 """What a node at core level answers to whom: the messages of `ringfence.wire`, as values.
 
-The part of `node.node` and `node.requests.session` that hands each message to whoever knows the
-answer.
+The part of `node.node` and `node.requests.sessions` that hands each message to its handler.
 """
 
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hashring import NodeId
-from node.requests.session import internal_refusal
+from node.requests.sessions.session import internal_refusal
 from node.shards.replication import as_snapshot
 from ringfence.peering.columns import Batch, Results
 from ringfence.wire import (

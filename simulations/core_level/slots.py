@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from node.requests.handler import RequestHandler
-from node.requests.session import Session
+from node.requests.sessions.session import Session
 from ringfence.peering.columns import Batch, Results
 from simulations.core_level.event_loop import Future
 

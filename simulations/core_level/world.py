@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gossip import Membership, Message
 from hashring import View
-from node.peers import member_of
+from node.membership.peer_links import member_of
 from ringfence.rules import RuleSet
 from ringfence.rules.load import load_text
 from simulations.core_level.client import CoreClient

@@ -10,7 +10,7 @@ ANSWERS = (
         "a request that comes again is decided again",
         (
             Edit(
-                "node.requests.deduplication:Sender.has_asked",
+                "node.requests.deduplication.sent_answers:Sender.has_asked",
                 "return seq in self._answers",
                 "return False",
             ),
@@ -22,7 +22,9 @@ ANSWERS = (
         "a request that comes again is not counted, and not answered either",
         (
             Edit(
-                "node.requests.session:Session._ask", "for answer in answers:", "for answer in ():"
+                "node.requests.sessions.session:Session._ask",
+                "for answer in answers:",
+                "for answer in ():",
             ),
         ),
         ("resets",),

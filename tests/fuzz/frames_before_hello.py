@@ -17,7 +17,7 @@ from msgpack import packb
 from node.config.access import Access, Scope
 from node.config.settings import NodeSettings
 from node.node import Node
-from node.requests.session import Session
+from node.requests.sessions.session import Session
 from ringfence.rules import RuleSet
 from ringfence.transport.interface import Address, Timer
 from ringfence.wire import (

@@ -2,8 +2,8 @@
 
 import time
 
-from node.counters import Counters
 from node.cross_dc.split_borrowing import SplitBorrowing
+from node.metrics.counters import Counters
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.columns import Batch, Results
 from ringfence.wire import MAX_KEYS, Op, Source

@@ -19,7 +19,7 @@ from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.rules import Descriptor
 from ringfence.rules.load import Loaded, load_text
 from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, decode, encode
-from tests.node.requests.test_session import APP, check, key_of, running_node
+from tests.node.requests.sessions.test_session import APP, check, key_of, running_node
 
 LONGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * NS_PER_SECOND

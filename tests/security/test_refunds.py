@@ -28,7 +28,7 @@ from ringfence.wire import (
     Role,
     token_digest,
 )
-from tests.node.requests.test_session import Caller, HandClock, World, check, reason_of
+from tests.node.requests.sessions.test_session import Caller, HandClock, World, check, reason_of
 
 MINUTE_NS = 60 * NS_PER_SECOND
 SECRET = b"s" * 32

@@ -7,7 +7,7 @@ from ringfence.peering.columns import Batch
 from ringfence.peering.slot_queue import MOST_PER_CONNECTION
 from ringfence.wire import Op
 from tests.node.cluster import counter, owned, world
-from tests.node.test_slots import RULES, run_time
+from tests.node.end_to_end.test_slots import RULES, run_time
 
 
 async def forged(limiter, key, tickets):

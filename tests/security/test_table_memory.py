@@ -22,7 +22,7 @@ from ringfence.limiter import (
 )
 from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
 from tests.node.cluster import world
-from tests.node.requests.test_session import APP, check, reason_of, running_node
+from tests.node.requests.sessions.test_session import APP, check, reason_of, running_node
 from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND

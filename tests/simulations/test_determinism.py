@@ -23,7 +23,7 @@ OUTSIDE = {
     "node/config/key_files.py": "makes keys, which nobody may foresee",
     "node/replay": "replays a log against a real cluster",
     "node/serve.py": "a node on a real network",
-    "node/systemd.py": "tells systemd about a process on a real host",
+    "node/supervisor/systemd.py": "tells systemd about a process on a real host",
     "node/supervisor": "starts processes and watches over them",
     "ringfence/blocking.py": "threads",
     "ringfence/client/blocking/background_thread.py": "threads",
@@ -69,9 +69,12 @@ ALLOWED = {
     ): "is a link in use? nothing is ordered",
     ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
     ("node/node.py", "weakref.WeakSet"): "asks whether a link is in it; nothing goes through it",
-    ("node/metrics.py", "time.perf_counter_ns"): "a stopwatch, which no decision depends on",
     (
-        "node/requests/throttled_keys.py",
+        "node/metrics/detailed.py",
+        "time.perf_counter_ns",
+    ): "a stopwatch, which no decision depends on",
+    (
+        "node/metrics/throttled_keys.py",
         "order of here.counts.keys() | before.counts.keys()",
     ): "sorted below",
     (

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from trio.testing import MockClock
 
 from node.admin.metrics import render
-from node.metrics import MOST_LABELS, OTHER_RULES
+from node.metrics.detailed import MOST_LABELS, OTHER_RULES
 from node.node import Node
 from ringfence.rules.load import load_text
 from tests.node.admin.asking import LOCAL, app_of, ask

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import cast
 
 from hashring import Member, NodeId, Ring, shard_of
-from node.counters import Counters
 from node.cross_dc.recovery import CountRecovery
+from node.metrics.counters import Counters
 from node.shards.ownership import ShardOwnership
 from ringfence.limiter import Engine, EngineRule, Limit
 from ringfence.peering.link import Link

@@ -22,7 +22,7 @@ from ringfence.wire import (
     encode,
 )
 from tests.node.cluster import address_of, owned, world
-from tests.node.requests.test_session import (
+from tests.node.requests.sessions.test_session import (
     ACCESS,
     APP,
     HandClock,

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from gossip import Record, Status
 from hashring import Member, NodeId, Ring, shard_of
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot

@@ -23,7 +23,7 @@ from gossip import (
 )
 from gossip.seal import Rejected, Seal
 from node.containment import Containment
-from node.peers import Peers
+from node.membership.peer_links import PeerLinks
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage
 from ringfence.wire import Exchanged
@@ -44,7 +44,7 @@ class GossipDriver:
         membership: Membership,
         seal: Seal,
         transport: Transport,
-        peers: Peers,
+        peers: PeerLinks,
         now: Callable[[], int],
         on_change: Callable[[Sequence[Changed]], None],
         on_conflict: Callable[[Conflict], None],

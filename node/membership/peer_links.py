@@ -14,7 +14,7 @@ from ringfence.peering.link import Link, LinkListener, LinkSettings, Prove
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Hello
 
-__all__ = ["Peers", "member_of"]
+__all__ = ["PeerLinks", "member_of"]
 
 _BULK_TIMEOUT = 2.0
 """Seconds that a member may take to give shards; it is alive, or there would be no link."""
@@ -23,7 +23,7 @@ _MOST_SEEDS = 32
 _GONE = (Status.DEAD, Status.LEFT)
 
 
-class Peers:
+class PeerLinks:
     """All links of one node."""
 
     def __init__(

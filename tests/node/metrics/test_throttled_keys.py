@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.requests.throttled_keys import ThrottledKeys
+from node.metrics.throttled_keys import ThrottledKeys
 
 KEPT = 256
 few_often = st.integers(0, 5).map(lambda number: b"often%d" % number)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from time import perf_counter_ns
 
-from node.requests.throttled_keys import ThrottledKeys
+from node.metrics.throttled_keys import ThrottledKeys
 from ringfence.limiter import Code
 from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Rule, RuleSet

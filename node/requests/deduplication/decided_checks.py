@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from hashring import shard_of
-from node.requests.direct_checks import DirectChecks
+from node.requests.deduplication.direct_checks import DirectChecks
 from ringfence.limiter import CHARGED_CODES
 from ringfence.peering.columns import CODE, Results, Row
 from ringfence.wire import Answer, CheckId, DecidedCheck, Op, Source, decode

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.requests.unacknowledged import UnacknowledgedBytes
+from node.requests.sessions.unacknowledged import UnacknowledgedBytes
 
 
 @dataclass(eq=False)

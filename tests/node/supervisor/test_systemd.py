@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.systemd import notify_systemd
+from node.supervisor.systemd import notify_systemd
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])

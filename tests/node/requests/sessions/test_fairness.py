@@ -5,9 +5,9 @@ from collections.abc import Callable
 import trio
 
 from node.node import Node
-from node.requests.turns import MOST_WAITING, STEP_COST
+from node.requests.sessions.turns import MOST_WAITING, STEP_COST
 from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, encode
-from tests.node.requests.test_session import (
+from tests.node.requests.sessions.test_session import (
     APP,
     OPERATOR,
     Caller,

@@ -1,6 +1,6 @@
 """The lists of several nodes as one."""
 
-from node.requests.denied_keys import joined, values_of
+from node.metrics.denied_keys import joined, values_of
 from ringfence.rules import Rule
 from ringfence.rules.keys import encode_key
 from ringfence.wire import Throttled

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.metrics import (
+from node.metrics.detailed import (
     MOST_LABELS,
     MOST_METRICS,
     NO_RULE,

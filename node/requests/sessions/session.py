@@ -13,11 +13,11 @@ from typing import Protocol
 from node.config.access import Access, Scope, proof_in
 from node.containment import Containment
 from node.requests.client_reports import Pace
-from node.requests.decided_checks import COUNTED_ONCE
-from node.requests.deduplication import Sender
+from node.requests.deduplication.decided_checks import COUNTED_ONCE
+from node.requests.deduplication.sent_answers import Sender
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
-from node.requests.turns import DIRECT_COST, steps_of
+from node.requests.sessions.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
 from ringfence.peering.columns import Batch, Results
 from ringfence.transport.interface import Address, Connection, Timer, Transport

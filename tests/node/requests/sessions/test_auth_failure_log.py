@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.requests.auth_failure_log import AuthFailureLog
+from node.requests.sessions.auth_failure_log import AuthFailureLog
 from ringfence.wire import Hello, Role
 
 SECOND = 10**9

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from hashring import NodeId, shard_of
-from node.counters import Counters
-from node.requests.decided_checks import DecidedChecks
+from node.metrics.counters import Counters
+from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.incoming_transfers import transfers_of
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
@@ -36,8 +36,8 @@ from ringfence.wire import (
 )
 from tests.node.cluster import counter, owned
 from tests.node.cluster import world as cluster_world
-from tests.node.requests.test_session import APP, check, remaining, running_node
-from tests.node.requests.test_session import key_of as session_key_of
+from tests.node.requests.sessions.test_session import APP, check, remaining, running_node
+from tests.node.requests.sessions.test_session import key_of as session_key_of
 from tests.security.test_takeover import call
 
 SECOND = 1_000_000_000
@@ -141,7 +141,7 @@ def test_memory_is_bounded_and_the_request_that_was_remembered_first_is_forgotte
     most = 6
     checks = memory()
     model: dict[tuple[int, int], dict[int, Row]] = {}
-    with patch("node.requests.decided_checks._MOST_ROWS", most):
+    with patch("node.requests.deduplication.decided_checks._MOST_ROWS", most):
         for at, (check_id, left) in enumerate(decided):
             session, seq, row = check_id
             outcome: Row = (*ALLOWED[:2], left, *ALLOWED[3:])
@@ -214,7 +214,7 @@ def test_finding_the_checks_of_a_shard_does_not_look_at_those_of_others(
     for number in range(200):
         checks.remember((1, number + 1, 0), key_of(number), 1, ALLOWED, NOW)
     looked_at: list[bytes] = []
-    monkeypatch.setattr("node.requests.decided_checks.shard_of", looked_at.append)
+    monkeypatch.setattr("node.requests.deduplication.decided_checks.shard_of", looked_at.append)
 
     [check] = checks.of_shard(SHARD, 0, NOW)
 

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from hashring import Member, NodeId, Ring, shard_of
-from node.counters import Counters
+from node.metrics.counters import Counters
 from node.shards.handoff import Handoff
 from node.shards.outgoing_transfers import cut
 from node.shards.ownership import ShardOwnership

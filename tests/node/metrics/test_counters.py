@@ -1,4 +1,4 @@
-from node.counters import Counters
+from node.metrics.counters import Counters
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.columns import Results
 from ringfence.wire import Op, Source

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.requests.connection_places import ConnectionPlaces, Limits, group_of
+from node.requests.sessions.connection_places import ConnectionPlaces, Limits, group_of
 
 LIMITS = Limits(clients=4, per_address=3, per_token=2, strangers=3, strangers_per_address=2)
 A, B, C = "192.0.2.1", "192.0.2.2", "192.0.2.3"

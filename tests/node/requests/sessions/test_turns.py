@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.requests.deduplication import Sender, SentAnswers
-from node.requests.turns import STEP_COST, Turns, steps_of
+from node.requests.deduplication.sent_answers import Sender, SentAnswers
+from node.requests.sessions.turns import STEP_COST, Turns, steps_of
 from ringfence.wire import Role
 
 SENDERS: SentAnswers[object] = SentAnswers()

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.requests.decided_checks import DecidedChecks
+from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.fallback_log import FallbackLog
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
@@ -17,8 +17,8 @@ from ringfence.peering.link import LinkSettings
 from ringfence.wire import Answer, DecidedCheck, Op, Source
 from tests.node.cluster import NAMES, address_of, of, owned, world
 from tests.node.cross_dc.test_counts import two_datacenters
-from tests.node.requests.test_session import APP, check, running_node
-from tests.node.test_leases import HOT, heat
+from tests.node.end_to_end.test_leases import HOT, heat
+from tests.node.requests.sessions.test_session import APP, check, running_node
 
 SLOTS = """
 domain: api

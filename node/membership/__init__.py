@@ -1,0 +1,1 @@
+"""Who is in the cluster, as this node sees it: gossip, links to members, and the cluster's time."""
