@@ -28,10 +28,10 @@ from node.supervisor.systemd import notify_systemd
 from ringfence.errors import ConfigError
 from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet
-from ringfence.transport.authority import self_signed
 from ringfence.transport.settings import Settings as TransportSettings
-from ringfence.transport.tls import ClientTls, ServerTls
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificate_authority import self_signed
+from ringfence.transport.tls.certificates import ClientTls, ServerTls
+from ringfence.transport.udp.udp_trio import TrioUdp
 
 if TYPE_CHECKING:
     from node.admin import AdminPort  # A node without the port starts without its libraries.

@@ -23,7 +23,7 @@ from aioquic.quic.events import HandshakeCompleted, StreamDataReceived
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
-from ringfence.transport.authority import self_signed
+from ringfence.transport.tls.certificate_authority import self_signed
 
 __all__ = ["RawEcho"]
 

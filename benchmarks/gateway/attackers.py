@@ -26,10 +26,10 @@ from ringfence.client.url import parse_token
 from ringfence.gateway.grpc.http2_sender import Kind, frame
 from ringfence.limiter import MAX_CARRIED_SLOTS, NS_PER_SECOND, Limit
 from ringfence.transport.interface import Connection
-from ringfence.transport.quic_connection import StreamConnection
+from ringfence.transport.quic.connection import QuicConnection
 from ringfence.transport.settings import Settings
-from ringfence.transport.tls import ClientTls, load_client_tls
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificates import ClientTls, load_client_tls
+from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import AskRules, Hello, Op, Request, Role, encode
 
 __all__ = ["FLOODS", "NICER", "TOKEN"]
@@ -259,7 +259,7 @@ class _Caller:
         transport.flush()
 
     def stop_reading(self) -> None:
-        assert isinstance(self.connection, StreamConnection)
+        assert isinstance(self.connection, QuicConnection)
         assert self.connection.quic is not None
         self.connection.window = self.connection.quic.window = 0
 

@@ -14,7 +14,7 @@ import msgspec
 
 from node.config.validation_errors import in_plain_words
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import node_label
+from ringfence.transport.tls.certificates import node_label
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
 __all__ = ["Access", "KeyDir", "Scope", "load_access", "load_tokens", "proof_in"]

@@ -9,7 +9,7 @@ import trio
 
 from node.config.access import KeyDir
 from node.config.certificates import certificate_files
-from ringfence.transport.tls import ClientTls, ServerTls, expires_at
+from ringfence.transport.tls.certificates import ClientTls, ServerTls, expires_at
 
 __all__ = ["Expiry", "expiries", "log_expiries", "warn_daily"]
 

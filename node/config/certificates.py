@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.config.access import KeyDir
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import (
+from ringfence.transport.tls.certificates import (
     ClientTls,
     ServerTls,
     expires_at,

@@ -1,7 +1,7 @@
 """What a reload of keys has changed, in words for the log; names only, never a secret."""
 
 from node.config.access import Access
-from ringfence.transport.tls import ClientTls, ServerTls
+from ringfence.transport.tls.certificates import ClientTls, ServerTls
 
 __all__ = ["changes_between"]
 

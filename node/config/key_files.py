@@ -16,8 +16,8 @@ from node.config.access import KeyDir, Scope
 from node.config.private_files import locked, replace_private, write_private
 from node.config.token_file import record, token_names, with_record, without_record
 from ringfence.errors import ConfigError
-from ringfence.transport.authority import issue, new_authority
-from ringfence.transport.tls import (
+from ringfence.transport.tls.certificate_authority import issue, new_authority
+from ringfence.transport.tls.certificates import (
     ServerTls,
     check_server_tls,
     names_in,

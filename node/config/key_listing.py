@@ -6,7 +6,7 @@ from pathlib import Path
 
 from node.config.access import KeyDir, load_tokens
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import expires_at, names_in
+from ringfence.transport.tls.certificates import expires_at, names_in
 
 __all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
 

@@ -26,9 +26,9 @@ from ringfence.peering.clock import Clock, SystemClock, loop_time
 from ringfence.peering.internal_errors import InternalErrors
 from ringfence.peering.link import LinkSettings
 from ringfence.rules import RuleSet
-from ringfence.transport.tls import NODE_NAME, ClientTls, load_client_tls
-from ringfence.transport.udp_asyncio import AsyncioUdp
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificates import NODE_NAME, ClientTls, load_client_tls
+from ringfence.transport.udp.udp_asyncio import AsyncioUdp
+from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
 __all__ = ["client_hello", "connect", "links_of", "local", "open_cluster", "rules_of"]

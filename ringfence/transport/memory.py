@@ -15,7 +15,6 @@ import trio
 
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.close_reason import TransportCode, text_of
-from ringfence.transport.endpoint import OnBug
 from ringfence.transport.interface import (
     Accept,
     Address,
@@ -26,6 +25,7 @@ from ringfence.transport.interface import (
     check_sealed,
 )
 from ringfence.transport.memory_connection import MemoryConnection
+from ringfence.transport.quic.endpoint import OnBug
 from ringfence.transport.settings import Settings
 from ringfence.transport.timers import Timers
 from ringfence.transport.wakeup import Wakeup

@@ -20,63 +20,72 @@ from ringfence.wire.bounds import (
     MAX_U64,
     MIN_KEY,
 )
-from ringfence.wire.check_ids import NO_ID, CheckId, DecidedCheck, OutcomeRow
-from ringfence.wire.codec import VERSION, PackedRules, decode, encode
+from ringfence.wire.codecs.message_codec import VERSION, PackedRules, decode, encode
+from ringfence.wire.credentials import matches, node_proof, proves, token_digest
 from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
-from ringfence.wire.hello import matches, node_proof, proves, token_digest
-from ringfence.wire.messages import (
-    BY_POLICY,
-    Answer,
-    AskLeave,
+from ringfence.wire.messages import Message
+from ringfence.wire.messages.cluster_messages import (
     AskMembers,
-    AskPeers,
     AskRules,
     AskStats,
+    MemberRow,
+    Members,
+    Plain,
+    Rules,
+    Stats,
+)
+from ringfence.wire.messages.lease_messages import (
+    DenialRevoked,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
+    SlotsFree,
+    SubscribeDenials,
+)
+from ringfence.wire.messages.metric_messages import AskThrottled, Report, Throttled
+from ringfence.wire.messages.peer_messages import (
+    AskLeave,
+    AskPeers,
     AskTakenOver,
-    AskThrottled,
     Copy,
     Counts,
-    DenialRevoked,
     Digest,
     DigestMismatch,
     Done,
     Exchange,
     Exchanged,
-    Goodbye,
-    Hello,
     Holding,
-    LeaseGrant,
-    LeaseRecall,
-    LeaseRequest,
-    MemberRow,
-    Members,
-    Message,
-    Op,
     Peers,
-    Ping,
-    Plain,
-    Pong,
     Pull,
     Pulled,
     RecoverCounts,
     RecoverCountsReply,
-    Refused,
-    Report,
-    Request,
-    Role,
-    Rules,
     ShardGroup,
-    SlotsFree,
-    Source,
-    Stats,
-    SubscribeDenials,
     TakenOver,
-    Throttled,
     TransferAck,
     TransferOffer,
-    Welcome,
     WindowCounts,
+)
+from ringfence.wire.messages.request_messages import (
+    BY_POLICY,
+    NO_ID,
+    Answer,
+    CheckId,
+    DecidedCheck,
+    Op,
+    OutcomeRow,
+    Request,
+    Source,
+)
+from ringfence.wire.messages.session_messages import (
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Role,
+    Welcome,
 )
 
 __all__ = [

@@ -14,9 +14,9 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import StopSendingReceived, StreamReset
 from aioquic.tls import Epoch
 
-from ringfence.transport.quic import STREAM
+from ringfence.transport.quic.aioquic_connection import STREAM
 from tests.fuzz.bytes_to_histories import Choices, main
-from tests.transport.test_fast_path import CLIENT, World
+from tests.transport.quic.test_fast_path import CLIENT, World
 
 __all__ = ["run"]
 

@@ -23,7 +23,7 @@ from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.config.key_files import revoke_token, write_keys
-from ringfence.wire.hello import token_digest
+from ringfence.wire.credentials import token_digest
 from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
 from tests.node.test_serve import PATIENCE, ROOT, asked, free_port, nodes, ringfence, started
 

@@ -21,7 +21,7 @@ from node.cli.members import show_members
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
 from node.demo.cluster import DemoCluster, running_cluster
-from ringfence.transport.authority import issue, new_authority
+from ringfence.transport.tls.certificate_authority import issue, new_authority
 
 ROOT = Path(__file__).parents[2]
 RULES = """

@@ -11,10 +11,10 @@ import trio
 
 from ringfence.client.url import parse_token
 from ringfence.transport.interface import Connection
-from ringfence.transport.quic_connection import StreamConnection
+from ringfence.transport.quic.connection import QuicConnection
 from ringfence.transport.settings import Settings
-from ringfence.transport.tls import ClientTls, load_client_tls
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificates import ClientTls, load_client_tls
+from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import Hello, Message, Role, decode, encode
 
 __all__ = [
@@ -66,7 +66,7 @@ class Caller:
 
     def stop_reading(self) -> None:
         """Allow the node no more than the flow-control window that it has already."""
-        assert isinstance(self.connection, StreamConnection)
+        assert isinstance(self.connection, QuicConnection)
         assert self.connection.quic is not None
         self.connection.window = self.connection.quic.window = 0
 

@@ -19,8 +19,8 @@ from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet
-from ringfence.transport.tls import load_client_tls, load_server_tls
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificates import load_client_tls, load_server_tls
+from ringfence.transport.udp.udp_trio import TrioUdp
 from tests.node.test_serve import NodeProcess, free_port, ringfence, started, until
 from tests.security.callers import Caller
 

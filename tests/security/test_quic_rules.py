@@ -5,16 +5,16 @@ from aioquic.buffer import encode_uint_var
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import Epoch
 
-from ringfence.transport.fast_path.receiver import FastReceiver
-from ringfence.transport.fast_path.state import EstablishedState
-from ringfence.transport.quic import STREAM, Quic
-from tests.transport.test_fast_path import World
+from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection
+from ringfence.transport.quic.fast_path.established_state import EstablishedState
+from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
+from tests.transport.quic.test_fast_path import World
 
 AES_GCM_LIMIT = 1 << 23
 """Packets that may be sent with one key (RFC 9001, section 6.6)."""
 
 
-def skip_to(sender: Quic, receiver: Quic, number: int) -> None:
+def skip_to(sender: AioquicConnection, receiver: AioquicConnection, number: int) -> None:
     """Let both sides believe that the packets below `number` were sent and acknowledged."""
     sender._packet_number = number
     sender._spaces[Epoch.ONE_RTT].largest_acked_packet = number - 1
@@ -24,7 +24,7 @@ def skip_to(sender: Quic, receiver: Quic, number: int) -> None:
     space.ack_queue.shift()
 
 
-def key_of(quic: Quic) -> object:
+def key_of(quic: AioquicConnection) -> object:
     return quic._cryptos[Epoch.ONE_RTT].send.secret
 
 

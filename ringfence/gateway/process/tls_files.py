@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import load_server_tls
+from ringfence.transport.tls.certificates import load_server_tls
 
 __all__ = ["check_tls_files", "tls_context"]
 

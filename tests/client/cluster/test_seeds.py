@@ -15,9 +15,9 @@ from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
 from ringfence.rules.mapping import load_mapping
-from ringfence.transport.authority import self_signed
-from ringfence.transport.tls import ClientTls
-from ringfence.transport.udp_trio import TrioUdp
+from ringfence.transport.tls.certificate_authority import self_signed
+from ringfence.transport.tls.certificates import ClientTls
+from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role, Source
 
 LIMIT = {"requests_per_unit": 5, "unit": "hour"}

@@ -7,7 +7,7 @@ import pytest
 from node.config.key_files import add_token, revoke_token
 from ringfence.errors import ConfigError
 from ringfence.gateway.process.tokens import Scope, TokenFile, Tokens, load_tokens
-from ringfence.wire.hello import token_digest
+from ringfence.wire.credentials import token_digest
 from tests.gateway.gateway import api, ask, told
 
 SECRET = bytes(range(16))

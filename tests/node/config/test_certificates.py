@@ -11,7 +11,7 @@ from node.config.access import KeyDir
 from node.config.certificates import certificate_files, expiry_of, load_node_tls
 from node.config.key_files import write_keys
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import NODE_NAME, node_server_name, node_server_names
+from ringfence.transport.tls.certificates import NODE_NAME, node_server_name, node_server_names
 
 NOW = datetime.now(UTC) + timedelta(hours=1)
 """Later than the certificates that are made here, however long the tests before took."""

@@ -5,8 +5,8 @@ import pytest
 
 from node.config.access import Access, Scope
 from node.config.key_changes import changes_between
-from ringfence.transport.authority import self_signed
-from ringfence.transport.tls import ClientTls
+from ringfence.transport.tls.certificate_authority import self_signed
+from ringfence.transport.tls.certificates import ClientTls
 from ringfence.wire import token_digest
 
 CHECK = frozenset([Scope.CHECK])

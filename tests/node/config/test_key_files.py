@@ -13,7 +13,12 @@ from node.config.key_files import add_node, add_token, renew, revoke_token, rota
 from node.config.key_listing import list_certificates, list_tokens
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
-from ringfence.transport.tls import NODE_NAME, load_client_tls, load_server_tls, node_server_name
+from ringfence.transport.tls.certificates import (
+    NODE_NAME,
+    load_client_tls,
+    load_server_tls,
+    node_server_name,
+)
 from ringfence.wire import Hello, Role, matches
 
 TOKENS = ("app:check", "operator:check,reset,observe")

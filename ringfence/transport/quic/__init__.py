@@ -1,0 +1,1 @@
+"""QUIC: many connections on one UDP port, built on aioquic."""

@@ -1,0 +1,195 @@
+"""Packets of stream data and acknowledgements, made on the short way.
+
+Like `quic`, this reads and writes aioquic's private names.
+"""
+
+from aioquic.buffer import encode_uint_var
+from aioquic.quic.packet import QuicPacketType
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicSentPacket
+from aioquic.tls import Epoch
+
+from ringfence.transport.interface import Address
+from ringfence.transport.quic.fast_path.established_state import EstablishedState
+
+__all__ = ["FastSender"]
+
+_ACKED = QuicDeliveryState.ACKED
+_TAG = 16
+_PACKET_NUMBER = 2
+"""Bytes of a packet number that we send, as aioquic does."""
+_SAMPLE_AFTER = 4
+"""Header protection takes its sample so far behind the start of the packet number."""
+_SAMPLE = 16
+_STREAM_WITH_LENGTH = 0x0A
+_WITH_OFFSET = 0x04
+
+
+class FastSender:
+    """Makes what leaves on one connection."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: EstablishedState) -> None:
+        self._state = state
+
+    def build(self, now: float, window: int) -> list[tuple[bytes, Address]] | None:
+        """Make the datagrams that may leave now; None when `datagrams_to_send` must make them."""
+        if not self._has_only_data(window):
+            return None
+        quic, space, loss = self._state.quic, self._state.space, self._state.loss
+        sender = self._state.stream.sender
+        datagrams: list[tuple[bytes, Address]] = []
+        quic._pacing_at = None
+        while True:
+            acks = space.ack_at is not None and space.ack_at <= now
+            has_data = not sender.buffer_is_empty
+            if acks and len(space.ack_queue) != 1:
+                return datagrams + quic.datagrams_to_send(now)
+            if not acks:
+                if not has_data:
+                    return datagrams
+                quic._pacing_at = loss._pacer.next_send_time(now=now)
+                if quic._pacing_at is not None:
+                    return datagrams
+            if not self._send_packet(now, datagrams, acks=acks, has_data=has_data):
+                return datagrams
+
+    def _has_only_data(self, window: int) -> bool:
+        """Whether there is nothing to be sent but stream data and acknowledgements."""
+        quic, stream = self._state.quic, self._state.stream
+        sender, receiver = stream.sender, stream.receiver
+        limit, delivered = quic._local_max_data, receiver._buffer_start
+        crypto = quic._crypto_streams[Epoch.ONE_RTT]
+        return (
+            self._state.is_usable
+            and len(quic._streams) == 1
+            and self._state.crypto.send.aead is not None
+            and not self._state.crypto._update_key_requested
+            and not (
+                quic._handshake_done_pending
+                or quic._probe_pending
+                or quic._ping_pending
+                or quic._retire_connection_ids
+                or quic._streams_blocked_pending
+                or quic._datagrams_pending
+                or self._state.path.remote_challenges
+                or stream.is_blocked
+                or sender.reset_pending
+                or receiver.stop_pending
+            )
+            and crypto.sender.buffer_is_empty
+            and sender._buffer_fin is None
+            and limit.sent == limit.value
+            and limit.value - delivered >= window // 2
+            and stream.max_stream_data_local_sent == stream.max_stream_data_local
+            and stream.max_stream_data_local - delivered >= window // 2
+            and all([cid.was_sent for cid in quic._host_cids])
+        )
+
+    def _send_packet(
+        self, now: float, datagrams: list[tuple[bytes, Address]], *, acks: bool, has_data: bool
+    ) -> bool:
+        """Send one packet with an acknowledgement, stream data or both; False if nothing fits."""
+        quic, space, loss = self._state.quic, self._state.space, self._state.loss
+        size = quic._max_datagram_size
+        number = quic._packet_number
+        packet = QuicSentPacket(
+            Epoch.ONE_RTT, False, False, False, number, QuicPacketType.ONE_RTT, now
+        )
+        payload = self._ack(now, packet) if acks else b""
+        cid = quic._peer_cid.cid
+        if has_data and loss._cc.congestion_window - loss._cc.bytes_in_flight >= size:
+            room = size - 1 - len(cid) - _PACKET_NUMBER - _TAG - len(payload)
+            payload += self._data(room, packet)
+        if not payload:
+            return False
+        send = self._state.crypto.send
+        assert send.aead is not None
+        assert send.hp is not None
+        first = 0x41 | quic._spin_bit << 5 | send.key_phase << 2
+        short = number & 0xFFFF
+        sealed = send.aead.encrypt(
+            payload, bytes((first,)) + cid + short.to_bytes(2, "big"), number
+        )
+        sample_at = _SAMPLE_AFTER - _PACKET_NUMBER
+        mask = send.hp._mask(sealed[sample_at : sample_at + _SAMPLE])
+        short ^= mask[1] << 8 | mask[2]
+        datagram = b"".join(
+            (bytes((first ^ (mask[0] & 0x1F),)), cid, short.to_bytes(2, "big"), sealed)
+        )
+        packet.sent_bytes = len(datagram)
+        quic._packet_number = number + 1
+        loss.on_packet_sent(packet=packet, space=space)
+        if packet.is_ack_eliciting and not quic._ack_eliciting_sent_since_receipt:
+            quic._close_at = now + self._state.idle_timeout(now)
+            quic._ack_eliciting_sent_since_receipt = True
+        self._state.path.bytes_sent += len(datagram)
+        loss._pacer.update_after_send(now=now)
+        datagrams.append((datagram, self._state.path.addr))
+        return True
+
+    def _ack(self, now: float, packet: QuicSentPacket) -> bytes:
+        """Write the ACK frame of the one range that there is."""
+        quic, space = self._state.quic, self._state.space
+        received = space.ack_queue[0]
+        assert space.largest_received_time is not None
+        delay = max(0, int((now - space.largest_received_time) * 1_000_000))
+        space.ack_at = None
+        packet.delivery_handlers.append(
+            (quic._on_ack_delivery, (space, space.largest_received_packet))
+        )
+        return b"".join(
+            (
+                b"\x02",
+                encode_uint_var(received.stop - 1),
+                encode_uint_var(delay >> quic._local_ack_delay_exponent),
+                b"\x00",
+                encode_uint_var(received.stop - 1 - received.start),
+            )
+        )
+
+    def _data(self, room: int, packet: QuicSentPacket) -> bytes:
+        """Write the STREAM frame of the first bytes that wait; empty when none may leave."""
+        quic, stream = self._state.quic, self._state.stream
+        sender = stream.sender
+        pending = sender._pending
+        if not len(pending):
+            sender.buffer_is_empty = True
+            return b""
+        start, stop = pending[0].start, pending[0].stop
+        head = bytes((_STREAM_WITH_LENGTH | _WITH_OFFSET, self._state.stream_id)) + encode_uint_var(
+            start
+        )
+        most = sender.highest_offset + quic._remote_max_data - quic._remote_max_data_used
+        until = min(stop, start + room - len(head) - 2, most, stream.max_stream_data_remote)
+        if until <= start:
+            return b""
+        if until == stop:
+            pending.shift()
+            sender.buffer_is_empty = not len(pending)
+        else:
+            pending.subtract(start, until)
+        if until > sender.highest_offset:
+            quic._remote_max_data_used += until - sender.highest_offset
+            sender.highest_offset = until
+        packet.in_flight = packet.is_ack_eliciting = True
+        packet.delivery_handlers.append((self._on_delivery, (start, until)))
+        at = start - sender._buffer_start
+        length = until - start
+        return b"".join(
+            (head, (length | 0x4000).to_bytes(2, "big"), sender._buffer[at : at + length])
+        )
+
+    def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
+        """Drop bytes that have arrived, or send them again."""
+        sender = self._state.stream.sender
+        if (
+            delivery is _ACKED
+            and start == sender._buffer_start
+            and not len(sender._acked)
+            and sender._reset_error_code is None
+        ):
+            sender._buffer_start = stop
+            del sender._buffer[: stop - start]
+        else:
+            sender.on_data_delivery(delivery, start, stop, False)

@@ -1,0 +1,1 @@
+"""Certificates of nodes and of the cluster's certificate authority."""

@@ -1,0 +1,1 @@
+"""UDP sockets for the QUIC endpoint, under trio and under asyncio."""

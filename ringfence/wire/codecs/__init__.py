@@ -1,0 +1,1 @@
+"""Encoding and decoding of messages as msgpack arrays."""

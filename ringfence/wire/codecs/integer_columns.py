@@ -1,0 +1,105 @@
+"""Columns of integers: how equal values travel as one, and how to tell a sound column.
+
+A column whose values are all equal is one integer on the wire. Any other is a byte string of
+fixed-width big-endian integers, as wide as its largest value needs: 1, 2, 4 or 8 bytes each. How
+many there are is never read from a column, the message says it once; so a column is sound when its
+size is, and reading one costs a copy instead of a test per value.
+"""
+
+import struct
+
+from ringfence.limiter.outcome import LONGEST_NS
+from ringfence.wire.bounds import MAX_U64
+from ringfence.wire.codecs.fields import bad_field
+from ringfence.wire.errors import BadMessage
+
+__all__ = ["read_integers", "read_runs", "write_durations", "write_integers", "write_runs"]
+
+_FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""Letters of `struct` by width."""
+_RUN_WIDTH = 2
+
+
+def write_integers(column: list[int], count: int, field: str, most: int = MAX_U64) -> int | bytes:
+    """Put `count` integers from 0 to `most` into their wire form."""
+    if len(column) != count:
+        raise _bad_column(field, count, most)
+    first = column[0]
+    # Most columns that are not constant differ at their ends, which spares the count.
+    if count == 1 or (first == column[-1] and column.count(first) == count):
+        if 0 <= first <= most:
+            return first
+        raise _bad_column(field, count, most)
+    largest = max(column)
+    if largest > most:
+        raise _bad_column(field, count, most)
+    try:
+        return struct.pack(f">{count}{_FORMATS[_width_of(largest)]}", *column)
+    except struct.error as error:  # One is below 0.
+        raise _bad_column(field, count, most) from error
+
+
+def write_durations(column: list[int], count: int, field: str) -> int | bytes:
+    """Put `count` durations into their wire form; longer ones than `LONGEST_NS` are cut to it."""
+    if column and max(column) > LONGEST_NS:
+        column = [min(duration_ns, LONGEST_NS) for duration_ns in column]
+    return write_integers(column, count, field)
+
+
+def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
+    """Take `count` integers from 0 to `most` out of their wire form."""
+    if type(wire) is int:
+        if 0 <= wire <= most:
+            return [wire] * count
+    elif type(wire) is bytes:
+        width, excess = divmod(len(wire), count)
+        if excess == 0 and width in _FORMATS:
+            column = list(struct.unpack(f">{count}{_FORMATS[width]}", wire))
+            if most == MAX_U64 or max(column) <= most:
+                return column
+    raise _bad_column(field, count, most)
+
+
+def write_runs(runs: list[int], count: int, field: str) -> int | bytes | None:
+    """Put run lengths that sum to `count`, below 65 536, into their wire form; None for no runs.
+
+    How many runs there are is not known beforehand, so they are always 2 bytes wide.
+    """
+    if not runs:
+        return None
+    if min(runs) < 1 or sum(runs) != count:
+        raise _bad_runs(field, count)
+    first = runs[0]
+    if runs.count(first) == len(runs):
+        return first
+    return struct.pack(f">{len(runs)}{_FORMATS[_RUN_WIDTH]}", *runs)
+
+
+def read_runs(wire: object, count: int, field: str) -> list[int]:
+    """Take run lengths out of their wire form: each at least 1, summing to `count`."""
+    if wire is None:
+        return []
+    if type(wire) is int:
+        if 0 < wire <= count and count % wire == 0:
+            return [wire] * (count // wire)
+    elif type(wire) is bytes:
+        many, excess = divmod(len(wire), _RUN_WIDTH)
+        if excess == 0 and 0 < many <= count:
+            runs = list(struct.unpack(f">{many}{_FORMATS[_RUN_WIDTH]}", wire))
+            if min(runs) >= 1 and sum(runs) == count:
+                return runs
+    raise _bad_runs(field, count)
+
+
+def _width_of(largest: int) -> int:
+    if largest < 1 << 16:
+        return 1 if largest < 1 << 8 else 2
+    return 4 if largest < 1 << 32 else 8
+
+
+def _bad_column(field: str, count: int, most: int) -> BadMessage:
+    return bad_field(field, f"{count} integers from 0 to {most}, or one that stands for all")
+
+
+def _bad_runs(field: str, count: int) -> BadMessage:
+    return bad_field(field, f"run lengths of at least 1 that sum to {count}, or one for all")

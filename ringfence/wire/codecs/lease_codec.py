@@ -1,0 +1,126 @@
+"""What lets a client decide some checks itself, as arrays.
+
+Decides the layout of these messages. Both directions raise `BadMessage`; `codec` knows whose fault
+that is.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ringfence.wire.bounds import MAX_COST, MAX_KEY, MAX_KEYS, MAX_LEASES, MIN_KEY
+from ringfence.wire.codecs.fields import bad_field, integer, items
+from ringfence.wire.messages.lease_messages import (
+    DenialRevoked,
+    LeaseGrant,
+    LeaseRecall,
+    LeaseRequest,
+    SlotsFree,
+    SubscribeDenials,
+)
+
+__all__ = ["NEAR_READERS", "Near", "lay_out_near"]
+
+Near: TypeAlias = (
+    SubscribeDenials | DenialRevoked | LeaseRequest | LeaseGrant | LeaseRecall | SlotsFree
+)
+"""The messages of this module."""
+
+_LISTEN = 31
+_LIFTED = 32
+_BORROW = 33
+_LENT = 34
+_CALL_IN = 35
+_SLOTS_FREE = 38
+
+
+def lay_out_near(message: Near) -> list[object]:
+    """Put a message into its wire form."""
+    match message:
+        case SubscribeDenials(seq):
+            return [_LISTEN, seq]
+        case DenialRevoked(keys):
+            return [_LIFTED, keys]
+        case LeaseRequest(seq, key, want, leases, spent):
+            return [_BORROW, seq, key, want, leases, spent]
+        case LeaseGrant(seq, lease, units, for_ns, limit, remaining, reset_after_ns):
+            return [_LENT, seq, lease, units, for_ns, limit, remaining, reset_after_ns]
+        case LeaseRecall(keys):
+            return [_CALL_IN, keys]
+        case SlotsFree(tickets):
+            return [_SLOTS_FREE, tickets]
+
+
+def _read_lifted(fields: list[object]) -> DenialRevoked:
+    return DenialRevoked(_keys(fields[1], "DenialRevoked.keys"))
+
+
+def _read_call_in(fields: list[object]) -> LeaseRecall:
+    return LeaseRecall(_keys(fields[1], "LeaseRecall.keys"))
+
+
+def _read_slots_free(fields: list[object]) -> SlotsFree:
+    tickets = items(fields[1], "SlotsFree.tickets", MAX_KEYS)
+    if not tickets:
+        raise bad_field("SlotsFree.tickets", "one ticket or more")
+    return SlotsFree([integer(each, "SlotsFree.tickets", 1) for each in tickets])
+
+
+def _read_borrow(fields: list[object]) -> LeaseRequest:
+    _, seq, key, want, leases, spent = fields
+    message = LeaseRequest(
+        integer(seq, "LeaseRequest.seq", 1),
+        _key(key, "LeaseRequest.key"),
+        integer(want, "LeaseRequest.want", 0, MAX_COST),
+        [
+            integer(one, "LeaseRequest.leases", 1)
+            for one in items(leases, "LeaseRequest.leases", MAX_LEASES)
+        ],
+        [
+            integer(one, "LeaseRequest.spent", 0, MAX_COST)
+            for one in items(spent, "LeaseRequest.spent", MAX_LEASES)
+        ],
+    )
+    if len(message.leases) != len(message.spent):
+        raise bad_field("LeaseRequest.spent", "as long as LeaseRequest.leases")
+    return message
+
+
+def _read_lent(fields: list[object]) -> LeaseGrant:
+    _, seq, lease, units, for_ns, limit, remaining, reset_after_ns = fields
+    message = LeaseGrant(
+        integer(seq, "LeaseGrant.seq", 1),
+        integer(lease, "LeaseGrant.lease"),
+        integer(units, "LeaseGrant.units", 0, MAX_COST),
+        integer(for_ns, "LeaseGrant.for_ns"),
+        integer(limit, "LeaseGrant.limit"),
+        integer(remaining, "LeaseGrant.remaining"),
+        integer(reset_after_ns, "LeaseGrant.reset_after_ns"),
+    )
+    if bool(message.lease) != bool(message.units):
+        raise bad_field("LeaseGrant.units", "0 exactly when there is no lease")
+    return message
+
+
+def _keys(wire: object, field: str) -> list[bytes]:
+    return [_key(each, field) for each in items(wire, field, MAX_KEYS)]
+
+
+def _key(wire: object, field: str) -> bytes:
+    if type(wire) is bytes and MIN_KEY <= len(wire) <= MAX_KEY:
+        return wire
+    raise bad_field(field, f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
+
+
+NEAR_READERS: dict[int, tuple[type[Near], int, Callable[[list[object]], Near]]] = {
+    _LISTEN: (
+        SubscribeDenials,
+        2,
+        lambda fields: SubscribeDenials(integer(fields[1], "SubscribeDenials.seq", 1)),
+    ),
+    _LIFTED: (DenialRevoked, 2, _read_lifted),
+    _BORROW: (LeaseRequest, 6, _read_borrow),
+    _LENT: (LeaseGrant, 8, _read_lent),
+    _CALL_IN: (LeaseRecall, 2, _read_call_in),
+    _SLOTS_FREE: (SlotsFree, 2, _read_slots_free),
+}
+"""By type number: what it is, how many fields its array has, and how they are read."""

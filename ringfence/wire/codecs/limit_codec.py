@@ -1,0 +1,77 @@
+"""A `Limit` as an array, cut short before the first trailing field that has its usual value.
+
+Decides the numbers of algorithms and calendars and what a missing field means. Whether the fields
+make sense together is for `Limit` itself to say.
+"""
+
+from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
+from ringfence.wire.codecs.fields import bad_field, flag, integer, items, text
+from ringfence.wire.errors import BadMessage
+
+__all__ = ["read_limit", "write_limit"]
+
+_ALGORITHMS = (
+    Algorithm.SLIDING_WINDOW,
+    Algorithm.TOKEN_BUCKET,
+    Algorithm.LEAKY_BUCKET,
+    Algorithm.FIXED_WINDOW,
+    Algorithm.SLIDING_WINDOW_LOG,
+    Algorithm.CONCURRENCY,
+)
+_CALENDARS = (Calendar.DAY, Calendar.WEEK, Calendar.MONTH, Calendar.YEAR)
+
+_ALWAYS = 2
+"""The amount and the period are never left out."""
+_USUAL: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, False)
+
+
+def write_limit(limit: Limit) -> list[object]:
+    """Put `limit` into its wire form."""
+    fields: list[object] = [
+        limit.amount,
+        limit.period_ns,
+        _ALGORITHMS.index(limit.algorithm),
+        limit.burst,
+        limit.queue,
+        limit.slots,
+        None if limit.calendar is None else _CALENDARS.index(limit.calendar),
+        limit.timezone,
+        limit.soft_permille,
+        limit.first_hit,
+    ]
+    used = len(fields)
+    while used > _ALWAYS and fields[used - 1] == _USUAL[used - 1]:
+        used -= 1
+    return fields[:used]
+
+
+def read_limit(wire: object, field: str) -> Limit:
+    """Take a limit out of its wire form."""
+    given = items(wire, field, len(_USUAL))
+    if len(given) < _ALWAYS:
+        raise bad_field(field, f"an array of {_ALWAYS} to {len(_USUAL)} fields")
+    amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first = (
+        *given,
+        *_USUAL[len(given) :],
+    )
+    try:
+        return Limit(
+            integer(amount, f"{field}.amount"),
+            integer(period, f"{field}.period_ns"),
+            _ALGORITHMS[integer(algorithm, f"{field}.algorithm", 0, len(_ALGORITHMS) - 1)],
+            None if burst is None else integer(burst, f"{field}.burst"),
+            flag(queue, f"{field}.queue"),
+            integer(slots, f"{field}.slots"),
+            None
+            if calendar is None
+            else _CALENDARS[integer(calendar, f"{field}.calendar", 0, len(_CALENDARS) - 1)],
+            text(timezone, f"{field}.timezone"),
+            integer(soft, f"{field}.soft_permille"),
+            flag(first, f"{field}.first_hit"),
+        )
+    except InvalidLimit as error:
+        raise _bad_limit(field) from error
+
+
+def _bad_limit(field: str) -> BadMessage:
+    return bad_field(field, "a limit whose fields agree")

@@ -1,0 +1,429 @@
+"""What nodes say to each other: members, counters that move or are copied, counts of data centers.
+
+Decides the layout of these messages and what makes their columns fit each other. Both directions
+raise `BadMessage`; `codec` knows whose fault that is. Clients send `AskPeers` and `AskLeave` too.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from hashring import SHARDS
+from ringfence.limiter.outcome import Code
+from ringfence.wire.bounds import (
+    MAX_COST,
+    MAX_KEY,
+    MAX_KEYS,
+    MAX_MOVED,
+    MAX_NUMBERS,
+    MAX_PACKED,
+    MAX_PARTS,
+    MAX_U64,
+    MAX_WRITERS,
+    MIN_KEY,
+)
+from ringfence.wire.codecs.fields import bad_field, binary, flag, integer, items, plain, text
+from ringfence.wire.codecs.limit_codec import read_limit, write_limit
+from ringfence.wire.messages.peer_messages import (
+    AskLeave,
+    AskPeers,
+    AskTakenOver,
+    Copy,
+    Counts,
+    Digest,
+    DigestMismatch,
+    Done,
+    Exchange,
+    Exchanged,
+    Holding,
+    Peers,
+    Pull,
+    Pulled,
+    RecoverCounts,
+    RecoverCountsReply,
+    ShardGroup,
+    TakenOver,
+    TransferAck,
+    TransferOffer,
+    WindowCounts,
+)
+from ringfence.wire.messages.request_messages import DecidedCheck, Source
+
+__all__ = ["Move", "READERS", "VALIDATED_AS_LAID_OUT", "lay_out"]
+
+Move: TypeAlias = (
+    Exchange
+    | Exchanged
+    | Pull
+    | Pulled
+    | Copy
+    | TransferOffer
+    | TransferAck
+    | WindowCounts
+    | Digest
+    | DigestMismatch
+    | RecoverCounts
+    | RecoverCountsReply
+    | AskPeers
+    | Peers
+    | AskLeave
+    | Done
+    | AskTakenOver
+    | TakenOver
+)
+"""The messages of this module."""
+
+_EXCHANGE = 15
+_EXCHANGED = 16
+_PULL = 17
+_PULLED = 18
+_COPY = 19
+_OFFER = 20
+_CELLS = 21
+_DIGEST = 22
+_DIFFERS = 23
+_ASK_PEERS = 24
+_PEERS = 25
+_ASK_LEAVE = 26
+_DONE = 27
+_KEPT = 28
+_RECALL = 29
+_RECALLED = 30
+_ASK_TAKEN_OVER = 36
+_TAKEN_OVER = 37
+
+_COUNT_FIELDS = 5
+_GROUP_FIELDS = 8
+_DECIDED_FIELDS = 7
+_OUTCOME_NUMBERS = 8
+_LAST_SOURCE = len(Source) - 1
+
+VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS, _RECALLED)
+"""Messages with thousands of keys: their fields are read before they are packed, for unpacking them
+again would cost about as much as packing them."""
+
+
+def lay_out(message: Move) -> list[object]:
+    """Put a message into its wire form; raises for those of `VALIDATED_AS_LAID_OUT`."""
+    fields = _lay_out(message)
+    if fields[0] in VALIDATED_AS_LAID_OUT:
+        _, _, read = READERS[fields[0]]
+        read(fields)
+    return fields
+
+
+def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one line per message
+    match message:
+        case Exchange(seq, packed):
+            return [_EXCHANGE, seq, packed]
+        case Exchanged(seq, packed):
+            return [_EXCHANGED, seq, packed]
+        case Pull(seq, shards, part, gift):
+            return [_PULL, seq, shards, part, gift]
+        case Pulled(seq, groups, counts, tallies, decided):
+            written = [
+                [
+                    *(group.shards, group.sizes, int(group.hold), group.parts),
+                    *(group.moved_to, group.taken_from, group.gift, group.is_from_before),
+                ]
+                for group in groups
+            ]
+            checks = [
+                [*check.id, check.key, check.cost, check.age_ns, [*map(int, check.row)]]
+                for check in decided
+            ]
+            return [_PULLED, seq, written, _write_counts(counts), tallies, checks]
+        case Copy(seq, counts):
+            return [_COPY, seq, _write_counts(counts)]
+        case TransferOffer(seq, shards):
+            return [_OFFER, seq, shards]
+        case TransferAck(seq, shards, gift):
+            return [_KEPT, seq, shards, gift]
+        case WindowCounts(seq, writer, keys, cells):
+            return [_CELLS, seq, writer, keys, cells]
+        case Digest(seq, writer, shards, sums):
+            return [_DIGEST, seq, writer, shards, sums]
+        case DigestMismatch(seq, shards):
+            return [_DIFFERS, seq, shards]
+        case RecoverCounts(seq, shards):
+            return [_RECALL, seq, shards]
+        case RecoverCountsReply(seq, shards, keys, cells):
+            return [_RECALLED, seq, shards, keys, cells]
+        case AskPeers(seq):
+            return [_ASK_PEERS, seq]
+        case Peers(seq, told):
+            return [_PEERS, seq, told]
+        case AskLeave(seq):
+            return [_ASK_LEAVE, seq]
+        case Done(seq):
+            return [_DONE, seq]
+        case AskTakenOver(seq):
+            return [_ASK_TAKEN_OVER, seq]
+        case TakenOver(seq, shards):
+            return [_TAKEN_OVER, seq, shards]
+
+
+def _write_counts(counts: Counts) -> list[object]:
+    limits = [write_limit(limit) for limit in counts.limits]
+    return [counts.keys, counts.states, limits, counts.which, counts.heard]
+
+
+def _read_counts(wire: object, field: str) -> Counts:
+    fields = items(wire, field, _COUNT_FIELDS)
+    if len(fields) != _COUNT_FIELDS:
+        raise bad_field(field, f"{_COUNT_FIELDS} columns")
+    keys, states, limits, which, heard = fields
+    read = _read_keys(keys, field)
+    wire_limits = items(limits, f"{field}.limits", len(read))
+    return Counts(
+        read,
+        _read_rows(states, len(read), f"{field}.states"),
+        [read_limit(limit, f"{field}.limits") for limit in wire_limits],
+        _read_numbers(which, len(read), f"{field}.which", len(wire_limits) - 1),
+        _read_heard(heard, len(read), f"{field}.heard"),
+    )
+
+
+def _read_keys(wire: object, field: str) -> list[bytes]:
+    keys = items(wire, f"{field}.keys", MAX_MOVED)
+    for key in keys:
+        if type(key) is not bytes or not MIN_KEY <= len(key) <= MAX_KEY:
+            raise bad_field(f"{field}.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
+    return keys  # type: ignore[return-value]  # each was looked at
+
+
+def _read_numbers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
+    """Take exactly `count` integers."""
+    numbers = items(wire, field, MAX_NUMBERS)
+    if len(numbers) != count:
+        raise bad_field(field, f"an array of {count} integers")
+    return _checked(numbers, field, most)
+
+
+def _checked(numbers: list[object], field: str, most: int) -> list[int]:
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= most:
+            raise bad_field(field, f"integers from 0 to {most}")
+    return numbers  # type: ignore[return-value]  # each was looked at
+
+
+def _read_rows(wire: object, count: int, field: str) -> list[list[int]]:
+    """Take `count` arrays of integers."""
+    rows = items(wire, field, MAX_MOVED)
+    if len(rows) != count:
+        raise bad_field(field, f"{count} arrays")
+    return [_checked(items(row, field, MAX_NUMBERS), field, MAX_U64) for row in rows]
+
+
+def _read_pairs(wire: object, count: int, field: str) -> list[list[int]]:
+    rows = _read_rows(wire, count, field)
+    if any(len(row) % 2 for row in rows):
+        raise bad_field(field, "arrays of pairs")
+    return rows
+
+
+def _read_heard(wire: object, count: int, field: str) -> list[dict[str, list[int]]]:
+    rows = items(wire, field, MAX_MOVED)
+    if rows and len(rows) != count:
+        raise bad_field(field, f"as many as the keys, {count}, or none")
+    heard: list[dict[str, list[int]]] = []
+    for row in rows:
+        if type(row) is not dict or len(row) > MAX_WRITERS:
+            raise bad_field(field, f"maps by data center, at most {MAX_WRITERS}")
+        cells = {
+            text(name, field): items(numbers, field, MAX_NUMBERS) for name, numbers in row.items()
+        }
+        if any(len(numbers) % 2 for numbers in cells.values()):
+            raise bad_field(field, "arrays of pairs")
+        heard.append({name: _checked(numbers, field, MAX_U64) for name, numbers in cells.items()})
+    return heard
+
+
+def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:
+    shards = _checked(items(wire, field, SHARDS), field, SHARDS - 1)
+    if len(shards) < least or shards != sorted(set(shards)):
+        raise bad_field(field, f"at least {least} shards, ascending")
+    return shards
+
+
+def _read_pull(fields: list[object]) -> Pull:
+    _, seq, shards, part, gift = fields
+    return Pull(
+        integer(seq, "Pull.seq", 1),
+        _read_shards(shards, "Pull.shards"),
+        integer(part, "Pull.part", 0, MAX_PARTS - 1),
+        integer(gift, "Pull.gift"),
+    )
+
+
+def _read_pulled(fields: list[object]) -> Pulled:
+    _, seq, wire, counts, tallies, decided = fields
+    groups = [_read_group(group) for group in items(wire, "Pulled.groups", SHARDS)]
+    read = _read_counts(counts, "Pulled.counts")
+    if sum([sum(group.sizes) for group in groups]) != len(read.keys):
+        raise bad_field("Pulled.groups", "sizes that add up to the keys")
+    shards = [shard for group in groups for shard in group.shards]
+    if len(set(shards)) != len(shards):
+        raise bad_field("Pulled.groups", "each shard in one group")
+    tally_count = len(read.keys) if tallies else 0
+    return Pulled(
+        integer(seq, "Pulled.seq", 1),
+        groups,
+        read,
+        _read_pairs(tallies, tally_count, "Pulled.tallies"),
+        [_read_decided(check) for check in items(decided, "Pulled.decided", MAX_MOVED)],
+    )
+
+
+def _read_decided(wire: object) -> DecidedCheck:
+    fields = items(wire, "Pulled.decided", _DECIDED_FIELDS)
+    if len(fields) != _DECIDED_FIELDS:
+        raise bad_field("Pulled.decided", f"arrays of {_DECIDED_FIELDS} fields")
+    session, seq, row, key, cost, age_ns, outcome = fields
+    [checked] = _read_keys([key], "Pulled.decided")
+    numbers = _checked(
+        items(outcome, "Pulled.decided", _OUTCOME_NUMBERS), "Pulled.decided", MAX_U64
+    )
+    if len(numbers) != _OUTCOME_NUMBERS or numbers[0] >= len(Code) or numbers[-1] > _LAST_SOURCE:
+        raise bad_field("Pulled.decided", "outcomes of 8 numbers, from a code to a source")
+    code, limit, remaining, retry, reset, delay, lease, source = numbers
+    return DecidedCheck(
+        (
+            integer(session, "Pulled.decided"),
+            integer(seq, "Pulled.decided"),
+            integer(row, "Pulled.decided", 0, MAX_KEYS - 1),
+        ),
+        checked,
+        integer(cost, "Pulled.decided", 0, MAX_COST),
+        integer(age_ns, "Pulled.decided"),
+        (code, limit, remaining, retry, reset, delay, lease, source),
+    )
+
+
+def _read_group(wire: object) -> ShardGroup:
+    fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
+    if len(fields) != _GROUP_FIELDS:
+        raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
+    shards, sizes, hold, parts, moved_to, taken_from, gift, is_from_before = fields
+    read = _read_shards(shards, "Pulled.shards")
+    return ShardGroup(
+        read,
+        _read_numbers(sizes, len(read), "Pulled.sizes", MAX_MOVED),
+        Holding(integer(hold, "Pulled.hold", 0, len(Holding) - 1)),
+        integer(parts, "Pulled.parts", 1, MAX_PARTS),
+        text(moved_to, "Pulled.moved_to"),
+        text(taken_from, "Pulled.taken_from"),
+        integer(gift, "Pulled.gift"),
+        flag(is_from_before, "Pulled.is_from_before"),
+    )
+
+
+def _read_copy(fields: list[object]) -> Copy:
+    return Copy(integer(fields[1], "Copy.seq", 1), _read_counts(fields[2], "Copy.counts"))
+
+
+def _read_offer(fields: list[object]) -> TransferOffer:
+    return TransferOffer(
+        integer(fields[1], "TransferOffer.seq", 1), _read_shards(fields[2], "TransferOffer.shards")
+    )
+
+
+def _read_kept(fields: list[object]) -> TransferAck:
+    _, seq, shards, gift = fields
+    return TransferAck(
+        integer(seq, "TransferAck.seq", 1),
+        _read_shards(shards, "TransferAck.shards"),
+        integer(gift, "TransferAck.gift"),
+    )
+
+
+def _read_taken_over(fields: list[object]) -> TakenOver:
+    return TakenOver(
+        integer(fields[1], "TakenOver.seq", 1), _read_shards(fields[2], "TakenOver.shards", 0)
+    )
+
+
+def _read_cells(fields: list[object]) -> WindowCounts:
+    _, seq, writer, keys, cells = fields
+    read = _read_keys(keys, "WindowCounts")
+    return WindowCounts(
+        integer(seq, "WindowCounts.seq", 1),
+        text(writer, "WindowCounts.writer"),
+        read,
+        _read_pairs(cells, len(read), "WindowCounts.cells"),
+    )
+
+
+def _read_digest(fields: list[object]) -> Digest:
+    _, seq, writer, shards, sums = fields
+    read = _read_shards(shards, "Digest.shards", 0)
+    return Digest(
+        integer(seq, "Digest.seq", 1),
+        text(writer, "Digest.writer"),
+        read,
+        _read_numbers(sums, len(read), "Digest.sums"),
+    )
+
+
+def _read_differs(fields: list[object]) -> DigestMismatch:
+    return DigestMismatch(
+        integer(fields[1], "DigestMismatch.seq", 1),
+        _read_shards(fields[2], "DigestMismatch.shards", 0),
+    )
+
+
+def _read_recall(fields: list[object]) -> RecoverCounts:
+    return RecoverCounts(
+        integer(fields[1], "RecoverCounts.seq", 1), _read_shards(fields[2], "RecoverCounts.shards")
+    )
+
+
+def _read_recalled(fields: list[object]) -> RecoverCountsReply:
+    _, seq, shards, keys, cells = fields
+    read = _read_keys(keys, "RecoverCountsReply")
+    return RecoverCountsReply(
+        integer(seq, "RecoverCountsReply.seq", 1),
+        _read_shards(shards, "RecoverCountsReply.shards", 0),
+        read,
+        _read_pairs(cells, len(read), "RecoverCountsReply.cells"),
+    )
+
+
+def _read_exchange(fields: list[object]) -> Exchange:
+    packed = binary(fields[2], "Exchange.packed", MAX_PACKED)
+    return Exchange(integer(fields[1], "Exchange.seq", 1), packed)
+
+
+def _read_exchanged(fields: list[object]) -> Exchanged:
+    packed = binary(fields[2], "Exchanged.packed", MAX_PACKED)
+    return Exchanged(integer(fields[1], "Exchanged.seq", 1), packed)
+
+
+def _read_peers(fields: list[object]) -> Peers:
+    return Peers(integer(fields[1], "Peers.seq", 1), plain(fields[2], "Peers.plain"))
+
+
+READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
+    _EXCHANGE: (Exchange, 3, _read_exchange),
+    _EXCHANGED: (Exchanged, 3, _read_exchanged),
+    _PULL: (Pull, 5, _read_pull),
+    _PULLED: (Pulled, 6, _read_pulled),
+    _COPY: (Copy, 3, _read_copy),
+    _OFFER: (TransferOffer, 3, _read_offer),
+    _KEPT: (TransferAck, 4, _read_kept),
+    _CELLS: (WindowCounts, 5, _read_cells),
+    _DIGEST: (Digest, 5, _read_digest),
+    _DIFFERS: (DigestMismatch, 3, _read_differs),
+    _RECALL: (RecoverCounts, 3, _read_recall),
+    _RECALLED: (RecoverCountsReply, 5, _read_recalled),
+    _ASK_PEERS: (AskPeers, 2, lambda fields: AskPeers(integer(fields[1], "AskPeers.seq", 1))),
+    _PEERS: (Peers, 3, _read_peers),
+    _ASK_LEAVE: (AskLeave, 2, lambda fields: AskLeave(integer(fields[1], "AskLeave.seq", 1))),
+    _DONE: (Done, 2, lambda fields: Done(integer(fields[1], "Done.seq", 1))),
+    _ASK_TAKEN_OVER: (
+        AskTakenOver,
+        2,
+        lambda fields: AskTakenOver(integer(fields[1], "AskTakenOver.seq", 1)),
+    ),
+    _TAKEN_OVER: (TakenOver, 3, _read_taken_over),
+}
+"""By type number: what it is, how many fields its array has, and how they are read."""

@@ -1,0 +1,247 @@
+"""`Request` and `Answer` as arrays: the two messages that every check pays for.
+
+Decides their layout and what makes their columns fit each other. Both directions raise
+`BadMessage`; `codec` knows whose fault that is.
+"""
+
+from operator import lt
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code, Outcomes
+from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
+from ringfence.wire.codecs.fields import bad_field, flag, integer, items
+from ringfence.wire.codecs.integer_columns import (
+    read_integers,
+    read_runs,
+    write_durations,
+    write_integers,
+    write_runs,
+)
+from ringfence.wire.codecs.limit_codec import read_limit, write_limit
+from ringfence.wire.messages.request_messages import Answer, CheckId, Op, Request, Source
+
+__all__ = [
+    "ANSWER",
+    "ANSWER_FIELDS",
+    "REQUEST",
+    "REQUEST_FIELDS",
+    "read_answer",
+    "read_request",
+    "write_answer",
+    "write_request",
+]
+
+REQUEST = 4
+ANSWER = 5
+REQUEST_FIELDS = 15
+ANSWER_FIELDS = 14
+
+_ID_COLUMNS = 3
+_ONLY_BYTES = {bytes}
+_OPS = {op.value: op for op in Op}
+_LAST_OP = max(Op)
+_WITH_LEASES = (Op.CHECK, Op.REFUND, Op.RENEW)
+_LAST_CODE = len(Code) - 1
+_LAST_SOURCE = len(Source) - 1
+
+
+def write_request(message: Request) -> list[object]:
+    """Lay a request out."""
+    keys = message.keys
+    count = len(keys)
+    _check_keys(keys)
+    groups = message.groups
+    fields = [
+        REQUEST,
+        integer(message.seq, "Request.seq", 1),
+        message.op,
+        integer(message.view, "Request.view"),
+        integer(message.deadline_ms, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
+        integer(message.hops, "Request.hops", 0, 2),
+        message.stand_in,
+        keys,
+        write_integers(message.costs, count, "Request.costs", MAX_COST),
+        write_runs(groups, count, "Request.groups") if groups else None,
+    ]
+    has_extras = message.limits or message.which or message.ages_ns or message.leases
+    if has_extras or message.op is Op.RENEW:
+        fields += _write_extras(message, count)
+    else:
+        fields += (None, None, None, None)
+    fields.append(_write_ids(message.ids, count) if message.ids else None)
+    return fields
+
+
+def read_request(fields: list[object]) -> Request:
+    """Take a request out of its `REQUEST_FIELDS` fields."""
+    _, seq, op, view, deadline, hops, stand_in, keys, costs, groups, *extras = fields
+    limits, which, ages, leases, ids = extras
+    checked = _read_keys(keys)
+    count = len(checked)
+    message = Request(
+        integer(seq, "Request.seq", 1),
+        _read_op(op),
+        integer(view, "Request.view"),
+        integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
+        integer(hops, "Request.hops", 0, 2),
+        flag(stand_in, "Request.stand_in"),
+        checked,
+        read_integers(costs, count, "Request.costs", MAX_COST),
+        [] if groups is None else read_runs(groups, count, "Request.groups"),
+        [] if limits is None else _read_limits(limits, count),
+        [] if which is None else read_integers(which, count, "Request.which"),
+        [] if ages is None else read_integers(ages, count, "Request.ages_ns"),
+        [] if leases is None else read_integers(leases, count, "Request.leases"),
+        [] if ids is None else _read_ids(ids, count),
+    )
+    has_extras = not (limits is None and which is None and ages is None and leases is None)
+    if has_extras or message.op is Op.RENEW:
+        _check_extras(message)
+    return message
+
+
+def write_answer(message: Answer) -> list[object]:
+    """Lay an answer out."""
+    outcomes = message.outcomes
+    count = len(outcomes)
+    return [
+        ANSWER,
+        integer(message.seq, "Answer.seq", 1),
+        integer(message.view, "Answer.view"),
+        integer(message.rules, "Answer.rules"),
+        integer(count, "Answer.count", 1, MAX_KEYS),
+        write_integers(outcomes.codes, count, "Answer.codes", _LAST_CODE),
+        write_integers(outcomes.limits, count, "Answer.limits"),
+        write_integers(outcomes.remaining, count, "Answer.remaining"),
+        write_durations(outcomes.retry_after_ns, count, "Answer.retry_after_ns"),
+        write_durations(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
+        write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
+        write_integers(outcomes.leases, count, "Answer.leases"),
+        write_integers(message.sources, count, "Answer.sources", _LAST_SOURCE),
+        None if message.rows is None else _write_rows(message.rows, count),
+    ]
+
+
+def read_answer(fields: list[object]) -> Answer:
+    """Take an answer out of its `ANSWER_FIELDS` fields."""
+    (
+        _,
+        seq,
+        view,
+        rules,
+        size,
+        codes,
+        limits,
+        remaining,
+        retry,
+        reset,
+        delay,
+        leases,
+        sources,
+        rows,
+    ) = fields
+    count = integer(size, "Answer.count", 1, MAX_KEYS)
+    return Answer(
+        integer(seq, "Answer.seq", 1),
+        integer(view, "Answer.view"),
+        integer(rules, "Answer.rules"),
+        Outcomes(
+            read_integers(codes, count, "Answer.codes", _LAST_CODE),
+            read_integers(limits, count, "Answer.limits"),
+            read_integers(remaining, count, "Answer.remaining"),
+            read_integers(retry, count, "Answer.retry_after_ns"),
+            read_integers(reset, count, "Answer.reset_after_ns"),
+            read_integers(delay, count, "Answer.delay_ns"),
+            read_integers(leases, count, "Answer.leases"),
+        ),
+        read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
+        None if rows is None else _read_rows(rows, count),
+    )
+
+
+def _read_op(wire: object) -> Op:
+    op = _OPS.get(integer(wire, "Request.op", 0, _LAST_OP))
+    if op is None:
+        raise bad_field("Request.op", f"one of {', '.join(map(str, _OPS))}")
+    return op
+
+
+def _write_rows(rows: list[int], count: int) -> int | bytes:
+    wire = write_integers(rows, count, "Answer.rows", MAX_KEYS - 1)
+    _check_rows(rows)
+    return wire
+
+
+def _read_rows(wire: object, count: int) -> list[int]:
+    rows = read_integers(wire, count, "Answer.rows", MAX_KEYS - 1)
+    _check_rows(rows)
+    return rows
+
+
+def _check_rows(rows: list[int]) -> None:
+    if not all(map(lt, rows, rows[1:])):
+        raise bad_field("Answer.rows", "in rising order, each once")
+
+
+def _read_keys(wire: object) -> list[bytes]:
+    if type(wire) is list:
+        _check_keys(wire)
+        return wire
+    raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
+
+
+def _check_keys(keys: list[bytes]) -> None:
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise bad_field("Request.keys", f"an array of 1 to {MAX_KEYS} keys")
+    if set(map(type, keys)) == _ONLY_BYTES:
+        sizes = set(map(len, keys))
+        if min(sizes) >= MIN_KEY and max(sizes) <= MAX_KEY:
+            return
+    raise bad_field("Request.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
+
+
+def _read_limits(wire: object, count: int) -> list[Limit]:
+    limits = items(wire, "Request.limits", count)
+    if not limits:
+        raise bad_field("Request.limits", "nil when there are none")
+    return [read_limit(limit, "Request.limits") for limit in limits]
+
+
+def _write_extras(message: Request, count: int) -> list[object]:
+    """Lay out the four columns that most requests do without."""
+    _check_extras(message)
+    limits, which, ages, leases = message.limits, message.which, message.ages_ns, message.leases
+    return [
+        [write_limit(limit) for limit in limits] if limits else None,
+        write_integers(which, count, "Request.which") if which else None,
+        write_integers(ages, count, "Request.ages_ns") if ages else None,
+        write_integers(leases, count, "Request.leases") if leases else None,
+    ]
+
+
+def _write_ids(ids: list[CheckId], count: int) -> list[object]:
+    columns = [list(column) for column in zip(*ids, strict=True)]
+    return [write_integers(column, count, "Request.ids") for column in columns]
+
+
+def _read_ids(wire: object, count: int) -> list[CheckId]:
+    columns = items(wire, "Request.ids", _ID_COLUMNS)
+    if len(columns) != _ID_COLUMNS:
+        raise bad_field("Request.ids", f"{_ID_COLUMNS} columns")
+    sessions, seqs, rows = [read_integers(each, count, "Request.ids") for each in columns]
+    return list(zip(sessions, seqs, rows, strict=True))
+
+
+def _check_extras(message: Request) -> None:
+    """Refuse columns that this request must not have, or lacks."""
+    limits, which = message.limits, message.which
+    if len(limits) > len(message.keys):
+        raise bad_field("Request.limits", "no more than the keys")
+    if bool(limits) != bool(which) or max(which, default=0) > len(limits):
+        raise bad_field("Request.which", "there when Request.limits is, and index into it")
+    if message.ages_ns and message.op is not Op.REFUND:
+        raise bad_field("Request.ages_ns", "left out unless keys are refunded")
+    if message.leases and message.op not in _WITH_LEASES:
+        raise bad_field("Request.leases", "left out unless slots are meant")
+    if message.op is Op.RENEW and not message.leases:
+        raise bad_field("Request.leases", "there when slots are renewed")

@@ -1,0 +1,219 @@
+"""What we rely on in aioquic beyond its public interface; a failure here means that it moved."""
+
+from datetime import UTC, datetime
+from math import ulp
+
+import pytest
+from aioquic.quic.connection import QuicConnection
+
+from ringfence.transport.quic.aioquic_connection import MAX_CRYPTO_AHEAD, AioquicConnection
+from ringfence.transport.settings import Settings
+from ringfence.transport.tls.certificate_authority import self_signed
+from ringfence.transport.tls.certificates import (
+    ClientTls,
+    client_configuration,
+    server_configuration,
+)
+
+CLIENT = ("10.0.1.1", 40000)
+SERVER = ("10.0.0.1", 7600)
+WINDOW = 64 << 10
+
+
+class Pair:
+    """A client and a server, in step, with a clock that moves 1 ms at a time."""
+
+    def __init__(self) -> None:
+        settings = Settings(window=WINDOW, stranger_window=WINDOW)
+        self.now = 10.0
+        self.client = AioquicConnection(
+            client_configuration(ClientTls(verify=False), settings), window=WINDOW
+        )
+        self.client.connect(SERVER, self.now)
+        self.server = AioquicConnection(
+            server_configuration(self_signed(datetime.now(UTC)), settings),
+            window=WINDOW,
+            original_cid=self.client.original_destination_connection_id,
+        )
+        self.received = 0
+        self.run(30)
+
+    def run(self, milliseconds: int, *, lose_every: int = 0) -> None:
+        carried = 0
+        for _ in range(milliseconds):
+            for source, target, address in (
+                (self.client, self.server, CLIENT),
+                (self.server, self.client, SERVER),
+            ):
+                for datagram, _to in source.urgent_datagrams(self.now):
+                    carried += 1
+                    if not lose_every or carried % lose_every:
+                        target.receive_datagram(datagram, address, self.now)
+                while (event := target.next_event()) is not None:
+                    self.received += len(getattr(event, "data", b""))
+            self.now += 0.001
+            for quic in (self.client, self.server):
+                due = quic.get_timer()
+                if due is not None and due <= self.now:
+                    quic.handle_timer(self.now)
+
+
+def test_flow_control_stays_one_window_ahead_however_much_was_carried() -> None:
+    pair = Pair()
+
+    for _ in range(40):
+        pair.client.send_stream_data(0, bytes(30_000))
+        pair.run(60)
+
+    stream = pair.server._streams[0]
+    assert pair.received == 40 * 30_000
+    assert stream.max_stream_data_local - stream.receiver.starting_offset() <= WINDOW
+    assert pair.server._local_max_data.value - pair.received <= WINDOW
+
+
+def test_what_comes_behind_a_gap_does_not_open_the_window() -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, bytes(10 * WINDOW))
+    stream = pair.client._streams[0]
+    stream.sender._pending.subtract(0, 1000)  # The first bytes never leave.
+
+    pair.run(500)
+
+    received = pair.server._streams[0].receiver
+    assert received.starting_offset() == 0
+    assert len(received._buffer) <= WINDOW
+
+
+def test_lost_window_updates_are_repeated() -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, bytes(8 * WINDOW))
+
+    pair.run(30_000, lose_every=7)
+
+    assert pair.received == 8 * WINDOW
+
+
+def test_handshake_bytes_far_ahead_end_the_connection() -> None:
+    pair = Pair()
+    crypto = pair.client._crypto_streams[list(pair.client._crypto_streams)[-1]]
+    crypto.sender.write(bytes(MAX_CRYPTO_AHEAD + 2000))
+    crypto.sender._pending.subtract(0, MAX_CRYPTO_AHEAD)
+
+    pair.run(50)
+
+    assert pair.server.closing is not None
+    assert pair.server.closing.reason_phrase == "handshake data too far ahead"
+    assert pair.server.closed_here
+    assert pair.client.closed_there
+
+
+def test_unacknowledged_bytes_are_known() -> None:
+    pair = Pair()
+
+    pair.client.send_stream_data(0, b"twelve bytes")
+    before = pair.client.unacknowledged
+    pair.run(50)
+
+    assert (before, pair.client.unacknowledged) == (12, 0)
+
+
+def test_a_quiet_connection_says_so_and_one_with_data_does_not() -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, b"hello")
+    pair.run(50)
+    quiet = pair.client.is_quiet(pair.now)
+
+    pair.client.send_stream_data(0, b"more")
+
+    assert quiet
+    assert not pair.client.is_quiet(pair.now)
+
+
+@pytest.mark.parametrize("which", ["client", "server"])
+def test_a_close_is_seen_at_once_and_by_whom(which: str) -> None:
+    pair = Pair()
+    closer: QuicConnection = getattr(pair, which)
+
+    closer.close(error_code=7, reason_phrase="done")
+    pair.run(2)
+
+    for quic in (pair.client, pair.server):
+        assert quic.closing is not None
+        assert (quic.closing.error_code, quic.closing.reason_phrase) == (7, "done")
+        assert quic.closed_here == (quic is closer)
+        assert quic.closed_there == (quic is not closer)
+
+
+def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, b"ask")
+    pair.run(50)
+    pair.client.send_stream_data(0, b"ask again")
+    for datagram, _ in pair.client.urgent_datagrams(pair.now):
+        pair.server.receive_datagram(datagram, CLIENT, pair.now)
+
+    pair.server.send_stream_data(0, b"answer")
+    for datagram, _ in pair.server.urgent_datagrams(pair.now):
+        pair.client.receive_datagram(datagram, SERVER, pair.now)
+
+    assert pair.client.unacknowledged == 0
+
+
+@pytest.mark.parametrize("bits", range(16))
+@pytest.mark.parametrize("shift", range(2))
+def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, shift: int) -> None:
+    pair = Pair()
+    pair.client.send_stream_data(0, b"hello")
+    pair.run(100)
+    pair.now += shift * ulp(pair.now)
+    pair.client.send_stream_data(0, b"lost")
+    pair.client.datagrams_to_send(pair.now)
+    pair.client.send_stream_data(0, b"found")
+    for datagram, _ in pair.client.datagrams_to_send(pair.now):
+        pair.server.receive_datagram(datagram, CLIENT, pair.now)
+    pair.now += 0.002
+    pair.server.handle_timer(pair.now)
+    for datagram, _ in pair.server.datagrams_to_send(pair.now):
+        pair.client.receive_datagram(datagram, SERVER, pair.now)
+    loss = pair.client._loss
+    # One of these sums lies half-way between two instants and is rounded down, twice.
+    loss._rtt_latest = 0.25 + bits * ulp(pair.now)
+    loss._detect_loss(now=pair.now, space=loss.spaces[2])
+
+    due = pair.client.get_timer()
+    assert due is not None
+    pair.client.handle_timer(due)
+
+    assert loss.spaces[2].loss_time is None
+
+
+def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_timer() -> None:
+    settings = Settings(window=WINDOW, stranger_window=WINDOW)
+    client = AioquicConnection(
+        client_configuration(ClientTls(verify=False), settings), window=WINDOW
+    )
+    client.connect(SERVER, 10.0)
+    server = AioquicConnection(
+        server_configuration(self_signed(datetime.now(UTC)), settings),
+        window=WINDOW,
+        original_cid=client.original_destination_connection_id,
+    )
+    for datagram, _ in client.urgent_datagrams(10.5):
+        server.receive_datagram(datagram, CLIENT, 10.5)
+    for datagram, _ in server.urgent_datagrams(10.5):
+        client.receive_datagram(datagram, SERVER, 10.0)  # The burst was begun before the question.
+
+    assert client._loss._rtt_smoothed >= 0
+
+
+def test_both_ends_of_a_connection_and_nobody_else_have_its_binding() -> None:
+    one, two = Pair(), Pair()
+
+    assert one.client.binding == one.server.binding
+    assert len(one.client.binding) >= 32
+    assert one.client.binding != two.client.binding
+    one.client.send_stream_data(0, b"words")
+    one.client.request_key_update()
+    before = one.client.binding
+    one.run(50)
+    assert one.client.binding == one.server.binding == before

@@ -1,0 +1,259 @@
+"""The short way must be told from aioquic's own by nothing but its speed."""
+
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+import pytest
+from aioquic.tls import Epoch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection
+from ringfence.transport.quic.fast_path.established_state import EstablishedState
+from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
+from ringfence.transport.settings import Settings
+from ringfence.transport.tls.certificate_authority import self_signed
+from ringfence.transport.tls.certificates import (
+    ClientTls,
+    client_configuration,
+    server_configuration,
+)
+
+CLIENT = ("10.0.1.1", 40000)
+SERVER = ("10.0.0.1", 7600)
+WINDOW = 64 << 10
+TLS = self_signed(datetime.now(UTC))
+
+
+class Side:
+    """One end of a connection, and what it has said and heard."""
+
+    def __init__(self, quic, address, *, is_fast):
+        self.quic = quic
+        self.address = address
+        self.is_fast = is_fast
+        self.said = b""
+        self.heard = b""
+        self.sizes = []
+        """Of the datagrams that it sent."""
+
+    def say(self, data):
+        self.said += data
+        self.quic.send_stream_data(STREAM, data)
+
+
+class World:
+    """Two ends and the network between them: it delays, loses, repeats and reorders."""
+
+    def __init__(self, *, fast_path=(True, True), random=None, loss=0.0, datagram=1200):
+        self.now = 10.0
+        self.loss = 0.0
+        self.random = random or Random(0)
+        self.flying = []
+        self.order = count()
+        options = Settings(window=WINDOW, stranger_window=WINDOW, max_datagram=datagram)
+        quic = AioquicConnection(
+            client_configuration(ClientTls(verify=False), options), window=WINDOW
+        )
+        quic.connect(SERVER, self.now)
+        self.client = Side(quic, CLIENT, is_fast=fast_path[0])
+        configuration = server_configuration(TLS, options)
+        cid = quic.original_destination_connection_id
+        quic = AioquicConnection(configuration, window=WINDOW, original_cid=cid)
+        self.server = Side(quic, SERVER, is_fast=fast_path[1])
+        self.run(0.1)
+        self.client.say(b"hello")
+        self.run(0.1)
+        self.server.say(b"welcome")
+        self.run(0.1)
+        self.loss = loss
+
+    @property
+    def sides(self):
+        return self.client, self.server
+
+    def run(self, seconds):
+        until = self.now + seconds
+        while self.now < until:
+            self.step()
+            dues = [flight[0] for flight in self.flying[:1]]
+            dues += [due for side in self.sides if (due := side.quic.get_timer()) is not None]
+            self.now = max(self.now + 1e-5, min([until, *dues]))
+
+    def step(self):
+        while self.flying and self.flying[0][0] <= self.now:
+            _, _, target, datagram, sender = heappop(self.flying)
+            target.quic.receive_datagram(datagram, sender, self.now)
+            while (event := target.quic.next_event()) is not None:
+                if hasattr(event, "data") and getattr(event, "stream_id", None) == STREAM:
+                    target.heard += event.data
+        for side, other in (self.sides, self.sides[::-1]):
+            due = side.quic.get_timer()
+            if due is not None and due <= self.now:
+                side.quic.handle_timer(self.now)
+            if not side.is_fast:
+                side.quic._fast_path = None
+            for datagram, _ in side.quic.urgent_datagrams(self.now):
+                side.sizes.append(len(datagram))
+                self.carry(datagram, side, other)
+
+    def carry(self, datagram, side, other):
+        if self.random.random() < self.loss:
+            return
+        copies = 2 if self.random.random() < self.loss / 2 else 1
+        for _ in range(copies):
+            slow = self.random.random() * 0.02 if self.random.random() < self.loss else 0.0
+            arrives = self.now + 0.0005 + slow
+            heappush(self.flying, (arrives, next(self.order), other, datagram, side.address))
+
+
+EITHER_WAY = pytest.mark.parametrize(
+    "fast_path", [(True, True), (True, False), (False, True)], ids=["both", "client", "server"]
+)
+
+
+@EITHER_WAY
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.02, 0.2]),
+    talk=st.lists(st.tuples(st.booleans(), st.integers(1, 9000), st.floats(0, 0.02)), max_size=12),
+    datagram=st.sampled_from([1200, 8900, 16_000]),
+)
+@settings(max_examples=12, deadline=None)
+def test_everything_said_is_heard_once_and_in_order(fast_path, seed, loss, talk, datagram):
+    world = World(fast_path=fast_path, random=Random(seed), loss=loss, datagram=datagram)
+    for by_client, size, pause in talk:
+        (world.client if by_client else world.server).say(world.random.randbytes(size))
+        world.run(pause)
+    world.loss = 0.0
+    world.run(25.0)
+
+    for side, other in (world.sides, world.sides[::-1]):
+        quic = side.quic
+        assert quic.closing is None
+        assert other.heard == side.said
+        assert quic.unacknowledged == 0
+        assert max(side.sizes) <= datagram
+    for side in world.sides:
+        space = side.quic._spaces[Epoch.ONE_RTT]
+        assert (space.ack_eliciting_in_flight, space.loss_time) == (0, None)
+        assert side.quic._loss.bytes_in_flight == sum(
+            packet.sent_bytes for packet in space.sent_packets.values() if packet.in_flight
+        )
+
+
+def way(world):
+    """Watch which datagrams take the short way from now on."""
+    taken = []
+    for side in world.sides:
+        fast_path = side.quic._fast_path
+
+        def watched(data, address, now, receive=fast_path.receive):
+            taken.append(receive(data, address, now))
+            return taken[-1]
+
+        fast_path.receive = watched
+    return taken
+
+
+def test_questions_and_answers_take_the_short_way():
+    world = World()
+    taken = way(world)
+    for _ in range(20):
+        world.client.say(b"question")
+        world.run(0.003)
+        world.server.say(b"answer")
+        world.run(0.003)
+
+    assert len(taken) >= 40
+    assert all(taken)
+
+
+def test_a_ping_goes_aioquics_way_and_is_acknowledged():
+    world = World()
+    world.client.quic.send_ping(7)
+    world.run(0.1)
+
+    assert world.client.quic._spaces[Epoch.ONE_RTT].ack_eliciting_in_flight == 0
+
+
+def test_keys_can_change_amid_a_talk():
+    world = World()
+    for _ in range(3):
+        world.client.quic.request_key_update()
+        for side in (*world.sides, *world.sides):
+            side.say(b"a few words")
+            world.run(0.05)
+
+    assert world.server.heard == world.client.said
+    assert world.client.heard == world.server.said
+    assert world.client.quic._cryptos[Epoch.ONE_RTT].recv.key_phase == 1
+
+
+def test_datagrams_that_were_tampered_with_change_nothing():
+    world = World()
+    world.client.say(b"the true words")
+    datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
+    before = world.server.quic._close_at
+    for place in range(len(datagram)):
+        forged = bytearray(datagram)
+        forged[place] ^= 0x01
+        world.server.quic.receive_datagram(bytes(forged), CLIENT, world.now + 1.0)
+        world.server.quic.receive_datagram(datagram[:place], CLIENT, world.now + 1.0)
+
+    assert world.server.quic.next_event() is None
+    assert world.server.quic.closing is None
+    assert world.server.quic._close_at == before
+    world.server.quic.receive_datagram(datagram, CLIENT, world.now)
+    assert world.server.quic.next_event().data == b"the true words"
+
+
+def test_a_datagram_that_comes_twice_is_taken_once():
+    world = World()
+    world.client.say(b"once")
+    datagram, _ = world.client.quic.urgent_datagrams(world.now)[0]
+    for _ in range(2):
+        world.server.quic.receive_datagram(datagram, CLIENT, world.now)
+
+    assert world.server.quic.next_event().data == b"once"
+    assert world.server.quic.next_event() is None
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"",  # No frame at all.
+        b"\x0a\x05\x01x",  # A stream that only this side may open.
+        b"\x0b\x00\x00",  # The end, before what was heard already.
+        b"\x0a\x00\x50",  # Cut short, in several places.
+        b"\x0e\x00\xc0",
+        b"\x02\x40",
+        b"\x0e\x00\x80\xff\xff\xff\x01x",  # Far over the limit.
+        b"\x02\x05\x00\x00\x3f",  # Packets below the first.
+        b"\x02\x7f\xff\x00\x00\x00",  # A packet that was never sent.
+        b"\x0e\x00\x05\x01x\x3f",  # Good bytes, then a frame that nobody knows.
+    ],
+)
+def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames):
+    reasons = []
+    for is_fast in (True, False):
+        world = World(fast_path=(True, is_fast))
+        server = world.server.quic
+        inward = FastReceiver(EstablishedState.of(server, STREAM))
+        (inward._take_frames if is_fast else inward._take_others)(frames, world.now)
+        assert server.closed_here
+        reasons.append((server.closing.error_code, server.closing.reason_phrase))
+
+    assert reasons[0] == reasons[1]
+
+
+def test_silence_ends_the_connection_when_the_peer_is_gone():
+    world = World()
+    world.loss = 1.0
+    world.client.say(b"anybody there?")
+    world.run(40.0)
+
+    assert world.client.quic.closing is not None
+    assert world.client.quic.closing.reason_phrase == "Idle timeout"

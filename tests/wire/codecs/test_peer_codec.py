@@ -1,0 +1,441 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgpack import packb
+
+from hashring import SHARDS
+from ringfence.errors import LocalProtocolError
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code
+from ringfence.wire.bounds import (
+    MAX_COST,
+    MAX_KEY,
+    MAX_KEYS,
+    MAX_MOVED,
+    MAX_NUMBERS,
+    MAX_PACKED,
+    MAX_PARTS,
+    MAX_TEXT,
+    MAX_U64,
+    MAX_WRITERS,
+    MIN_KEY,
+)
+from ringfence.wire.codecs.message_codec import decode, encode
+from ringfence.wire.errors import BadMessage, Cause
+from ringfence.wire.framing import MAX_MESSAGE
+from ringfence.wire.messages.peer_messages import (
+    AskLeave,
+    AskPeers,
+    AskTakenOver,
+    Copy,
+    Counts,
+    Digest,
+    DigestMismatch,
+    Done,
+    Exchange,
+    Exchanged,
+    Holding,
+    Peers,
+    Pull,
+    Pulled,
+    RecoverCounts,
+    RecoverCountsReply,
+    ShardGroup,
+    TakenOver,
+    TransferAck,
+    TransferOffer,
+    WindowCounts,
+)
+from ringfence.wire.messages.request_messages import DecidedCheck, Source
+
+KEY = b"8 bytes."
+LIMIT = Limit(100, 60_000_000_000)
+WIRE_LIMIT = [100, 60_000_000_000]
+COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
+GROUP = [[1], [1], 2, 1, "", "", 0, False]
+
+u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
+seqs = st.integers(1, MAX_U64)
+texts = st.text(max_size=12)
+keys = st.binary(min_size=MIN_KEY, max_size=30)
+numbers = st.lists(u64, max_size=5)
+pairs = st.lists(st.tuples(u64, u64), max_size=3).map(lambda rows: [n for row in rows for n in row])
+shard_sets = st.sets(st.integers(0, SHARDS - 1), min_size=1, max_size=5).map(sorted)
+plain = st.lists(st.dictionaries(texts, u64 | texts | st.none() | st.floats(0, 1), max_size=3))
+
+
+def as_long(columns: st.SearchStrategy, count: int) -> st.SearchStrategy:
+    return st.lists(columns, min_size=count, max_size=count)
+
+
+@st.composite
+def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
+    count = draw(st.integers(0, 6)) if count is None else count
+    amounts = draw(st.sets(st.integers(0, 99), min_size=min(count, 1), max_size=min(count, 3)))
+    heard = st.dictionaries(texts, pairs, max_size=2)
+    return Counts(
+        draw(as_long(keys, count)),
+        draw(as_long(numbers, count)),
+        [Limit(amount, 10**9) for amount in sorted(amounts)],
+        draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
+        draw(st.just([]) | as_long(heard, count)),
+    )
+
+
+decided_checks = st.lists(
+    st.builds(
+        DecidedCheck,
+        st.tuples(u64, u64, st.integers(0, MAX_KEYS - 1)),
+        keys,
+        st.integers(0, MAX_COST),
+        u64,
+        st.tuples(st.integers(0, len(Code) - 1), *[u64] * 6, st.integers(0, len(Source) - 1)),
+    ),
+    max_size=3,
+)
+
+
+@st.composite
+def pulled(draw: st.DrawFn) -> Pulled:
+    groups = []
+    free = list(range(20))
+    for _ in range(draw(st.integers(0, 3))):
+        some = draw(st.sets(st.sampled_from(free), min_size=1, max_size=3))
+        free = [shard for shard in free if shard not in some]
+        groups.append(
+            ShardGroup(
+                sorted(some),
+                draw(as_long(st.integers(0, 3), len(some))),
+                draw(st.sampled_from(Holding)),
+                draw(st.integers(1, MAX_PARTS)),
+                draw(texts),
+                draw(texts),
+                draw(u64),
+                draw(st.booleans()),
+            )
+        )
+    count = sum(sum(group.sizes) for group in groups)
+    tallies = draw(st.just([]) | as_long(pairs, count))
+    return Pulled(draw(seqs), groups, draw(counts(count)), tallies, draw(decided_checks))
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> WindowCounts:
+    count = draw(st.integers(0, 6))
+    return WindowCounts(
+        draw(seqs), draw(texts), draw(as_long(keys, count)), draw(as_long(pairs, count))
+    )
+
+
+@st.composite
+def recalled(draw: st.DrawFn) -> RecoverCountsReply:
+    count = draw(st.integers(0, 6))
+    columns = draw(as_long(keys, count)), draw(as_long(pairs, count))
+    return RecoverCountsReply(draw(seqs), draw(shard_sets | st.just([])), *columns)
+
+
+@st.composite
+def digests(draw: st.DrawFn) -> Digest:
+    shards = draw(shard_sets | st.just([]))
+    return Digest(draw(seqs), draw(texts), shards, draw(as_long(u64, len(shards))))
+
+
+messages = st.one_of(
+    st.builds(Exchange, seqs, st.binary(max_size=40)),
+    st.builds(Exchanged, seqs, st.binary(max_size=40)),
+    st.builds(Pull, seqs, shard_sets, st.integers(0, MAX_PARTS - 1), u64),
+    pulled(),
+    st.builds(Copy, seqs, counts()),
+    st.builds(TransferOffer, seqs, shard_sets),
+    st.builds(TransferAck, seqs, shard_sets, u64),
+    cells(),
+    digests(),
+    st.builds(DigestMismatch, seqs, shard_sets | st.just([])),
+    st.builds(RecoverCounts, seqs, shard_sets),
+    recalled(),
+    st.builds(AskPeers, seqs),
+    st.builds(Peers, seqs, plain),
+    st.builds(AskLeave, seqs),
+    st.builds(Done, seqs),
+    st.builds(AskTakenOver, seqs),
+    st.builds(TakenOver, seqs, shard_sets | st.just([])),
+)
+
+
+@settings(max_examples=300)
+@given(message=messages)
+def test_decoding_an_encoded_message_gives_it_back(message):
+    assert decode(encode(message)) == message
+
+
+@settings(max_examples=300)
+@given(
+    message=messages,
+    changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
+    cut=st.none() | st.integers(0, 400),
+)
+def test_a_damaged_message_is_a_message_or_refused(message, changes, cut):
+    data = bytearray(encode(message))
+    for place, value in changes:
+        data[place % len(data)] = value
+
+    assert_decodes_or_refuses(bytes(data[:cut]))
+
+
+@given(
+    number=st.integers(15, 28),
+    fields=st.lists(
+        st.recursive(
+            st.none() | st.booleans() | u64 | st.floats() | texts | st.binary(max_size=12),
+            lambda inner: st.lists(inner, max_size=5) | st.dictionaries(texts, inner, max_size=3),
+            max_leaves=15,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_any_fields_after_a_known_number_are_a_message_or_refused(number, fields):
+    assert_decodes_or_refuses(packb([number, *fields]))
+
+
+@pytest.mark.parametrize("number", range(15, 29))
+def test_a_message_lacks_no_field_and_has_no_other(number):
+    for fields in ([number], [number, 1, 2, 3, 4, 5, 6]):
+        with pytest.raises(BadMessage) as caught:
+            decode(packb(fields))
+        assert caught.value.cause is Cause.BAD_SHAPE
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ([15, 0, b""], "Exchange.seq"),
+        ([15, 1, "text"], "Exchange.packed"),
+        ([15, 1, bytes(MAX_PACKED + 1)], "Exchange.packed"),
+        ([16, 0, b""], "Exchanged.seq"),
+        ([16, 1, bytes(MAX_PACKED + 1)], "Exchanged.packed"),
+        ([17, 0, [1], 0, 0], "Pull.seq"),
+        ([17, 1, [], 0, 0], "Pull.shards"),
+        ([17, 1, 7, 0, 0], "Pull.shards"),
+        ([17, 1, [2, 1], 0, 0], "Pull.shards"),
+        ([17, 1, [1, 1], 0, 0], "Pull.shards"),
+        ([17, 1, [SHARDS], 0, 0], "Pull.shards"),
+        ([17, 1, [-1], 0, 0], "Pull.shards"),
+        ([17, 1, [True], 0, 0], "Pull.shards"),
+        ([17, 1, [1.0], 0, 0], "Pull.shards"),
+        ([17, 1, [*range(SHARDS), 0], 0, 0], "Pull.shards"),
+        ([17, 1, [1], MAX_PARTS, 0], "Pull.part"),
+        ([17, 1, [1], -1, 0], "Pull.part"),
+        ([17, 1, [1], 1, -1], "Pull.gift"),
+        ([17, 1, [1], 1, "1"], "Pull.gift"),
+        ([19, 0, COUNTS], "Copy.seq"),
+        ([20, 0, [1]], "TransferOffer.seq"),
+        ([20, 1, []], "TransferOffer.shards"),
+        ([20, 1, [1, 1]], "TransferOffer.shards"),
+        ([22, 0, "eu", [], []], "Digest.seq"),
+        ([22, 1, "e" * (MAX_TEXT + 1), [], []], "Digest.writer"),
+        ([22, 1, "eu", [2, 1], [0, 0]], "Digest.shards"),
+        ([22, 1, "eu", [1], []], "Digest.sums"),
+        ([22, 1, "eu", [1], [-1]], "Digest.sums"),
+        ([22, 1, "eu", [1], [None]], "Digest.sums"),
+        ([23, 0, []], "DigestMismatch.seq"),
+        ([23, 1, [3, 2]], "DigestMismatch.shards"),
+        ([29, 0, [1]], "RecoverCounts.seq"),
+        ([29, 1, []], "RecoverCounts.shards"),
+        ([30, 0, [], [], []], "RecoverCountsReply.seq"),
+        ([30, 1, [2, 1], [], []], "RecoverCountsReply.shards"),
+        ([30, 1, [1], [b"short"], [[]]], "RecoverCountsReply.keys"),
+        ([30, 1, [1], [], [[1, 2]]], "RecoverCountsReply.cells"),
+        ([30, 1, [1], [b"12345678"], [[1]]], "RecoverCountsReply.cells"),
+        ([24, 0], "AskPeers.seq"),
+        ([25, 0, []], "Peers.seq"),
+        ([25, 1, {b"key": 2}], "Peers.plain"),
+        ([26, 0], "AskLeave.seq"),
+        ([27, 0], "Done.seq"),
+        ([28, 0, [1], 5], "TransferAck.seq"),
+        ([28, 1, [], 5], "TransferAck.shards"),
+        ([28, 1, [SHARDS], 5], "TransferAck.shards"),
+        ([28, 1, [1], -1], "TransferAck.gift"),
+        ([28, 1, [1], None], "TransferAck.gift"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_its_name(fields, field):
+    assert_refused(fields, field)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (None, ""),
+        (COUNTS[:4], ""),
+        ([*COUNTS, []], ""),
+        ([{KEY: 1}, *COUNTS[1:]], ".keys"),
+        ([[KEY[1:]], *COUNTS[1:]], ".keys"),
+        ([[bytes(MAX_KEY + 1)], *COUNTS[1:]], ".keys"),
+        ([["a text."], *COUNTS[1:]], ".keys"),
+        ([[KEY] * (MAX_MOVED + 1), *COUNTS[1:]], ".keys"),
+        ([[KEY], [], *COUNTS[2:]], ".states"),
+        ([[KEY], [[1], [1]], *COUNTS[2:]], ".states"),
+        ([[KEY], [1], *COUNTS[2:]], ".states"),
+        ([[KEY], [b"\x01"], *COUNTS[2:]], ".states"),
+        ([[KEY], [[-1]], *COUNTS[2:]], ".states"),
+        ([[KEY], [[False]], *COUNTS[2:]], ".states"),
+        ([[KEY], [[0] * (MAX_NUMBERS + 1)], *COUNTS[2:]], ".states"),
+        ([[KEY], [[1]], [], [0], []], ".which"),
+        ([[KEY], [[1]], [WIRE_LIMIT, [200, 10**9]], [0], []], ".limits"),
+        ([[KEY], [[1]], [[100]], [0], []], ".limits"),
+        ([[KEY], [[1]], [[100, 0]], [0], []], ".limits"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [1], []], ".which"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [], []], ".which"),
+        ([[KEY], [[1]], [WIRE_LIMIT], 0, []], ".which"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], None], ".heard"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{}, {}]], ".heard"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], [[]]], ".heard"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{"us": [1]}]], ".heard"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{"us": [1, -2]}]], ".heard"),
+        ([[KEY], [[1]], [WIRE_LIMIT], [0], [{b"us": [1, 2]}]], ".heard"),
+        (
+            [[KEY], [[1]], [WIRE_LIMIT], [0], [{str(n): [] for n in range(MAX_WRITERS + 1)}]],
+            ".heard",
+        ),
+    ],
+)
+def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
+    assert_refused([19, 1, wrong], f"Copy.counts{field}")
+    assert_refused([18, 1, [GROUP], wrong, [], []], f"Pulled.counts{field}")
+
+
+@pytest.mark.parametrize(
+    ("groups", "field"),
+    [
+        ({}, "Pulled.groups"),
+        ([GROUP[:7]], "Pulled.groups"),
+        ([[[], [], 2, 1, "", "", 0, False]], "Pulled.shards"),
+        ([[[2, 1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.shards"),
+        ([[[1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [1], 3, 1, "", "", 0, False]], "Pulled.hold"),
+        ([[[1], [1], 2, 0, "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, MAX_PARTS + 1, "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, 1, None, "", 0, False]], "Pulled.moved_to"),
+        ([[[1], [1], 2, 1, "", "n" * (MAX_TEXT + 1), 0, False]], "Pulled.taken_from"),
+        ([[[1], [1], 2, 1, "", "", -1, False]], "Pulled.gift"),
+        ([[[1], [1], 2, 1, "", "", 0, 1]], "Pulled.is_from_before"),
+        ([[[1], [2], 2, 1, "", "", 0, False]], "Pulled.groups"),
+        ([], "Pulled.groups"),
+        ([GROUP, [[1], [0], 0, 1, "", "", 0, False]], "Pulled.groups"),
+    ],
+)
+def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
+    assert_refused([18, 1, groups, COUNTS, [], []], field)
+
+
+@pytest.mark.parametrize("tallies", [None, [[]] * 2, [[1]], [[1, -1]], [[1, True]], [b"\x01\x02"]])
+def test_tallies_are_pairs_for_every_key_or_missing(tallies):
+    assert_refused([18, 1, [GROUP], COUNTS, tallies, []], "Pulled.tallies")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ([0, "eu", [KEY], [[1, 2]]], "WindowCounts.seq"),
+        ([1, None, [KEY], [[1, 2]]], "WindowCounts.writer"),
+        ([1, "eu", [b"short"], [[1, 2]]], "WindowCounts.keys"),
+        ([1, "eu", [KEY] * (MAX_MOVED + 1), [[]] * (MAX_MOVED + 1)], "WindowCounts.keys"),
+        ([1, "eu", [KEY], []], "WindowCounts.cells"),
+        ([1, "eu", [KEY], [[1]]], "WindowCounts.cells"),
+        ([1, "eu", [KEY], [[1, -1]]], "WindowCounts.cells"),
+        ([1, "eu", [KEY], [{}]], "WindowCounts.cells"),
+    ],
+)
+def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
+    assert_refused([21, *fields], field)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Exchange(1, bytes(MAX_PACKED + 1)),
+        Pull(1, [], 0),
+        TransferOffer(1, [2, 1]),
+        TransferAck(1, [SHARDS], 1),
+        Copy(1, Counts([KEY], [[-1]], [LIMIT], [0], [])),
+        Copy(1, Counts([KEY], [[1]], [LIMIT], [1], [])),
+        Copy(1, Counts([KEY, KEY], [[1]], [LIMIT], [0, 0], [])),
+        Copy(0, Counts([], [], [], [], [])),
+        Copy(1, Counts([bytes(MAX_KEY)] * 8192, [[]] * 8192, [LIMIT], [0] * 8192, [])),
+        Pulled(1, [], Counts([KEY], [[1]], [LIMIT], [0], []), []),
+        Pulled(
+            1, [ShardGroup([1], [0], Holding.HELD, 0, "", "", 0)], Counts([], [], [], [], []), []
+        ),
+        WindowCounts(1, "eu", [KEY], [[1, 2, 3]]),
+        WindowCounts(1, "eu", [KEY], [[1, MAX_U64 + 1]]),
+        Digest(1, "eu", [1], []),
+        Peers(1, [[0] * 40_000]),
+        Done(0),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_our_own_bad_messages_are_our_own_fault(message):
+    with pytest.raises(LocalProtocolError, match="cannot send"):
+        encode(message)
+
+
+def test_what_is_written_without_being_read_back_is_checked_as_strictly():
+    """What `encode` lets through `decode` does too, at the bounds as well."""
+    keys = [b"%08d" % number for number in range(MAX_MOVED)]
+    states = [[MAX_U64] * 2] * MAX_MOVED
+    full = Counts(keys, states, [LIMIT], [0] * MAX_MOVED, [{"us": [1, 2]}] * MAX_MOVED)
+
+    for message in (
+        Copy(1, full),
+        WindowCounts(1, "eu", keys, [[1, MAX_U64]] * MAX_MOVED),
+        Pulled(1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "m", 1)], full, []),
+        Copy(1, Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], [])),
+        Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64),
+        Digest(1, "eu", list(range(SHARDS)), [MAX_U64] * SHARDS),
+        Exchange(1, bytes(MAX_PACKED)),
+    ):
+        payload = encode(message)
+        assert len(payload) <= MAX_MESSAGE
+        assert decode(payload) == message
+
+
+def assert_decodes_or_refuses(data: bytes) -> None:
+    """Whatever is decoded must be sound enough to be sent on."""
+    try:
+        message = decode(data)
+    except BadMessage as error:
+        assert error.reason  # noqa: PT017 - refusing is one of two good ends
+    else:
+        assert decode(encode(message)) == message
+
+
+def assert_refused(fields: list[object], field: str) -> None:
+    with pytest.raises(BadMessage) as caught:
+        decode(packb(fields))
+    assert caught.value.cause is Cause.BAD_FIELD
+    assert caught.value.reason.startswith(f"{field} must be")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        None,
+        [1, 2, 0, KEY, 1, 0],
+        [1, 2, MAX_KEYS, KEY, 1, 0, [0] * 8],
+        [1, 2, 0, KEY, MAX_COST + 1, 0, [0] * 8],
+        [1, 2, 0, KEY, 1, 0, [0] * 7],
+        [1, 2, 0, KEY, 1, 0, [len(Code), *[0] * 7]],
+        [1, 2, 0, KEY, 1, 0, [*[0] * 7, len(Source)]],
+    ],
+)
+def test_decided_checks_that_cannot_be_are_refused(check):
+    assert_refused([18, 1, [GROUP], COUNTS, [], [check]], "Pulled.decided")
+
+
+def test_a_decided_check_has_a_key_that_can_be():
+    check = [1, 2, 0, b"short", 1, 0, [0] * 8]
+
+    with pytest.raises(BadMessage, match=r"Pulled\.decided"):
+        decode(packb([18, 1, [GROUP], COUNTS, [], [check]]))

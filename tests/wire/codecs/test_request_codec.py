@@ -1,0 +1,272 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgpack import packb, unpackb
+
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import LONGEST_NS, Code, Outcomes
+from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MAX_U64, MIN_KEY
+from ringfence.wire.codecs.request_codec import (
+    ANSWER_FIELDS,
+    REQUEST_FIELDS,
+    read_answer,
+    read_request,
+    write_answer,
+    write_request,
+)
+from ringfence.wire.errors import BadMessage
+from ringfence.wire.messages.request_messages import Answer, Op, Request, Source
+
+KEY = b"twenty bytes of key."
+VIEW = 0xA1B2C3D4E5F60718
+LIMIT = Limit(100, 60_000_000_000)
+
+u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
+seqs = st.integers(1, MAX_U64)
+
+
+def request(count: int = 1) -> Request:
+    keys = [b"%012d" % number for number in range(count)]
+    return Request(7, Op.CHECK, VIEW, 250, 0, False, keys, [1] * count, [], [], [], [], [])
+
+
+def answer(count: int = 1) -> Answer:
+    rows = Outcomes(*([value] * count for value in (0, 100, 99, 0, 60_000_000_000, 0, 0)))
+    return Answer(7, VIEW, 3, rows, [0] * count)
+
+
+def column(count: int, values: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
+    return st.one_of(
+        values.map(lambda value: [value] * count),
+        st.lists(values, min_size=count, max_size=count),
+    )
+
+
+def leases_of(op: Op, count: int) -> st.SearchStrategy[list[int]]:
+    """Leases to give back or to renew, or tickets of checks that wait for a slot."""
+    if op is Op.RENEW:
+        return column(count, u64)
+    return st.just([]) if op in (Op.RESET, Op.CHARGE) else st.just([]) | column(count, u64)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    count = draw(st.integers(1, 12))
+    limits = draw(st.lists(st.integers(0, 99).map(lambda amount: Limit(amount, 10**9)), max_size=3))
+    limits = limits[:count]
+    op = draw(st.sampled_from(Op))
+    refunded = op is Op.REFUND
+    cuts = draw(st.none() | st.sets(st.integers(1, count)))
+    ends = [] if cuts is None else sorted({0, count, *cuts})
+    return Request(
+        seq=draw(seqs),
+        op=op,
+        view=draw(u64),
+        deadline_ms=draw(st.integers(1, MAX_DEADLINE_MS)),
+        hops=draw(st.integers(0, 2)),
+        stand_in=draw(st.booleans()),
+        keys=draw(
+            st.lists(st.binary(min_size=MIN_KEY, max_size=30), min_size=count, max_size=count)
+        ),
+        costs=draw(column(count, st.integers(0, 3) | st.integers(0, MAX_COST))),
+        groups=[end - start for start, end in pairwise(ends)],
+        limits=limits,
+        which=draw(column(count, st.integers(0, len(limits)))) if limits else [],
+        ages_ns=draw(st.just([]) | column(count, u64)) if refunded else [],
+        leases=draw(leases_of(op, count)),
+        ids=draw(st.just([]) | column(count, st.tuples(u64, u64, u64))),
+    )
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Answer:
+    count = draw(st.integers(1, 12))
+    codes = draw(column(count, st.sampled_from(Code).map(int)))
+    durations = st.integers(0, LONGEST_NS)  # Longer ones are cut.
+    kinds = (u64, u64, durations, durations, durations, u64)
+    rows = Outcomes(codes, *(draw(column(count, kind)) for kind in kinds))
+    sources = draw(column(count, st.sampled_from(Source).map(int)))
+    some = st.lists(st.integers(0, MAX_KEYS - 1), min_size=count, max_size=count, unique=True)
+    part = draw(st.none() | some.map(sorted))
+    return Answer(draw(seqs), draw(u64), draw(u64), rows, sources, part)
+
+
+@given(message=requests())
+def test_reading_a_request_gives_what_was_written(message):
+    assert read_request(unpackb(packb(write_request(message)))) == message
+
+
+@given(message=answers())
+def test_reading_an_answer_gives_what_was_written(message):
+    assert read_answer(unpackb(packb(write_answer(message)))) == message
+
+
+def test_layouts_are_as_long_as_they_say():
+    assert len(write_request(request())) == REQUEST_FIELDS
+    assert len(write_answer(answer())) == ANSWER_FIELDS
+
+
+def test_a_lone_check_is_small():
+    lone = replace(request(), seq=1_000_000, keys=[KEY])
+
+    assert len(packb(write_request(lone))) < 60
+    assert len(packb(write_answer(answer()))) < 50
+
+
+def test_a_batch_is_little_more_than_its_keys():
+    batch = replace(request(256), keys=[KEY] * 256)
+
+    assert len(packb(write_request(batch))) < 256 * (len(KEY) + 2) + 40
+
+
+def test_answers_that_agree_are_as_small_as_one():
+    assert len(packb(write_answer(answer(4096)))) <= len(packb(write_answer(answer()))) + 2
+
+
+def test_codes_given_as_enum_members_are_written_as_their_numbers():
+    rows = answer(2)
+    rows.outcomes.codes = [Code.ALLOWED, Code.DENIED]
+    rows.sources = [Source.STANDBY, Source.STANDBY]
+
+    read = read_answer(unpackb(packb(write_answer(rows))))
+
+    assert (read.outcomes.codes, read.sources) == ([0, 2], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "field"),
+    [
+        (1, 0, "Request.seq"),
+        (1, MAX_U64 + 1, "Request.seq"),
+        (1, True, "Request.seq"),
+        (2, 5, "Request.op"),
+        (2, False, "Request.op"),
+        (3, -1, "Request.view"),
+        (3, 1.0, "Request.view"),
+        (4, 0, "Request.deadline_ms"),
+        (4, MAX_DEADLINE_MS + 1, "Request.deadline_ms"),
+        (5, 3, "Request.hops"),
+        (6, 0, "Request.stand_in"),
+        (6, None, "Request.stand_in"),
+        (7, None, "Request.keys"),
+        (7, [], "Request.keys"),
+        (7, KEY, "Request.keys"),
+        (7, ["twelve chars"] * 3, "Request.keys"),
+        (7, [KEY, KEY, bytes(MIN_KEY - 1)], "Request.keys"),
+        (7, [KEY, KEY, bytes(MAX_KEY + 1)], "Request.keys"),
+        (7, [KEY] * (MAX_KEYS + 1), "Request.keys"),
+        (8, None, "Request.costs"),
+        (8, [1, 1, 1], "Request.costs"),
+        (8, MAX_COST + 1, "Request.costs"),
+        (8, b"\1\2", "Request.costs"),
+        (9, [1, 2], "Request.groups"),
+        (9, 2, "Request.groups"),
+        (10, [], "Request.limits"),
+        (10, [[100, 1]], "Request.which"),
+        (10, [[100, 1]] * 4, "Request.limits"),
+        (10, [[100]], "Request.limits"),
+        (10, 1, "Request.limits"),
+        (11, 0, "Request.which"),
+        (12, 5, "Request.ages_ns"),
+        (13, [5], "Request.leases"),
+        (2, 4, "Request.leases"),
+        (14, 5, "Request.ids"),
+        (14, [1, 2], "Request.ids"),
+        (14, [1, 2, b"\1"], "Request.ids"),
+        (14, [1, 2, -1], "Request.ids"),
+    ],
+)
+def test_a_request_with_one_wrong_field_is_refused_by_its_name(index, value, field):
+    fields = unpackb(packb(write_request(request(3))))
+    fields[index] = value
+
+    with pytest.raises(BadMessage, match=field) as caught:
+        read_request(fields)
+
+    assert caught.value.cause == "bad_field"
+
+
+def test_an_index_past_the_limits_is_refused():
+    limited = replace(request(3), limits=[LIMIT], which=[0, 1, 1])
+    fields = unpackb(packb(write_request(limited)))
+    fields[11] = b"\0\1\2"
+
+    with pytest.raises(BadMessage, match=r"Request\.which"):
+        read_request(fields)
+
+
+@pytest.mark.parametrize(
+    ("index", "value", "field"),
+    [
+        (1, 0, "Answer.seq"),
+        (2, None, "Answer.view"),
+        (3, "3", "Answer.rules"),
+        (4, 0, "Answer.count"),
+        (4, MAX_KEYS + 1, "Answer.count"),
+        (4, True, "Answer.count"),
+        (5, 7, "Answer.codes"),
+        (5, b"\0\7\0", "Answer.codes"),
+        (5, b"\0\0", "Answer.codes"),
+        (6, -1, "Answer.limits"),
+        (7, [1, 2, 3], "Answer.remaining"),
+        (8, None, "Answer.retry_after_ns"),
+        (9, bytes(9), "Answer.reset_after_ns"),
+        (10, 0.5, "Answer.delay_ns"),
+        (11, {}, "Answer.leases"),
+        (12, 8, "Answer.sources"),
+        (13, 5, "Answer.rows"),
+        (13, b"\0\2\1", "Answer.rows"),
+        (13, b"\0\1", "Answer.rows"),
+        (13, b"\0\0\0\1\xff\xff", "Answer.rows"),
+    ],
+)
+def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, field):
+    fields = write_answer(answer(3))
+    fields[index] = value
+
+    with pytest.raises(BadMessage, match=field) as caught:
+        read_answer(fields)
+
+    assert caught.value.cause == "bad_field"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seq": 0},
+        {"view": -1},
+        {"deadline_ms": 0},
+        {"hops": 3},
+        {"keys": []},
+        {"keys": [b"short"] * 3},
+        {"costs": [1]},
+        {"costs": [1, -1, 1]},
+        {"groups": [2]},
+        {"limits": [LIMIT]},
+        {"which": [0, 0, 0]},
+        {"limits": [LIMIT], "which": [0, 1, 2]},
+        {"ages_ns": [1, 2, 3]},
+        {"op": Op.RESET, "leases": [1, 2, 3]},
+        {"op": Op.RENEW},
+    ],
+    ids=str,
+)
+def test_nobody_can_write_a_request_that_would_be_refused(changes):
+    with pytest.raises(BadMessage, match="Request"):
+        write_request(replace(request(3), **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 8, 0]}, {"rows": [0, 2, 1]}], ids=str
+)
+def test_nobody_can_write_an_answer_that_would_be_refused(changes):
+    with pytest.raises(BadMessage, match="Answer"):
+        write_answer(replace(answer(3), **changes))
+
+
+def test_an_answer_to_nothing_cannot_be_written():
+    with pytest.raises(BadMessage, match=r"Answer\.count"):
+        write_answer(Answer(7, VIEW, 3, Outcomes(), []))
