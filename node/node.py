@@ -58,7 +58,7 @@ from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import new_engine
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import Link, LinkSettings
-from ringfence.peering.link_calls import call, counters_of, throttled_of
+from ringfence.peering.link.calls import call, counters_of, throttled_of
 from ringfence.peering.router import Router
 from ringfence.peering.slot_queue import MOST_WAITERS
 from ringfence.rules import Rule, RuleSet

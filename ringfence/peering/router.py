@@ -32,8 +32,8 @@ from ringfence.peering.columns import (
     empty_results,
     joined_verdicts,
 )
+from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.one_shot_event import OneShotEvent
-from ringfence.peering.round_trips import HedgingBudget
 from ringfence.wire import MAX_KEYS, NO_ID, CheckId, Op, Source
 
 __all__ = ["Fallback", "Router", "Routes"]

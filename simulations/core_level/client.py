@@ -13,7 +13,7 @@ from hashring import NodeId, View
 from ringfence.limiter import Code
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.failure_policy import FailurePolicy
-from ringfence.peering.link_settings import LinkSettings
+from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.router import Routes
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
 from ringfence.wire import Op

@@ -16,9 +16,9 @@ from gossip import Record
 from hashring import View
 from node.requests.deduplication.decided_checks import COUNTED_ONCE
 from ringfence.peering.columns import SHED, Batch, Done, Results
-from ringfence.peering.link_settings import LinkSettings
-from ringfence.peering.outgoing import Ask, request_of
-from ringfence.peering.round_trips import RoundTrips
+from ringfence.peering.link.outgoing import Ask, request_of
+from ringfence.peering.link.round_trips import RoundTrips
+from ringfence.peering.link.settings import LinkSettings
 from ringfence.wire import Answer, ErrorCode, Message, Op, Ping, Refused, Request
 from simulations.core_level.network import CoreNetwork
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from gossip import Record, Status
 from hashring import NodeId
-from ringfence.peering.link_settings import LinkSettings
+from ringfence.peering.link.settings import LinkSettings
 from simulations.core_level.link import CoreLink, Home
 
 __all__ = ["CorePeers"]

@@ -82,7 +82,7 @@ ANSWERS = (
         "what was under way when a connection broke is not asked again",
         (
             Edit(
-                "ringfence.peering.inflight:RequestQueue.send_again",
+                "ringfence.peering.link.inflight:RequestQueue.send_again",
                 "for frame in self.frames.values():",
                 "for frame in ():",
             ),
@@ -94,7 +94,7 @@ ANSWERS = (
         "a question to a member that does not answer is never given up",
         (
             Edit(
-                "ringfence.peering.inflight:RequestQueue._send_asks",
+                "ringfence.peering.link.inflight:RequestQueue._send_asks",
                 "due = now + self.answer_timeout",
                 "due = now + 3600.0",
             ),

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from hashring import NodeId
 from node.containment import Containment
 from node.node import Node
-from ringfence.peering.link_calls import call
+from ringfence.peering.link.calls import call
 from ringfence.wire import ErrorCode, Ping, Pong, Refused, Source, decode
 from tests.node.cluster import World, address_of, owned, world
 

@@ -13,7 +13,7 @@ from ringfence.peering.coalescer import new_pending_batch
 from ringfence.peering.columns import SHED, Batch, Results, TimedOut
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.failure_policy import FailurePolicy
-from ringfence.peering.round_trips import HedgingBudget
+from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
 from ringfence.rules import OnFailure, Rule, encode_key
 from ringfence.wire import MAX_KEYS, Op, Source

@@ -35,9 +35,9 @@ from ringfence.peering.clock import Clock, loop_time
 from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import CertificateExpired, Link, LinkSettings
-from ringfence.peering.link_calls import ask_to_leave, call, counters_of, peers_of, throttled_of
-from ringfence.peering.outgoing import joined_batch
-from ringfence.peering.round_trips import HedgingBudget
+from ringfence.peering.link.calls import ask_to_leave, call, counters_of, peers_of, throttled_of
+from ringfence.peering.link.outgoing import joined_batch
+from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
 from ringfence.rules import Rule, RuleSet

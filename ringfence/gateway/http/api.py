@@ -38,7 +38,7 @@ from ringfence.gateway.http.openapi import document
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import Scope, Tokens
-from ringfence.peering.round_trips import HedgingBudget
+from ringfence.peering.link.round_trips import HedgingBudget
 
 __all__ = ["Api"]
 

@@ -1,7 +1,7 @@
 import pytest
 
 from ringfence.errors import AccessDenied, PeerUnavailable, UntrustedPeer
-from ringfence.peering.link_errors import CertificateExpired, error_of
+from ringfence.peering.link.errors import CertificateExpired, error_of
 from ringfence.transport.close_reason import TransportCode
 from ringfence.wire import ErrorCode
 

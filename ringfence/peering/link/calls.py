@@ -6,7 +6,7 @@ from typing import TypeVar
 import anyio
 
 from ringfence.errors import AccessDenied
-from ringfence.peering.link import Link
+from ringfence.peering.link.link import Link
 from ringfence.wire import (
     AskLeave,
     AskPeers,

@@ -1,5 +1,5 @@
 from ringfence.peering.coalescer import PendingBatch
-from ringfence.peering.timeouts import TimeoutWatcher
+from ringfence.peering.link.timeouts import TimeoutWatcher
 
 
 class Quiet(PendingBatch):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from ringfence.errors import AccessDenied, RemoteProtocolError
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.columns import SHED, Batch
-from ringfence.peering.inflight import RequestQueue
-from ringfence.peering.link_settings import LinkSettings
+from ringfence.peering.link.inflight import RequestQueue
+from ringfence.peering.link.settings import LinkSettings
 from ringfence.wire import (
     Answer,
     AskMembers,

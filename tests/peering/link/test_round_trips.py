@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.peering.round_trips import HedgingBudget, RoundTrips
+from ringfence.peering.link.round_trips import HedgingBudget, RoundTrips
 
 SECONDS = st.floats(0.0, 10.0, allow_nan=False)
 

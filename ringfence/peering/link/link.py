@@ -20,11 +20,11 @@ from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError,
 from ringfence.peering.coalescer import PendingBatch, new_pending_batch
 from ringfence.peering.columns import SHED, Batch, Results
 from ringfence.peering.columns import Done as OnDone
-from ringfence.peering.inflight import REPLIES, Learn, Reply, RequestQueue
-from ringfence.peering.link_errors import CertificateExpired, error_of
-from ringfence.peering.link_settings import LinkSettings
-from ringfence.peering.outgoing import Ask
-from ringfence.peering.timeouts import TimeoutWatcher
+from ringfence.peering.link.errors import error_of
+from ringfence.peering.link.inflight import REPLIES, Learn, Reply, RequestQueue
+from ringfence.peering.link.outgoing import Ask
+from ringfence.peering.link.settings import LinkSettings
+from ringfence.peering.link.timeouts import TimeoutWatcher
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,
@@ -43,7 +43,7 @@ from ringfence.wire import (
     encode,
 )
 
-__all__ = ["CertificateExpired", "Link", "LinkListener", "LinkSettings", "Prove"]
+__all__ = ["Link", "LinkListener", "Prove"]
 
 Prove: TypeAlias = Callable[[Connection], bytes]
 """Makes the credential of a hello for one connection."""

@@ -17,10 +17,10 @@ from ringfence.peering.coalescer import PendingBatch, new_pending_batch
 from ringfence.peering.columns import SHED, Batch, Results, Shed
 from ringfence.peering.columns import Done as OnDone
 from ringfence.peering.internal_errors import OnError
-from ringfence.peering.link_settings import LinkSettings
-from ringfence.peering.outgoing import MOST_ROWS, Ask, request_of, take_together
-from ringfence.peering.partial_answers import Parts
-from ringfence.peering.round_trips import RoundTrips
+from ringfence.peering.link.outgoing import MOST_ROWS, Ask, request_of, take_together
+from ringfence.peering.link.partial_answers import Parts
+from ringfence.peering.link.round_trips import RoundTrips
+from ringfence.peering.link.settings import LinkSettings
 from ringfence.wire import (
     MAX_DEADLINE_MS,
     Answer,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ringfence.peering.columns import Results, empty_results
-from ringfence.peering.outgoing import Ask
+from ringfence.peering.link.outgoing import Ask
 
 __all__ = ["Parts", "Rows"]
 
