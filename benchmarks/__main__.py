@@ -76,7 +76,7 @@ def _as_table(figures: Iterable[Figure]) -> list[Figure]:
 
 
 def _as_markdown(figures: Iterable[Figure]) -> list[Figure]:
-    """Print a table in the form of docs/performance.md."""
+    """Print a table in the form of docs/operate/performance.md."""
     print(f"{about()}\n\n| figure | median | least | most | unit |\n|---|---|---|---|---|")
     figures_shown = list(figures)
     for figure in figures_shown:
@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per line")
-    form.add_argument("--markdown", action="store_true", help="print a table for docs/performance")
+    form.add_argument("--markdown", action="store_true", help="print a table for docs/operate/performance")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the figures into a file of its own"
     )

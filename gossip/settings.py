@@ -1,7 +1,7 @@
 """How patient membership is. Decides no behaviour of its own.
 
 Source of the structure: Das, Gupta, Motivala, "SWIM" (2002), and Dadgar, Phillips, Currey,
-"Lifeguard" (2017). The numbers are ours, measured in `docs/membership.md`.
+"Lifeguard" (2017). The numbers are ours, measured in `docs/concepts/membership.md`.
 """
 
 from dataclasses import dataclass, field, fields, replace

@@ -14,7 +14,7 @@ Figures of each flood:
 
 - `p99_ratio`: 99th percentile of the flooded phase, as a multiple of that of the quiet phases;
 - `rss_growth_mb`: maximum growth of the attacked process' resident memory, and `memory_bound_mb`:
-its bound by docs/threat-model.md;
+its bound by docs/operate/threat-model.md;
 - `failed`: calls of the healthy client that failed or were decided by the failure policy;
 - `suspicions`: members that any node called suspect or dead in its log;
 - `busy`, `waits`: cores that the attacked process used, and for which it waited;
@@ -76,7 +76,7 @@ _CALLS_PER_S, _PROBES_PER_S = 100.0, 50.0
 _PATIENCE_S, _DEADLINE_S = 0.1, 0.25
 """Client settings of the gateway."""
 _LONGEST_S = 3.0
-"""Time after which a call counts as failed: time-out of the probes in docs/operators-port.md."""
+"""Time after which a call counts as failed: probe time-out of docs/operate/admin-port.md."""
 _LOOK_S = 0.1
 SUSPICION = re.compile(r"member \S+ at \S+ is (suspect|dead), was")
 _BY_NODES = (Source.OWNER, Source.STANDBY)
@@ -287,7 +287,7 @@ BOUNDS: dict[str, float] = {
     "p14_slow_readers": _UNSENT_BOUND + 150 * 64 * _KIB + (150 + 256) * _CONNECTION,
     **dict.fromkeys([name for name, port in PORTS.items() if port is _OPERATOR], _OPERATOR_BOUND),
 }
-"""Bytes by which the attacked process may grow: rows of docs/threat-model.md that a flood fills."""
+"""Bytes by which the attacked process may grow, by docs/operate/threat-model.md."""
 
 
 def run(rounds: int, names: tuple[str, ...] = tuple(PORTS)) -> Iterator[Figure]:

@@ -15,7 +15,7 @@ __all__ = ["gateway", "require_gateway"]
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file; see docs/gateway. RINGFENCE_GATEWAY_* variables and flags go over it.",
+    help="Settings file (docs/guides/gateway). RINGFENCE_GATEWAY_* and flags override it.",
 )
 @cluster_option
 @click.option("--listen", metavar="HOST:PORT", help="For HTTP; 127.0.0.1:7180 when absent.")

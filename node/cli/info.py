@@ -36,7 +36,10 @@ def info(json_: bool) -> None:
     for name, fact in facts.items():
         click.echo(f"{name:{width}}  {fact}")
     if not choice.is_compiled:
-        click.echo(f"The reference engine is exact, but slower; see docs/engine and {ENVIRONMENT}.")
+        click.echo(
+            "The reference engine is exact but slower; "
+            f"see docs/internals/limiter-engines and {ENVIRONMENT}."
+        )
 
 
 def _version_of(package: str) -> str:

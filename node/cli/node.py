@@ -17,7 +17,7 @@ __all__ = ["node"]
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file; see docs/operations. RINGFENCE_NODE_* variables and flags go over it.",
+    help="Settings file (docs/operate/operations). RINGFENCE_NODE_* and flags override it.",
 )
 @click.option("--name", help="Unique in the cluster; host and port when absent.")
 @click.option(
@@ -49,7 +49,7 @@ __all__ = ["node"]
 @click.option(
     "--gateway-config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Its settings file; see docs/gateway.",
+    help="Its settings file; see docs/guides/gateway.",
 )
 @click.option(
     "--http",
@@ -61,7 +61,7 @@ __all__ = ["node"]
     "--processes",
     type=click.IntRange(1, MOST_PROCESSES),
     metavar="N",
-    help="Run N members on this host, on N ports from --listen on; see docs/several-cores.",
+    help="Run N members on N ports from --listen on (docs/operate/multiple-processes).",
 )
 @click.option(
     "--check",

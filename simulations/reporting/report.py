@@ -104,11 +104,13 @@ def _verdict(outcome: Outcome) -> str:
 def _guide(outcome: Outcome) -> str:
     """Say what to look at, and how excused excess and a good verdict go together."""
     name = outcome.scenario.name
-    page = f"docs/scenarios/{name}.md" if name in SCENARIOS else "docs/simulation.md"
+    page = (
+        f"docs/operate/scenarios/{name}.md" if name in SCENARIOS else "docs/operate/simulation.md"
+    )
     sentences = [
         "Look at the verdict first, then at <i>Faults</i> and at what each plot does while a fault "
         "lasts: all plots share one time axis. "
-        f"<b>{page}</b> says what this run shows; <b>docs/simulation.md</b> explains the "
+        f"<b>{page}</b> says what this run shows; <b>docs/operate/simulation.md</b> explains the "
         "invariants (section “Invariants”) and the marks (section “Swarm”).",
     ]
     found = {name: outcome.figures.get(name, 0) for name in _EXCUSED}

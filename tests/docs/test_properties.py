@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "properties.md").read_text("utf-8")
+PAGE = (TESTS.parent / "docs" / "internals" / "properties.md").read_text("utf-8")
 NAMED = re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE)
 
 

@@ -28,7 +28,7 @@ from tests.docs.test_examples import ROOT, every
 _ADDRESS = re.compile(r"ringfence://(?:TOKEN@10\.0|127\.0\.0\.1)[^\"\s]*")
 _PAGES = {
     "README.md": ["ringfence.connect(", "FastAPI()", "ringfence.blocking.connect("],
-    "asgi.md": ["TOKEN@10.0.0.1"],
+    "fastapi.md": ["TOKEN@10.0.0.1"],
     "denial-cache.md": ["denied again"],
     "django.md": ["# settings.py", "# views.py", "RingfenceThrottle"],
     "limits-storage.md": ["in_memory_fallback"],
@@ -173,7 +173,7 @@ def test_the_limits_of_the_asgi_page_meet_the_rules_they_name(
 ) -> None:
     from ringfence.integrations.fastapi import RateLimits
 
-    names = run(snippet("asgi.md", "TOKEN@10.0.0.1", url), RateLimits=RateLimits)
+    names = run(snippet("fastapi.md", "TOKEN@10.0.0.1", url), RateLimits=RateLimits)
     app = FastAPI()
     names["limits"].install(app)
 

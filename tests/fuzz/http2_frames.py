@@ -23,7 +23,7 @@ MAX_BODY = 65_541
 LONGEST_READ = 0.05
 """Seconds of processor time for one read."""
 MOST_KEPT = 1_900_000
-"""Bytes that one connection may have the server keep: see docs/gateway.md, "Bounds"."""
+"""Bytes that one connection may have the server keep: see docs/guides/gateway.md, "Bounds"."""
 LARGEST_READ = 262_144
 """Bytes that asyncio or uvloop hand over at once."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -1,4 +1,4 @@
-"""The recipe of docs/operations.md for a block and a raised limit, on real nodes."""
+"""The recipe of docs/operate/operations.md for a block and a raised limit, on real nodes."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from ringfence.rules import Descriptor
 from ringfence.rules.load import load_path
 from tests.node.test_serve import ROOT, asked, started, until
 
-PAGE = (ROOT / "docs" / "operations.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "operate" / "operations.md").read_text("utf-8")
 SECTION = PAGE[PAGE.index("## Block an address, raise") : PAGE.index("## When something fails")]
 FILES = {
     name: f"# rules/{name}\n{text}"

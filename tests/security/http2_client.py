@@ -34,7 +34,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(Kind.SETTINGS, 0, 0, b"")
 WATCH = "/grpc.health.v1.Health/Watch"
 HEALTH = "/grpc.health.v1.Health/Check"
 PER_ADDRESS, IN_TOTAL = 256, 1024
-"""Connections that docs/gateway.md states as the defaults."""
+"""Connections that docs/guides/gateway.md states as the defaults."""
 EMPTY = bytes(5)
 """An empty gRPC message."""
 STRANGER = "127.0.0.2"

@@ -9,7 +9,7 @@ from tests.gateway.processes import PATIENCE, fetch, gateway, until
 from tests.node.test_serve import started
 
 PER_CALLER = 250
-"""What docs/gateway.md says."""
+"""What docs/guides/gateway.md says."""
 ASKED = {"domain": "api", "descriptors": [{"client": "x"}]}
 JSON = {"Content-Type": "application/json"}
 

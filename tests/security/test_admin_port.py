@@ -18,7 +18,7 @@ from tests.node.test_serve import rules_of, started, until
 
 PROBES = 8
 PROBE_TIMEOUT = 3.0
-"""Seconds, as the probes in docs/operators-port.md have."""
+"""Seconds, as the probes in docs/operate/admin-port.md have."""
 AT_ONCE = 100
 MOST_PER_ADDRESS = 32
 ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"

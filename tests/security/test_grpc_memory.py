@@ -9,7 +9,7 @@ from tests.security.http2_client import HEALTH, Caller, allowed, lone_gateway, m
 
 MIB = 1 << 20
 BOUND = 64 * MIB
-"""What docs/gateway.md says that all callers together can have the port keep."""
+"""What docs/guides/gateway.md says that all callers together can have the port keep."""
 
 
 def test_headers_that_are_cached_cost_little(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_command_takes_its_token_from_a_file(tmp_path: Path) -> None:
 
 
 def test_no_page_puts_a_token_into_the_arguments_of_a_process() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     pages += [each for each in (ROOT / "examples").rglob("*") if each.is_file()]
     # What `export` and `printf` get is no argument: the shell does these itself.
     shown = re.compile(

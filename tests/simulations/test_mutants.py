@@ -51,7 +51,9 @@ def test_enough_is_planted_and_each_mutant_is_hunted_somewhere() -> None:
 
 
 def test_the_page_on_mutants_lists_them_all() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "mutants.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "mutation-testing.md").read_text(
+        "utf-8"
+    )
     rows = {line.split(" | ")[0].strip("| `"): line for line in page.splitlines() if "| " in line}
 
     assert all(mutant.about in rows[mutant.name] for mutant in MUTANTS.values())

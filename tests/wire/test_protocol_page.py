@@ -1,4 +1,4 @@
-"""The examples in docs/wire-protocol.md are what the codec reads and writes."""
+"""The examples in docs/reference/wire-protocol.md are what the codec reads and writes."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,9 @@ from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Outcomes
 from ringfence.wire import Cause, ErrorCode, Message, decode, encode
 
-PAGE = (Path(__file__).parents[2] / "docs" / "wire-protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "wire-protocol.md").read_text(
+    encoding="utf-8"
+)
 NAMES = {**vars(ringfence.wire), "Limit": Limit, "Outcomes": Outcomes}
 EXAMPLES = re.findall(r"```text\n([0-9a-f\s]+)\n```\n\n```python\n(.*?)\n```", PAGE, re.DOTALL)
 

@@ -1,7 +1,7 @@
 """HTTP/2 (RFC 9113) as far as a server of short gRPC calls needs it: bytes in, requests out.
 
 Our own, since all that could carry these calls for us costs several times what they do themselves;
-docs/gateway.md states the bounds. Header compression is done by the package `hpack`.
+docs/guides/gateway.md states the bounds. Header compression is done by the package `hpack`.
 Decides framing, flow control and how much a caller may have us hold and do; what requests mean is
 `grpc_server`'s.
 """

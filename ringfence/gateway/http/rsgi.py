@@ -1,7 +1,7 @@
 """The HTTP API as an application of granian, by its own interface (RSGI).
 
-Granian was chosen by measurement, see docs/gateway.md: it is faster than uvicorn, speaks HTTP/2 and
-gives up slow clients. Decides nothing but how its requests become exchanges.
+Granian was chosen by measurement, see docs/guides/gateway.md: it is faster than uvicorn, speaks
+HTTP/2 and gives up slow clients. Decides nothing but how its requests become exchanges.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.integrations.limits.suites import LEFT_OUT
 
-PAGE = Path(__file__).parents[3] / "docs" / "limits-storage.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "limits-storage.md"
 
 
 def test_the_page_lists_every_test_that_is_left_out() -> None:

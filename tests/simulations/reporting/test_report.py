@@ -171,12 +171,12 @@ def test_the_page_says_what_to_look_at_and_where_it_is_explained():
     page = words(ET.fromstring(render(run())))
 
     assert "Look at the verdict first" in page
-    assert "docs/simulation.md explains the invariants" in page
+    assert "docs/operate/simulation.md explains the invariants" in page
     shipped = replace(run(), scenario=SCENARIOS["split-brain"])
-    assert "docs/scenarios/split-brain.md says what this run shows" in words(
+    assert "docs/operate/scenarios/split-brain.md says what this run shows" in words(
         ET.fromstring(render(shipped))
     )
-    assert (ROOT / "docs" / "scenarios" / "split-brain.md").exists()
+    assert (ROOT / "docs" / "operate" / "scenarios" / "split-brain.md").exists()
 
 
 def test_excess_beside_a_good_verdict_is_explained_and_a_bad_verdict_is_not_excused():

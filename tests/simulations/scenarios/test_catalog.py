@@ -6,7 +6,7 @@ import pytest
 
 from simulations.scenarios.catalog import SCENARIOS, scenario
 
-PAGES = Path(__file__).parents[3] / "docs" / "scenarios"
+PAGES = Path(__file__).parents[3] / "docs" / "operate" / "scenarios"
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
