@@ -1,9 +1,9 @@
 """What must hold of the members while a core-level run goes on, and what must have been by its end.
 
 Properties of `docs/concepts/membership.md`: records only ever give way to those that replace them;
-nobody healthy is declared dead while the network is well; a death is known to all in bounded time; queues
-and hops stay within bounds; and when all is calm again, views are equal and every shard has one
-holder in each data center.
+nobody healthy is declared dead while the network is well; a death is known to all in bounded time;
+queues and hops stay within bounds; and when all is calm again, views are equal and every shard has
+one holder in each data center.
 """
 
 from collections import Counter
