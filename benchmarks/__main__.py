@@ -93,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", metavar="NAME", nargs="*", help=", ".join(NAMES))
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object per line")
-    form.add_argument("--markdown", action="store_true", help="print a table for docs/operate/performance")
+    form.add_argument("--markdown", action="store_true", help="print a table for docs/operate")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="draw the figures into a file of its own"
     )
