@@ -1,55 +1,68 @@
-"""What a mutant is, and how it is planted: the source of a function with a few words changed.
+"""Mutants: planted bugs, each made by changing a few tokens in the source of a function.
 
-Decides nothing about which mistakes there are. Nothing is written to any file: the changed function
-takes the place of the real one in this process, for as long as a block runs.
+No file changes: the changed function replaces the real one in this process while a block runs.
+Quoted code survives refactoring: it is compared by tokens, identifiers may have been renamed
+consistently, and the function may have moved to another module.
 """
 
 import inspect
+import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from keyword import iskeyword
+from pathlib import Path
 from types import FunctionType, ModuleType
 
 __all__ = ["Edit", "Mutant", "MutantGone", "planted"]
 
 _OURS = ("hashring", "gossip", "ringfence", "node", "simulations")
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*|,(?=\s*[)\]}]))
+    |[a-zA-Z]{0,2}(?:\"\"\"[\s\S]*?\"\"\"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+    |(?P<name>[^\W\d]\w*)
+    |[\d.]\w*|.""",
+    re.VERBOSE,
+)
+"""Tokens of Python code: space with comments and trailing commas, strings, names, the rest."""
 
 
 class MutantGone(LookupError):
-    """The code that a mutant changes is no longer what it was."""
+    """The code that a mutant changes no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Words of one function that are changed."""
+    """Replacement of some code in one function."""
 
     target: str
-    """Module and function, as in `gossip.local_member:LocalMember.hear`."""
+    """Module and qualified name of the function, such as `node.shards.handoff:Handoff.run`."""
     old: str
-    """Words of its source that stand there once, white space at line ends and starts aside."""
+    """Code that occurs once in the function, apart from white space and consistent renames."""
     new: str
+    """Code that takes its place; identifiers are renamed as in `old`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake."""
+    """A planted bug."""
 
     name: str
     about: str
-    """One sentence: what is wrong."""
+    """One sentence: the effect of the bug."""
     edits: tuple[Edit, ...]
     grounds: tuple[str, ...]
-    """Names of the scenarios that hunt it, the likeliest to notice first."""
+    """Names of the scenarios that may notice it, the likeliest first."""
 
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Run a block with a mistake in the code; everything is as before afterwards.
+    """Run a block with the bug in the code, and restore the code afterwards.
 
-    Raises `MutantGone` when the code has changed, so that the mistake cannot be made any more.
+    Raises `MutantGone` when the code to change no longer exists.
     """
     with ExitStack() as stack:
         for edit in mutant.edits:
@@ -72,35 +85,62 @@ def _edited(name: str, edit: Edit) -> Iterator[None]:
 
 
 def _find(name: str, edit: Edit) -> tuple[object, str, object]:
-    """Find the object that has the target, the target's own name, and the target as it stands."""
+    """Return the module or class that holds the target, the target's name, and the target.
+
+    A target that has left its module is taken from the only other module that has it.
+    """
     module_name, _, path = edit.target.partition(":")
-    *outer, attribute = path.split(".")
-    owner: object = import_module(module_name)
-    for part in outer:
-        owner = getattr(owner, part, None)
-    found = vars(owner).get(attribute) if owner is not None else None
+    found = _target_in(module_name, path)
+    if found is None:
+        elsewhere = [_target_in(module, path) for module in _modules_with(path.split(".")[-1])]
+        unique = [each for each in elsewhere if each is not None]
+        found = unique[0] if len(unique) == 1 else None
     if found is None:
         raise MutantGone(
-            f"mutant {name}: there is no {edit.target} any more; look where that code is now, and "
-            "change the mutant's edit in simulations/mutants"
+            f"mutant {name}: {edit.target} does not exist; find the code and change the mutant's "
+            "edit in simulations/mutants"
         )
-    return owner, attribute, found
+    return found
+
+
+def _target_in(module_name: str, path: str) -> tuple[object, str, object] | None:
+    *outer, attribute = path.split(".")
+    try:
+        owner: object = import_module(module_name)
+    except ImportError:
+        return None
+    for part in outer:
+        owner = getattr(owner, part, None)
+    found = getattr(owner, "__dict__", {}).get(attribute)
+    return None if found is None else (owner, attribute, found)
+
+
+def _modules_with(function: str) -> list[str]:
+    """Return the names of the shipped modules that define a function of this name."""
+    root = Path(__file__).parents[2]
+    definition = re.compile(rf"def {re.escape(function)}\(")
+    return [
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for package in _OURS
+        for path in sorted((root / package).rglob("*.py"))
+        if definition.search(path.read_text("utf-8"))
+    ]
 
 
 def _compiled(name: str, edit: Edit, owner: object, attribute: str, original: object) -> object:
     function = _function_in(original)
     if function is None:
         raise MutantGone(
-            f"mutant {name}: {edit.target} is no function with Python source; aim the edit in "
-            "simulations/mutants at one that is"
+            f"mutant {name}: {edit.target} must be a function with Python source; change the "
+            "mutant's edit in simulations/mutants"
         )
     source = textwrap.dedent(inspect.getsource(function))
     old, new = textwrap.dedent(edit.old).strip("\n"), textwrap.dedent(edit.new).strip("\n")
     changed = _replaced(source, old, new)
     if changed is None:
         raise MutantGone(
-            f"mutant {name}: {edit.target} does not have these words once: {edit.old!r}; read what "
-            "stands there now, and change the mutant's edit in simulations/mutants"
+            f"mutant {name}: {edit.target} must contain this code exactly once: {edit.old!r}; read "
+            "the function and change the mutant's edit in simulations/mutants"
         )
     # A function around it gives `super()` the class that it looks for.
     text = "def make(__class__):\n" + textwrap.indent(changed, "    ") + f"    return {attribute}\n"
@@ -114,31 +154,61 @@ def _compiled(name: str, edit: Edit, owner: object, attribute: str, original: ob
 
 
 def _replaced(source: str, old: str, new: str) -> str | None:
-    """Put `new` in the place of `old`, with the indentation that it has; None unless it is there
-    once."""
-    lines = source.split("\n")
-    wanted = old.split("\n")
-    if len(wanted) == 1:
-        if source.count(old) != 1:
-            return None
-        line = next(line for line in lines if old in line)
-        margin = line[: len(line) - len(line.lstrip())]
-        return source.replace(old, new.replace("\n", "\n" + margin))
-    found = [
-        at
-        for at in range(len(lines) - len(wanted) + 1)
-        if textwrap.dedent("\n".join(lines[at : at + len(wanted)])) == old
+    """Replace `old` by `new` in the source, both with its identifiers and indentation.
+
+    Returns None unless exactly one place matches. A place with the same identifiers is preferred
+    to places where they have been renamed.
+    """
+    tokens, pattern = _tokens(source), _tokens(old)
+    matches = [
+        (at, renames)
+        for at in range(len(tokens) - len(pattern) + 1)
+        if (renames := _renames(pattern, tokens[at : at + len(pattern)])) is not None
     ]
-    if len(found) != 1:
+    exact = [match for match in matches if all(one == other for one, other in match[1].items())]
+    if len(exact or matches) != 1:
         return None
-    at = found[0]
-    margin = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
-    lines[at : at + len(wanted)] = textwrap.indent(new, margin).split("\n")
-    return "\n".join(lines)
+    at, renames = (exact or matches)[0]
+    start, end = tokens[at].start(), tokens[at + len(pattern) - 1].end()
+    line = source[source.rfind("\n", 0, start) + 1 :]
+    margin = line[: len(line) - len(line.lstrip())]
+    return source[:start] + _renamed(new, renames).replace("\n", "\n" + margin) + source[end:]
+
+
+def _tokens(code: str) -> list[re.Match[str]]:
+    return [match for match in _TOKEN.finditer(code) if match.lastgroup != "space"]
+
+
+def _renames(
+    pattern: Sequence[re.Match[str]], found: Sequence[re.Match[str]]
+) -> dict[str, str] | None:
+    """Return the names of the pattern's identifiers in the found code; None if the code differs.
+
+    At least half of the identifiers must be the same, so that only a renamed place matches.
+    """
+    renames: dict[str, str] = {}
+    for one, other in zip(pattern, found, strict=True):
+        if one.lastgroup == other.lastgroup == "name":
+            is_keyword = iskeyword(one.group()) or iskeyword(other.group())
+            known = one.group() if is_keyword else renames.setdefault(one.group(), other.group())
+            if known != other.group():
+                return None
+        elif one.group() != other.group():
+            return None
+    same = sum(one == other for one, other in renames.items())
+    is_one_to_one = len(set(renames.values())) == len(renames)
+    return renames if is_one_to_one and 2 * same >= len(renames) else None
+
+
+def _renamed(code: str, renames: Mapping[str, str]) -> str:
+    return "".join(
+        renames.get(match.group(), match.group()) if match.lastgroup == "name" else match.group()
+        for match in _TOKEN.finditer(code)
+    )
 
 
 def _function_in(found: object) -> FunctionType | None:
-    """The function itself, also of a property or of a class's method; None when it is none."""
+    """Return the function, also of a property or a class method; None for other objects."""
     if isinstance(found, property):
         found = found.fget
     function = getattr(found, "__func__", found)
@@ -146,11 +216,12 @@ def _function_in(found: object) -> FunctionType | None:
 
 
 def _places(owner: object, attribute: str, original: object) -> list[object]:
-    """Where the target stands: in its class, or in each module of ours that has imported it."""
+    """Return the objects that hold the target: its class, or each module that has imported it."""
     if not isinstance(owner, ModuleType):
         return [owner]
     return [
         module
         for name, module in sorted(sys.modules.items())
-        if name.partition(".")[0] in _OURS and vars(module).get(attribute) is original
+        if (module is owner or name.partition(".")[0] in _OURS)
+        and vars(module).get(attribute) is original
     ]

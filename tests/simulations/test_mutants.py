@@ -1,5 +1,9 @@
 import inspect
+import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -76,16 +80,22 @@ def test_a_planted_function_acts_wherever_it_was_imported() -> None:
     ("edit", "says"),
     [
         (
-            Edit("node.cross_dc.split:nothing", "a", "b"),
-            "there is no node.cross_dc.split:nothing any more",
+            Edit("node.cross_dc.split:no_function", "a", "b"),
+            "node.cross_dc.split:no_function does not exist",
         ),
         (
             Edit("node.cross_dc.split:Nothing.method", "a", "b"),
-            "there is no node.cross_dc.split:Nothing.method",
+            "node.cross_dc.split:Nothing.method does not exist",
         ),
-        (Edit("node.cross_dc.split:_part", "not there", "b"), "does not have these words once"),
-        (Edit("node.cross_dc.split:_part", "count", "b"), "does not have these words once"),
-        (Edit("node.shards.fallback_log:_PARTS", "128", "1"), "no function with Python source"),
+        (
+            Edit("node.cross_dc.split:_part", "not there", "b"),
+            "must contain this code",
+        ),
+        (Edit("node.cross_dc.split:_part", "count", "b"), "must contain this code"),
+        (
+            Edit("node.shards.fallback_log:_PARTS", "128", "1"),
+            "must be a function",
+        ),
     ],
 )
 def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, says: str) -> None:
@@ -99,6 +109,55 @@ def test_a_mutant_whose_code_is_gone_says_so_and_changes_nothing(edit: Edit, say
         pass
 
     assert target_of(first) is before
+
+
+MEAN = """
+def mean(numbers, base):
+    if not numbers:
+        return 0
+    return sum(numbers) // len(numbers) + base
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module with the function `mean`."""
+    (tmp_path / "mutant_subject.py").write_text(MEAN, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield import_module("mutant_subject")
+    del sys.modules["mutant_subject"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("len(numbers) + base", "len(numbers) - base"),
+        ("len(values) + base", "len(values) - base"),
+        ("sum(values) // len(\n    values,\n) + offset", "sum(values) // len(values) - offset"),
+        ("return sum(numbers)", "numbers = numbers[:2]\nbase = -base\nreturn sum(numbers)"),
+    ],
+)
+def test_quoted_code_survives_renames_and_line_breaks(
+    module: ModuleType, old: str, new: str
+) -> None:
+    with planted(Mutant("any", "", (Edit("mutant_subject:mean", old, new),), ())):
+        assert module.mean([2, 4], 1) == 2
+    assert module.mean([2, 4], 1) == 4
+
+
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize("old", ["average(one) // count(one)", "sum(first) // len(second)"])
+def test_other_code_of_the_same_shape_does_not_match(old: str) -> None:
+    edit = Edit("mutant_subject:mean", old, "0")
+    with pytest.raises(MutantGone), planted(Mutant("any", "", (edit,), ())):
+        pass
+
+
+def test_a_function_is_found_after_its_module_has_moved() -> None:
+    edit = Edit("node.cross_dc.former_name:share_of", "sorted", "list")
+
+    with planted(Mutant("any", "", (edit,), ())):
+        pass
 
 
 def test_what_is_planted_is_undone_when_the_block_fails() -> None:
