@@ -7,8 +7,7 @@ what to refuse because of it. Cancellation, interrupts and exits are not contain
 from collections.abc import Awaitable, Callable
 from typing import TypeVarTuple
 
-import trio
-
+from ringfence import runtime
 from ringfence.peering.internal_errors import InternalErrors
 
 __all__ = ["Containment"]
@@ -56,10 +55,10 @@ class Containment(InternalErrors):
         """Run a task that should not end; restart it after a back-off when it fails."""
         pause = _LEAST_PAUSE
         while True:
-            began = trio.current_time()
+            began = runtime.current_time()
             if await self.run(place, task, *args):
                 return
-            if trio.current_time() - began > _MOST_PAUSE:
+            if runtime.current_time() - began > _MOST_PAUSE:
                 pause = _LEAST_PAUSE
-            await trio.sleep(pause)
+            await runtime.sleep(pause)
             pause = min(_MOST_PAUSE, 2 * pause)

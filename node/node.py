@@ -16,8 +16,6 @@ from itertools import compress
 from random import Random
 from weakref import WeakSet
 
-import trio
-
 from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
 from gossip.clock import ClusterClock
@@ -51,6 +49,7 @@ from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
 from node.shards.stall_recovery import STALLED_NS, StallRecovery
+from ringfence import runtime
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
@@ -152,7 +151,7 @@ class Node:
         containment: Containment | None = None,
     ) -> None:
         """`containment` handles internal errors; by default the node makes its own."""
-        self.containment = containment or Containment(logger, trio.current_time)
+        self.containment = containment or Containment(logger, runtime.current_time)
         self.counters = Counters()
         self.name = NodeId(settings.name)
         self._settings = settings
@@ -283,11 +282,11 @@ class Node:
         self._places: ConnectionPlaces[Session] = ConnectionPlaces(settings.places)
         self._turns: Turns[Session] = Turns()
         self._transport: Transport | None = None
-        self._nursery: trio.Nursery | None = None
-        self._idle = trio.Event()
+        self._nursery: runtime.TaskGroup | None = None
+        self._idle = runtime.Event()
         self._is_draining = False
-        self._has_joined = trio.Event()
-        self.asked_to_leave = trio.Event()
+        self._has_joined = runtime.Event()
+        self.asked_to_leave = runtime.Event()
         """Set when an operator wants this node to leave."""
         self.measures: Metrics | None = None
         """What `measure` counts."""
@@ -301,7 +300,7 @@ class Node:
         """Uptime, in ns, at which each member came into the state that it has."""
         self._removed_rules: dict[int, Rule] = {}
         """Rules that were in force before, by id: names for what was counted by them."""
-        self._conflicted = trio.Event()
+        self._conflicted = runtime.Event()
         self._refusal_log = AuthFailureLog()
 
     # -- life ----------------------------------------------------------------------------------
@@ -311,7 +310,7 @@ class Node:
         transport: Transport,
         resolve: Resolve | None = None,
         *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        task_status: runtime.TaskStatus[None] = runtime.TASK_STATUS_IGNORED,
     ) -> None:
         """Join, and serve until cancelled; the transport runs beside.
 
@@ -340,17 +339,17 @@ class Node:
             self.containment,
         )
         self._seal = seal
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             for part in (self._handoff, self._streaming, self._deciding, self._worldwide):
                 nursery.start_soon(part.run)
             self._gossiping.start()
             if resolve is not None:
                 nursery.start_soon(self.containment.supervise, "seeds", self._find_seeds, resolve)
-                with trio.move_on_after(_JOIN_PATIENCE):
+                with runtime.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
                 if self._has_joined.is_set():
-                    with trio.move_on_after(_FETCH_PATIENCE):
+                    with runtime.move_on_after(_FETCH_PATIENCE):
                         await self._handoff.wait_full()
                 else:
                     logger.warning("no member answered; node %s begins alone", self.name)
@@ -370,12 +369,12 @@ class Node:
         assert self._transport is not None
         if self._gossiping is not None:
             self._gossiping.leave()
-            with trio.move_on_after(self._settings.drain_timeout):
+            with runtime.move_on_after(self._settings.drain_timeout):
                 if self._ring.members:
                     await self._handoff.wait_empty()
                 self._gossiping.left()
                 if self._ring.members:
-                    await trio.sleep(_LINGER)
+                    await runtime.sleep(_LINGER)
         await self._drain(self._transport)
 
     async def _drain(self, transport: Transport) -> None:
@@ -383,9 +382,9 @@ class Node:
         for session in list(self._sessions.values()):
             session.send(Goodbye(f"node {self.name} is leaving"))
         transport.flush()
-        with trio.move_on_after(self._settings.drain_timeout):
+        with runtime.move_on_after(self._settings.drain_timeout):
             while self._sessions or self._deciding.waiting or self._turns:
-                self._idle = trio.Event()
+                self._idle = runtime.Event()
                 await self._idle.wait()
         if self._gossiping is not None:
             self._gossiping.stop()
@@ -456,12 +455,12 @@ class Node:
             seeds = [seed for seed in await resolve() if seed != self._settings.advertise_at]
             if seeds and self._gossiping is not None:
                 self._gossiping.join(seeds)
-            await trio.sleep(_RESOLVE_EVERY)
+            await runtime.sleep(_RESOLVE_EVERY)
 
     async def _forget_denials(self) -> None:
         """Begin a new period of counting denied keys, again and again."""
         while True:
-            await trio.sleep(PERIOD)
+            await runtime.sleep(PERIOD)
             if self.measures is not None:
                 self.measures.throttled.turn()
 
@@ -469,7 +468,7 @@ class Node:
         """Decide nothing while the own clock is far from the others'."""
         was_suspect = False
         while True:
-            await trio.sleep(1.0)
+            await runtime.sleep(1.0)
             # Alone in its data center it goes on: whom could it forward to?
             others = [each for each in self._ring.members[:2] if each.name != self.name]
             is_suspect = self._cluster_clock.is_suspect and bool(others)

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = {
     "ringfence.errors": 0,
+    "ringfence.runtime": 0,
     "hashring": 1,
     "gossip": 1,
     "ringfence.limiter": 1,

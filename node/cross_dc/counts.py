@@ -12,8 +12,6 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-import trio
-
 from gossip.count_dissemination import CountDissemination, Fact, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.containment import Containment
@@ -21,6 +19,7 @@ from node.cross_dc.recovery import CountRecovery
 from node.cross_dc.split import share_of
 from node.metrics.counters import Counters
 from node.shards.ownership import ShardOwnership
+from ringfence import runtime
 from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link import Link
@@ -199,12 +198,12 @@ class CrossDcCounts:
         await self._containment.supervise("worldwide", self._send_rounds)
 
     async def _send_rounds(self) -> None:
-        digest_at = trio.current_time() + _DIGEST_EVERY
+        digest_at = runtime.current_time() + _DIGEST_EVERY
         while True:
-            await trio.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
+            await runtime.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))
             self.flush()
-            if trio.current_time() >= digest_at:
-                digest_at = trio.current_time() + _DIGEST_EVERY
+            if runtime.current_time() >= digest_at:
+                digest_at = runtime.current_time() + _DIGEST_EVERY
                 self.send_digests()
 
     def flush(self) -> None:

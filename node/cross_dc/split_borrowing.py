@@ -7,10 +7,9 @@ whoever asks; and what one data center does not need, another one may use.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import trio
-
 from hashring import NodeId, Ring, shard_of
 from node.metrics.counters import Counters
+from ringfence import runtime
 from ringfence.limiter import Code
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link import Link
@@ -78,7 +77,7 @@ class SplitBorrowing:
             by_owner: dict[NodeId, list[int]] = {}
             for row in asked:
                 by_owner.setdefault(ring.owner(shard_of(batch.keys[row])), []).append(row)
-            async with trio.open_nursery() as nursery:
+            async with runtime.open_task_group() as nursery:
                 for owner, rows in by_owner.items():
                     nursery.start_soon(self._ask, datacenter, owner, batch, rows, verdicts)
             short = [row for row in short if verdicts.outcomes.codes[row] == Code.DENIED]
@@ -91,7 +90,7 @@ class SplitBorrowing:
         link = self._link_to(owner)
         if link is None:
             return
-        answered = trio.Event()
+        answered = runtime.Event()
         found: list[Results] = []
 
         def done(answer: object) -> None:

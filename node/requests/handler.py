@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf
 
-import trio
-
 from hashring import NodeId, Ring, pick, shard_of, shards_of
 from node.containment import Containment
 from node.cross_dc.split_borrowing import SplitBorrowing
@@ -23,6 +21,7 @@ from node.requests.request_parts import Part
 from node.requests.sessions.session import Session
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
+from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.clock import Clock
@@ -94,7 +93,7 @@ class Reply:
 
     def __init__(self) -> None:
         self.value: Results | AccessDenied | Shed | None = None
-        self.event = trio.Event()
+        self.event = runtime.Event()
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
         """Set the answer; later ones are ignored."""
@@ -141,7 +140,7 @@ class RequestHandler:
         """Checks that wait for a slot of a concurrency limit."""
         self.call_waiters: Callable[[Session, list[int]], None] | None = None
         """Tells a caller that slots are kept for its waiters."""
-        self._earlier = trio.Event()
+        self._earlier = runtime.Event()
         self.measures: Metrics | None = None
         """Told of every decision, when an operator looks."""
         self.lag_ns: Callable[[], int] = lambda: 0
@@ -160,14 +159,14 @@ class RequestHandler:
         self._decided_checks = decided_checks
         self._returned_at: dict[NodeId, int] = {}
         """When each member that was stopped last asked what was taken over, in ns."""
-        self._resumed: trio.Event | None = None
+        self._resumed: runtime.Event | None = None
         """Set when this node may decide again; None while it may."""
         self._containment = containment
-        self._nursery: trio.Nursery | None = None
+        self._nursery: runtime.TaskGroup | None = None
 
     async def run(self) -> None:
         """Own the tasks of frames that wait, until cancelled."""
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             self.slots.on_earlier = self._wake_slots
             await self._containment.supervise("slots", self._watch_slots)
@@ -175,10 +174,10 @@ class RequestHandler:
     async def _watch_slots(self) -> None:
         """Call waiters when the time of slots has ended."""
         while True:
-            self._earlier = trio.Event()
+            self._earlier = runtime.Event()
             due = self.slots.next_deadline()
             wait_s = math.inf if due is None else max(_LEAST_WAIT_S, self._seconds_until(due))
-            with trio.move_on_after(wait_s):
+            with runtime.move_on_after(wait_s):
                 await self._earlier.wait()
             self.slots.tick(self._clock.now())
 
@@ -264,20 +263,20 @@ class RequestHandler:
         within = request.deadline_ms / 1000
         batch = part.batch
         self.waiting += len(batch)
-        began = trio.current_time()
+        began = runtime.current_time()
         try:
             if self._resumed is not None:
-                with trio.move_on_after(within):
+                with runtime.move_on_after(within):
                     await self._resumed.wait()
-                within -= trio.current_time() - began
+                within -= runtime.current_time() - began
                 if within <= 0:
                     return None
             if part.verdicts is not None:
-                with trio.move_on_after(within):
+                with runtime.move_on_after(within):
                     await self.borrowing.borrow(batch, part.verdicts)
                 return part.verdicts
             if request.stand_in or request.hops >= _MOST_HOPS:
-                with trio.move_on_after(within):
+                with runtime.move_on_after(within):
                     return await self._decide_here(batch, request)
                 return None
             return await self._forward(batch, request.hops + 1, within)
@@ -296,7 +295,7 @@ class RequestHandler:
     def suspend(self) -> None:
         """Stop deciding until `resume`; requests wait meanwhile."""
         if self._resumed is None:
-            self._resumed = trio.Event()
+            self._resumed = runtime.Event()
 
     def resume(self) -> None:
         """Decide again."""
@@ -513,7 +512,7 @@ class RequestHandler:
 
     async def _is_answered(self, reply: "Reply", within: float) -> bool:
         """Wait for a reply, at most `within` seconds; return whether it is there."""
-        with trio.move_on_after(within):
+        with runtime.move_on_after(within):
             await reply.event.wait()
         return reply.event.is_set()
 

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from itertools import compress, islice, repeat
 from operator import eq, gt
 
-import trio
-
 from hashring import SHARDS, NodeId, Ring
 from node.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.incoming_transfers import IncomingTransfer, transfers_of
 from node.shards.ownership import ShardOwnership
+from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link
 from ringfence.wire import Holding, Pull, Pulled, TransferAck, TransferOffer
@@ -72,15 +71,15 @@ class Handoff:
         self._silent_until: dict[NodeId, float] = {}
         """Members that did not give what they were asked for, and when they are asked again."""
         self._pulling: set[int] = set()
-        self._waited_for: dict[int, trio.Event] = {}
+        self._waited_for: dict[int, runtime.Event] = {}
         self._reclaims: list[tuple[set[int], Callable[[], None]]] = []
         """Shards that are being reclaimed, and the callback for when all have arrived."""
-        self._nursery: trio.Nursery | None = None
-        self._wake = trio.Event()
-        self._indexing: trio.Event | None = None
+        self._nursery: runtime.TaskGroup | None = None
+        self._wake = runtime.Event()
+        self._indexing: runtime.Event | None = None
         self._index_until = 0.0
-        self._emptied = trio.Event()
-        self._fetched = trio.Event()
+        self._emptied = runtime.Event()
+        self._fetched = runtime.Event()
 
     # -- what the view says --------------------------------------------------------------------
 
@@ -118,12 +117,12 @@ class Handoff:
 
     async def run(self) -> None:
         """Put things in their place until cancelled."""
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             while True:
-                with trio.move_on_after(_ROUND):
+                with runtime.move_on_after(_ROUND):
                     await self._wake.wait()
-                self._wake = trio.Event()
+                self._wake = runtime.Event()
                 # Each step goes on when another one meets an internal error.
                 await self._containment.run("handoff", self._fetch_what_is_ours)
                 self._containment.call("handoff", self._offer_what_is_not)
@@ -132,22 +131,22 @@ class Handoff:
 
     def _forget_what_is_old(self) -> None:
         self._holdings.expire(self._clock())
-        if self._holdings.is_indexed and trio.current_time() > self._index_until:
+        if self._holdings.is_indexed and runtime.current_time() > self._index_until:
             self._holdings.index(None)
 
     async def wait_full(self) -> None:
         """Wait until everything that is ours by the ring is held."""
         while self._lacking():
-            self._fetched = trio.Event()
+            self._fetched = runtime.Event()
             self._wake.set()
             await self._fetched.wait()
 
     async def wait_empty(self) -> None:
         """Offer everything to its owners by the ring until they have all of it."""
         while not self._holdings.is_empty:
-            self._emptied = trio.Event()
+            self._emptied = runtime.Event()
             self._wake.set()
-            with trio.move_on_after(_ROUND):
+            with runtime.move_on_after(_ROUND):
                 await self._emptied.wait()
 
     # -- getting -------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class Handoff:
         self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
             if shard in self._pulling:
-                await self._waited_for.setdefault(shard, trio.Event()).wait()
+                await self._waited_for.setdefault(shard, runtime.Event()).wait()
 
     def _begin_to_pull(self, shards: Sequence[int], first: NodeId | None = None) -> None:
         if not shards:
@@ -202,7 +201,7 @@ class Handoff:
             part = wanted[start : start + _SHARDS_PER_PULL]
             await self.acquire(part)
             if any([self._sources.get(shard) for shard in part]):
-                await trio.sleep(_BREATH)
+                await runtime.sleep(_BREATH)
         logger.info("%d shards are counted here now", self._holdings.count)
         self._fetched.set()
 
@@ -302,9 +301,9 @@ class Handoff:
         `gift` numbers the transfer of which a later `part` is asked for.
         """
         link = self._link_to(name)
-        if link is None or trio.current_time() < self._silent_until.get(name, 0):
+        if link is None or runtime.current_time() < self._silent_until.get(name, 0):
             return None
-        answered = trio.Event()
+        answered = runtime.Event()
         replies: list[Pulled] = []
 
         def on_reply(reply: object) -> None:
@@ -316,7 +315,7 @@ class Handoff:
         await answered.wait()
         if not replies:
             logger.warning("member %s did not give %d shards", name, len(shards))
-            self._silent_until[name] = trio.current_time() + _SILENCE
+            self._silent_until[name] = runtime.current_time() + _SILENCE
             return None
         return replies[0]
 
@@ -395,18 +394,18 @@ class Handoff:
 
     async def _index(self) -> None:
         """Sort all keys by shard, a slice at a time."""
-        self._index_until = trio.current_time() + _INDEX_KEPT
+        self._index_until = runtime.current_time() + _INDEX_KEPT
         if self._indexing is not None:
             await self._indexing.wait()
         if self._holdings.is_indexed:
             return
-        self._indexing = trio.Event()
+        self._indexing = runtime.Event()
         try:
             self._holdings.index([])
             keys = iter(self._engine.keys())
             while some := list(islice(keys, _SLICE)):
                 self._holdings.index(some)
-                await trio.lowlevel.checkpoint()
+                await runtime.checkpoint()
         except BaseException:
             self._holdings.index(None)  # An index of some keys would lose the others.
             raise
@@ -452,7 +451,7 @@ class _Search:
     async def run(self) -> None:
         while self._left:
             by_name = self._next_to_ask()
-            async with trio.open_nursery() as nursery:
+            async with runtime.open_task_group() as nursery:
                 for name, shards in by_name.items():
                     nursery.start_soon(self._ask, name, shards)
 

@@ -7,13 +7,12 @@ next one when it has, with all that changed meanwhile: so a slow peer costs no m
 from collections.abc import Callable, Collection, Sequence
 from itertools import compress, islice
 
-import trio
-
 from hashring import SHARDS, NodeId, Ring, shard_of
 from node.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.outgoing_transfers import BYTES_PER_PART, size_of
 from node.shards.ownership import ShardOwnership
+from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link
 from ringfence.wire import Copy, Counts, Done
@@ -55,7 +54,7 @@ class Replication:
         self._news: list[tuple[Ring, Ring]] = []
         self._forgetful: dict[NodeId, None] = {}
         """Members that were started again, and have lost what they were sent."""
-        self._wake = trio.Event()
+        self._wake = runtime.Event()
 
     def follow(self, old: Ring, new: Ring) -> None:
         """Take note of another ring: whoever is the standby now lacks everything."""
@@ -71,14 +70,14 @@ class Replication:
 
     async def run(self) -> None:
         """Send every `INTERVAL` until cancelled."""
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as nursery:
             contained = self._containment.supervise
             nursery.start_soon(contained, "streaming", self._mark_for_new_standbys)
             nursery.start_soon(contained, "streaming", self._send_rounds)
 
     async def _send_rounds(self) -> None:
         while True:
-            await trio.sleep(INTERVAL)
+            await runtime.sleep(INTERVAL)
             self.flush()
 
     def flush(self) -> None:
@@ -141,12 +140,12 @@ class Replication:
     async def _mark_for_new_standbys(self) -> None:
         while True:
             await self._wake.wait()
-            self._wake = trio.Event()
+            self._wake = runtime.Event()
             changed = self.newly_stood_by()
             keys = iter(self._engine.keys()) if changed else iter(())
             while some := list(islice(keys, _SLICE)):
                 self.mark(some, changed)
-                await trio.lowlevel.checkpoint()
+                await runtime.checkpoint()
 
     def newly_stood_by(self) -> set[int]:
         """The shards held here that have got another standby since this was last asked."""

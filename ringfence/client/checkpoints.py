@@ -2,7 +2,7 @@
 
 from math import inf
 
-import anyio.lowlevel
+from ringfence import runtime
 
 __all__ = ["Checkpoints"]
 
@@ -21,7 +21,7 @@ class Checkpoints:
     async def take(self) -> None:
         """Count a call; at times, let others run and be cancelled."""
         if self.is_over():
-            await anyio.lowlevel.checkpoint()
+            await runtime.checkpoint()
 
     def is_over(self) -> bool:
         """Count a call; whether others must run now. For who cannot wait for a coroutine to say."""

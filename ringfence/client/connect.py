@@ -22,10 +22,11 @@ from ringfence.client.opening import entered
 from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
-from ringfence.peering.clock import Clock, SystemClock, loop_time
+from ringfence.peering.clock import Clock, SystemClock
 from ringfence.peering.internal_errors import InternalErrors
 from ringfence.peering.link import LinkSettings
 from ringfence.rules import RuleSet
+from ringfence.runtime import current_time
 from ringfence.transport.tls.certificates import NODE_NAME, ClientTls, load_client_tls
 from ringfence.transport.udp.udp_asyncio import AsyncioUdp
 from ringfence.transport.udp.udp_trio import TrioUdp
@@ -127,7 +128,7 @@ async def open_cluster(
         try:
             # trio's own shell saves a lone check what anyio's detours cost.
             shell = TrioUdp if in_trio_run() else AsyncioUdp
-            errors = InternalErrors(logger, loop_time)
+            errors = InternalErrors(logger, current_time)
             transport = shell(on_bug=partial(errors.failed, "the client"), client=tls)
             await tasks.start(transport.run)
             cluster = Cluster(

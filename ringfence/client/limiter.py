@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
-import anyio
-
+from ringfence import runtime
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.decision import (
     NO_RULE,
@@ -395,7 +394,7 @@ class Limiter:
         try:
             yield decision
         finally:
-            with anyio.move_on_after(UNDO_WITHIN, shield=True):
+            with runtime.move_on_after(UNDO_WITHIN, shield=True):
                 await self.release(decision)
 
     async def begin_hold(self, taking: Awaitable[Decision], *, raise_on_denied: bool) -> Decision:
@@ -409,7 +408,7 @@ class Limiter:
 
     async def release_held(self) -> None:
         """Release all slots that are still renewed: the process, or the connection, ends."""
-        with anyio.move_on_after(UNDO_WITHIN, shield=True):
+        with runtime.move_on_after(UNDO_WITHIN, shield=True):
             for slots in self._decider.held():
                 with suppress(RingfenceError):
                     await self._release(slots)
@@ -503,7 +502,7 @@ class Limiter:
                 is_in_line = not decision
             finally:
                 if is_in_line:
-                    with anyio.move_on_after(UNDO_WITHIN, shield=True), suppress(RingfenceError):
+                    with runtime.move_on_after(UNDO_WITHIN, shield=True), suppress(RingfenceError):
                         await ask(ticket, False)
         return decision
 

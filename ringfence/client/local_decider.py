@@ -5,8 +5,6 @@ from functools import partial
 from itertools import count
 from threading import Lock
 
-from anyio.lowlevel import checkpoint
-
 from ringfence.client.checkpoints import Checkpoints
 from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.client.slots.slot_waits import SlotWaits
@@ -16,6 +14,7 @@ from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
+from ringfence.runtime import checkpoint
 from ringfence.wire import Op, Source
 
 __all__ = ["LocalDecider"]

@@ -4,7 +4,6 @@ Decides how a row finds the task that waits for it, with as few objects as possi
 path of every `check`. When the batch departs is the link's affair.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from functools import partial
@@ -34,6 +33,7 @@ from ringfence.peering.columns import (
     Shed,
     TimedOut,
 )
+from ringfence.runtime import Future, new_future
 from ringfence.wire import Op
 
 __all__ = ["PendingBatch", "new_pending_batch"]
@@ -192,7 +192,7 @@ class PendingBatch(ABC):
 def new_pending_batch(asked_at: float, room: int) -> PendingBatch:
     """Make one for the event loop that runs."""
     return (
-        _TrioPendingBatch(asked_at, room) if in_trio_run() else _AsyncioPendingBatch(asked_at, room)
+        _TrioPendingBatch(asked_at, room) if in_trio_run() else _FuturePendingBatch(asked_at, room)
     )
 
 
@@ -251,18 +251,18 @@ class _Told(Outcome[_Answers]):
         return await agen.asend(self._answers)
 
 
-class _AsyncioPendingBatch(PendingBatch):
+class _FuturePendingBatch(PendingBatch):
     __slots__ = ("_futures",)
 
     def __init__(self, asked_at: float, room: int) -> None:
         super().__init__(asked_at, room)
-        self._futures: list[asyncio.Future[Answered]] = []
+        self._futures: list[Future[Answered]] = []
 
     async def wait(self, give_back: RefundFn) -> Answered:
         if self.is_answered:
             return self._answer_at_once()
         at = len(self._futures)
-        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        future: Future[Answered] = new_future()
         self._futures.append(future)
         try:
             return await future

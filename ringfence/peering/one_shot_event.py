@@ -1,12 +1,10 @@
-"""How a task waits for its answer, when every microsecond counts, under trio and under asyncio.
+"""Event for one task that waits once, on the path of every check.
 
-`anyio.Event` does the same for many tasks and at several times the cost; here one task waits once.
+`runtime.Event` serves several tasks and always lets others run, which costs more.
 """
 
-import asyncio
 from collections.abc import Callable
 
-import trio
 from trio.lowlevel import (
     Abort,
     RaiseCancelT,
@@ -15,6 +13,8 @@ from trio.lowlevel import (
     reschedule,
     wait_task_rescheduled,
 )
+
+from ringfence.runtime import new_future, resolve_future
 
 __all__ = ["OneShotEvent"]
 
@@ -40,19 +40,14 @@ class OneShotEvent:
         if self.is_set:
             return
         if in_trio_run():
-            task: trio.lowlevel.Task = current_task()
+            task = current_task()
             self._wake = lambda: reschedule(task)
             await wait_task_rescheduled(self._abort)
         else:
-            future = asyncio.get_running_loop().create_future()
-            self._wake = lambda: _settle(future)
+            future = new_future()
+            self._wake = lambda: resolve_future(future)
             await future
 
     def _abort(self, _: RaiseCancelT) -> Abort:
         self._wake = None
         return Abort.SUCCEEDED
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():  # The task may have been cancelled meanwhile.
-        future.set_result(None)

@@ -12,13 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
-import anyio
-import anyio.lowlevel
-
 from hashring import SHARDS, NodeId, Ring, pick, shard_of
+from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
-from ringfence.peering.clock import loop_time
 from ringfence.peering.columns import (
     Asked,
     Batch,
@@ -136,7 +133,7 @@ class Router:
         cuts the search for a member short: what is undecided by then falls back. A cancelled call
         charges nothing: what it was charged, or will be by then, is given back.
         """
-        gathering = _PendingRequest(batch, loop_time(), [])
+        gathering = _PendingRequest(batch, runtime.current_time(), [])
         await self._decide(gathering, self._attempts, hops, None, within)
         self._complete(gathering, vetoes)
         return gathering.verdicts
@@ -176,7 +173,7 @@ class Router:
 
         Raises `AccessDenied` when a member says that we may not ask.
         """
-        now = loop_time()
+        now = runtime.current_time()
         asked_at = now if asked is None else asked.asked_at
         gathering = _PendingRequest(Batch(Op.CHECK, [key], [cost]), asked_at, [])
         attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
@@ -209,7 +206,7 @@ class Router:
             if within is None:
                 await self._gather(gathering, attempts, hops, asked)
             else:
-                with anyio.move_on_after(within):
+                with runtime.move_on_after(within):
                     await self._gather(gathering, attempts, hops, asked)
         except BaseException:
             self._abandon(gathering)
@@ -218,10 +215,10 @@ class Router:
     def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
         """Give back what `rows` were just charged, where they were charged; nobody waits for it.
 
-        `asked_at` is the instant of the check on the clock of `loop_time`: the owner gives
-        nothing back to a window that began after it.
+        `asked_at` is the instant of the check by `runtime.current_time`: the owner gives nothing
+        back to a window that began after it.
         """
-        age_ns = age_ns_of(asked_at, loop_time())
+        age_ns = age_ns_of(asked_at, runtime.current_time())
         for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
             charged = [i for i in rows if batch.costs[i] and verdicts.sources[i] == source]
             if not charged:
@@ -283,7 +280,7 @@ class Router:
             if self._patience is None or stand_in or batch.op is not Op.CHECK:
                 await gathering.wait(waiters)
             else:
-                with anyio.move_on_after(self._patience_with(waiters, self._patience)):
+                with runtime.move_on_after(self._patience_with(waiters, self._patience)):
                     await gathering.wait(waiters)
                 if not self._may_hedge(waiters):
                     await gathering.wait(waiters)
@@ -295,7 +292,7 @@ class Router:
             gathering.take()
         # Perhaps nothing had to be waited for: other tasks, those that reconnect among them, must
         # get their turn also when somebody checks in a loop.
-        await anyio.lowlevel.checkpoint()
+        await runtime.checkpoint()
 
     async def _be_patient(self, gathering: "_PendingRequest") -> bool:
         """Wait as long for an owner that was asked already as for any; whether it answered."""
@@ -303,7 +300,7 @@ class Router:
         give_up = math.inf
         if self._patience is not None:
             give_up = gathering.asked_at + self._patience_with(waiters, self._patience)
-        with anyio.move_on_after(give_up - loop_time()):
+        with runtime.move_on_after(give_up - runtime.current_time()):
             await gathering.wait(waiters)
         if not self._may_hedge(waiters):
             await gathering.wait(waiters)

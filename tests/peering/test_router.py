@@ -8,7 +8,6 @@ import trio
 from hashring import Member, NodeId, Ring, View, shard_of
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.clock import loop_time
 from ringfence.peering.coalescer import new_pending_batch
 from ringfence.peering.columns import SHED, Batch, Results, TimedOut
 from ringfence.peering.engine_choice import decide_by
@@ -16,6 +15,7 @@ from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
 from ringfence.rules import OnFailure, Rule, encode_key
+from ringfence.runtime import current_time
 from ringfence.wire import MAX_KEYS, Op, Source
 
 MINUTE = 60_000_000_000
@@ -797,7 +797,7 @@ class Door:
         return getattr(self._member, name)
 
     def join(self, key, cost, within):
-        crowd = new_pending_batch(loop_time(), 1)
+        crowd = new_pending_batch(current_time(), 1)
         crowd.join(key, cost)
         if within is not None:
             trio.lowlevel.spawn_system_task(self._be_late, crowd, within)

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
-import anyio
-import anyio.abc
-
 from hashring import Member, NodeId, RingError, View
+from ringfence import runtime
 from ringfence.client.local_cache.decision_reports import Reporting
 from ringfence.client.local_cache.denial_cache import DenialCache
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
@@ -31,7 +29,7 @@ from ringfence.errors import (
     UntrustedPeer,
 )
 from ringfence.limiter import Code
-from ringfence.peering.clock import Clock, loop_time
+from ringfence.peering.clock import Clock
 from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import CertificateExpired, Link, LinkSettings
@@ -165,16 +163,16 @@ class Cluster:
             transport.now,
         )
         self._report_timer: Timer | None = None
-        self._reported = anyio.Event()
+        self._reported = runtime.Event()
         """Set when a report was answered, or cannot be."""
         self._is_counted = False
         """Whether a member has counted the last report."""
         self.slot_waits = SlotWaits()
         """The tasks that wait for a slot."""
         self._held = HeldSlots()
-        self._renew_wake = anyio.Event()
-        self._wake = anyio.Event()
-        self._changed = anyio.Event()
+        self._renew_wake = runtime.Event()
+        self._wake = runtime.Event()
+        self._changed = runtime.Event()
 
     # -- what the limiter asks -----------------------------------------------------------------
 
@@ -235,7 +233,7 @@ class Cluster:
 
     def time(self) -> float:
         """The event loop's seconds."""
-        return loop_time()
+        return runtime.current_time()
 
     def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
         """Give back what rows were just charged, without waiting."""
@@ -264,7 +262,8 @@ class Cluster:
 
     async def refresh_rules(self) -> None:
         """Fetch the rules from any member that answers, unless that was just done."""
-        if not self._fixed_rules and anyio.current_time() >= self._rules_asked_at + _REFRESH_PAUSE:
+        due = self._rules_asked_at + _REFRESH_PAUSE
+        if not self._fixed_rules and runtime.current_time() >= due:
             await self._fetch_rules()
 
     def outage(self) -> RingfenceError | None:
@@ -303,7 +302,7 @@ class Cluster:
         async def ask(row: MemberRow) -> None:
             found[row.name] = await self.stats(row)
 
-        async with anyio.create_task_group() as tasks:
+        async with runtime.open_task_group() as tasks:
             for row in self._rows:
                 tasks.start_soon(ask, row)
         return [(row, found[row.name]) for row in self._rows if row.name in found]
@@ -338,10 +337,10 @@ class Cluster:
     # -- joining and keeping current -----------------------------------------------------------
 
     async def run(
-        self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+        self, *, task_status: runtime.TaskStatus[None] = runtime.TASK_STATUS_IGNORED
     ) -> None:
         """Keep members, rules and links current until cancelled."""
-        async with anyio.create_task_group() as tasks:
+        async with runtime.open_task_group() as tasks:
             tasks.start_soon(self._renew_slots)
             task_status.started()
             await self._keep_current()
@@ -350,22 +349,22 @@ class Cluster:
         self._open_seeds()
         self._report_again()
         while True:
-            with anyio.move_on_after(_IDLE_PAUSE if self._is_current else _SEED_PAUSE):
+            with runtime.move_on_after(_IDLE_PAUSE if self._is_current else _SEED_PAUSE):
                 await self._wake.wait()
-            self._wake = anyio.Event()
+            self._wake = runtime.Event()
             try:
                 await self._refresh()
             except Exception as error:  # noqa: BLE001 - checks go on by what is known.
                 self._transport.report(error)
-            await anyio.sleep(_REFRESH_PAUSE)
+            await runtime.sleep(_REFRESH_PAUSE)
 
     async def _renew_slots(self) -> None:
         """Renew the slots that are held, all that are due at once."""
         while True:
             due = self._held.next_due()
-            self._renew_wake = anyio.Event()
+            self._renew_wake = runtime.Event()
             wait_s = math.inf if due is None else max(0.0, due - self._transport.now())
-            with anyio.move_on_after(wait_s):
+            with runtime.move_on_after(wait_s):
                 await self._renew_wake.wait()
             held = self._held.due(self._transport.now())
             if held:
@@ -417,14 +416,14 @@ class Cluster:
         A token that all members refuse, certificates that are not good and a data center that no
         member is in are told at once, for no patience will change them.
         """
-        with anyio.move_on_after(within):
+        with runtime.move_on_after(within):
             while self._router.routes is None:
                 refusals = [link.refusal for link in self._links.values()]
                 is_final = refusals and all(isinstance(each, _FINAL) for each in refusals)
                 if is_final or self._misplaced is not None:
                     break
                 await self._changed.wait()
-                self._changed = anyio.Event()
+                self._changed = runtime.Event()
         if self._router.routes is not None:
             return None
         if self._misplaced is not None:
@@ -446,10 +445,10 @@ class Cluster:
 
         A client that ends calls this before `close`.
         """
-        with anyio.move_on_after(_REPORT_WITHIN, shield=True):
+        with runtime.move_on_after(_REPORT_WITHIN, shield=True):
             is_counted = True
             while is_counted and self._reporting.has_any:
-                self._reported = anyio.Event()
+                self._reported = runtime.Event()
                 self._send_report()
                 if self._reporting.is_under_way:
                     await self._reported.wait()
@@ -534,7 +533,7 @@ class Cluster:
         self._changed.set()
 
     async def _fetch_rules(self) -> None:
-        self._rules_asked_at = anyio.current_time()
+        self._rules_asked_at = runtime.current_time()
         reply = await self._ask_any(AskRules, Rules)
         if reply is None:
             return
@@ -559,7 +558,7 @@ class Cluster:
 
         Until it is done, or has failed, the members known before forward what is theirs.
         """
-        async with anyio.create_task_group() as group:
+        async with runtime.open_task_group() as group:
             for row in members.members:
                 if row.state in _ROUTED and row.datacenter == self._datacenter:
                     link = self._link_of(row)

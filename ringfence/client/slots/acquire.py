@@ -6,8 +6,7 @@ What is asked, and how it is undone, the caller says.
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import anyio
-
+from ringfence import runtime
 from ringfence.client.decision import Decision, too_late
 from ringfence.client.requests.request_rows import is_out_of_slots, other_wait
 from ringfence.client.slots.slot_waits import SlotWait
@@ -24,15 +23,15 @@ class AcquireLoop:
 
     def now(self) -> float:
         """Seconds on a clock that only goes on."""
-        return anyio.current_time()
+        return runtime.current_time()
 
     async def sleep(self, seconds: float) -> None:
         """Let `seconds` pass."""
-        await anyio.sleep(seconds)
+        await runtime.sleep(seconds)
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
         """Let `seconds` pass, or less when a slot is kept for the caller."""
-        with anyio.move_on_after(seconds):
+        with runtime.move_on_after(seconds):
             await slot.wait()
 
     async def take_turn(
@@ -81,7 +80,7 @@ class AcquireLoop:
             await self.sleep(decision.delay)
         except BaseException:
             with (
-                anyio.move_on_after(UNDO_WITHIN, shield=True),
+                runtime.move_on_after(UNDO_WITHIN, shield=True),
                 suppress(RingfenceError),  # What ended the wait is what the caller must learn.
             ):
                 await undo(decision)

@@ -1,13 +1,12 @@
 """Tasks of this process that wait for a slot, by ticket; whoever frees a slot wakes them."""
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-import anyio
 import trio
-from trio.lowlevel import current_trio_token, in_trio_run
+
+from ringfence import runtime
 
 __all__ = ["SlotWait", "SlotWaits"]
 
@@ -16,17 +15,13 @@ class SlotWait:
     """One task that waits; any thread may wake it."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        self._event = runtime.Event()
         self._thread = threading.get_ident()
-        self._soon: Callable[[Callable[[], object]], object] = (
-            current_trio_token().run_sync_soon
-            if in_trio_run()
-            else asyncio.get_running_loop().call_soon_threadsafe
-        )
+        self._soon = runtime.thread_safe_caller()
 
     def reset(self) -> None:
         """Forget what has woken the task so far: it is about to ask."""
-        self._event = anyio.Event()
+        self._event = runtime.Event()
 
     async def wait(self) -> None:
         """Wait until woken; returns at once when that was since the last `reset`."""

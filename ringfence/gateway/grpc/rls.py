@@ -24,13 +24,13 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from ringfence import runtime
 from ringfence.client.decision import NO_RULE, Decision, Status, decide
 from ringfence.client.limiter import Limiter
 from ringfence.gateway.grpc.rls_metadata import describe
 from ringfence.gateway.process.metrics import LATE, decided
 from ringfence.http.headers import LimitHeaders
 from ringfence.limiter import Algorithm, Limit
-from ringfence.peering.clock import loop_time
 from ringfence.rules import Descriptor, Match, Rule
 from ringfence.rules.periods import UNIT_NS, unit_of
 from ringfence.wire import BY_POLICY
@@ -123,7 +123,7 @@ class RateLimitService:
 
         `negative` tells of each descriptor whether it gives back, where the message cannot.
         """
-        began = loop_time()
+        began = runtime.current_time()
         asked = self._read(request)
         gives_back = negative or [_is_negative(each) for each in request.descriptors]
         cost = request.hits_addend or 1
@@ -135,7 +135,7 @@ class RateLimitService:
         else:
             decision = await self._mixed(request.domain, asked, cost, ways)
         self.counters[decided(decision)] += 1
-        if loop_time() - began > self._late:
+        if runtime.current_time() - began > self._late:
             self.counters[LATE] += 1
         statuses = decision.statuses
         if self._settings.quota and _passes_as_quota(statuses):
@@ -170,7 +170,7 @@ class RateLimitService:
 
     async def _hit(self, domain: str, asked: list[Descriptor], cost: int) -> Decision:
         """Count a lone hit: as a check, and when that is denied as a charge."""
-        until = loop_time() + (self._settings.deadline or inf)
+        until = runtime.current_time() + (self._settings.deadline or inf)
         decision = await self._check(domain, asked, cost, self._settings.deadline)
         if not _is_uncounted(decision.statuses[0]):
             return decision
@@ -182,7 +182,7 @@ class RateLimitService:
     ) -> Decision:
         """Count descriptors of several ways; checks are last, for they alone are all or nothing."""
         statuses = [NO_RULE] * len(asked)
-        until = loop_time() + (self._settings.deadline or inf)
+        until = runtime.current_time() + (self._settings.deadline or inf)
 
         def put(places: Sequence[int], found: Sequence[Status]) -> None:
             for place, status in zip(places, found, strict=True):
@@ -335,7 +335,7 @@ def _is_uncounted(status: Status) -> bool:
 
 def _left(until: float) -> float | None:
     """Seconds until a deadline; None when there is none."""
-    return None if until == inf else max(0.0, until - loop_time())
+    return None if until == inf else max(0.0, until - runtime.current_time())
 
 
 def _with_cost(asked: Descriptor, cost: int) -> Descriptor:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-import anyio
-
+from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.peering.link.link import Link
 from ringfence.wire import (
@@ -30,7 +29,7 @@ _Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
 
 async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
     """Send a question and wait for its reply; None when it cannot be had."""
-    answered = anyio.Event()
+    answered = runtime.Event()
     replies: list[_Reply] = []
 
     def on_reply(reply: object) -> None:
