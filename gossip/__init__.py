@@ -5,12 +5,18 @@
 here waits, reads a clock or knows a socket.
 """
 
-from gossip.codec import MAX_MESSAGE, decode, encode, pack_records, unpack_records
+from gossip.datagrams.codec import (
+    MAX_MESSAGE,
+    BadDatagram,
+    decode,
+    encode,
+    pack_records,
+    unpack_records,
+)
+from gossip.datagrams.messages import Ack, Gossip, Message, Nack, Ping, PingReq
 from gossip.effects import Changed, Conflict, Effect, Exchange, Send, Stamps
-from gossip.errors import BadDatagram
+from gossip.members.record import Address, Record, Status
 from gossip.membership import Membership
-from gossip.messages import Ack, Gossip, Message, Nack, Ping, PingReq
-from gossip.record import Address, Record, Status
 from gossip.settings import ProbeSettings, Settings
 
 __all__ = [

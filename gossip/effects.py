@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from gossip.messages import Message
-from gossip.record import Address, Record
+from gossip.datagrams.messages import Message
+from gossip.members.record import Address, Record
 
 __all__ = ["Changed", "Conflict", "Effect", "Exchange", "Send", "Stamps"]
 

@@ -7,11 +7,11 @@ the member leaves the ring for a while, because it was accused too often.
 from collections import Counter
 from dataclasses import replace
 
-from gossip.flap_damping import FlapDamping
-from gossip.health import LocalHealth
-from gossip.member_table import MemberTable
-from gossip.outbox import Outbox
-from gossip.record import Record, Status
+from gossip.dissemination.outbox import Outbox
+from gossip.failure_detection.flap_damping import FlapDamping
+from gossip.failure_detection.prober import LocalHealth
+from gossip.members.member_table import MemberTable
+from gossip.members.record import Record, Status
 from gossip.settings import Settings
 from gossip.timers import Due, Timers
 

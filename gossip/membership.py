@@ -14,20 +14,19 @@ from dataclasses import replace
 from random import Random
 from typing import assert_never
 
-from gossip.codec import MAX_OWN_RECORD, record_size
+from gossip.datagrams.codec import MAX_OWN_RECORD, record_size
+from gossip.datagrams.messages import Ack, Gossip, Message, Nack, Ping, PingReq
+from gossip.dissemination.exchanges import Exchanges
+from gossip.dissemination.outbox import Outbox
 from gossip.effects import Effect, Stamps
-from gossip.exchanges import Exchanges
-from gossip.health import LocalHealth
+from gossip.failure_detection.prober import LocalHealth, Prober
+from gossip.failure_detection.suspicion_timers import SuspicionTimers
 from gossip.local_member import LocalMember
-from gossip.member_table import MemberTable
-from gossip.messages import Ack, Gossip, Message, Nack, Ping, PingReq
-from gossip.outbox import Outbox
-from gossip.prober import Prober
-from gossip.record import Address, Record, Status
+from gossip.members.member_table import MemberTable
+from gossip.members.record import Address, Record, Status
+from gossip.members.tombstones import Tombstones
 from gossip.settings import ProbeSettings, Settings
-from gossip.suspicion_timers import SuspicionTimers
 from gossip.timers import Due, Timer, Timers
-from gossip.tombstones import Tombstones
 
 __all__ = ["Membership"]
 

@@ -18,8 +18,8 @@ from weakref import WeakSet
 
 from gossip import BadDatagram, Changed, Conflict, Membership, Record, Status
 from gossip import Settings as GossipSettings
-from gossip.clock import ClusterClock
-from gossip.seal import Seal
+from gossip.cluster_clock import ClusterClock
+from gossip.datagrams.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View, shard_of
 from node.config.access import Access, Scope
 from node.config.settings import NodeSettings

@@ -39,7 +39,7 @@ STRANGERS_TO_ERRORS = {"hashring", "gossip"}
 
 CORES = ("hashring", "gossip", "ringfence.limiter", "ringfence.rules", "ringfence.wire")
 CORE_MODULES = ("ringfence.transport.quic.endpoint",)
-SHELLS = ("ringfence.rules.load",)
+SHELLS = ("ringfence.rules.loading.yaml_files",)
 """Modules in a core's folder that only nodes and tools import."""
 WORLD = {
     "trio",
@@ -246,5 +246,5 @@ def test_a_core_may_take_time_and_chance_as_arguments(source: str) -> None:
 def test_only_the_loader_of_files_is_exempt_from_the_rule_of_cores() -> None:
     assert is_core("ringfence.rules.ruleset")
     assert is_core("ringfence.transport.quic.endpoint")
-    assert not is_core("ringfence.rules.load")
+    assert not is_core("ringfence.rules.loading.yaml_files")
     assert not is_core("ringfence.transport.quic_trio")

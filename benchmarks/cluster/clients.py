@@ -30,7 +30,7 @@ from node.demo.cluster import running_cluster
 from ringfence import Limiter, blocking, connect
 from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import decode, encode
 
 __all__ = ["run"]

@@ -18,7 +18,7 @@ import ringfence
 from benchmarks.cluster.cluster import RULES
 from benchmarks.core.tables import START, new_table
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 
 __all__ = ["in_process_samples"]
 

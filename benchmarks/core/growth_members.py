@@ -14,7 +14,7 @@ from benchmarks.cluster.cluster import RULES
 from benchmarks.reporting.figure import Figure, figure, ratio
 from benchmarks.simulation.in_process_cluster import town_client
 from ringfence.client.limiter import Limiter
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 
 __all__ = ["members_figures"]
 

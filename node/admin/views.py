@@ -18,9 +18,9 @@ from node.node import Node
 from ringfence.limiter import Code
 from ringfence.peering.columns import Results
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit
+from ringfence.rules.descriptor_tree import place
 from ringfence.rules.keys import decode_key
 from ringfence.rules.report import Datacenters, describe
-from ringfence.rules.tree import place
 from ringfence.wire import Source, Throttled
 
 __all__ = [

@@ -17,7 +17,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, Rule
-from ringfence.rules.tree import place
+from ringfence.rules.descriptor_tree import place
 
 __all__ = [
     "VerbGroup",

@@ -39,8 +39,8 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import NS_PER_SECOND, Algorithm
 from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet, group_address
-from ringfence.rules.load import Defaults, load_path
-from ringfence.rules.strings import format_limit
+from ringfence.rules.limit_strings import format_limit
+from ringfence.rules.loading.yaml_files import Defaults, load_path
 
 __all__ = ["replay", "throttled_rows", "throttled_table"]
 

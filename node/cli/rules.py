@@ -11,7 +11,7 @@ from rich.text import Text
 from node.cli.common import VerbGroup, as_json, console, json_option, printable
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
-from ringfence.rules.load import Defaults, RuleFileError, load_files, load_path
+from ringfence.rules.loading.yaml_files import Defaults, RuleFileError, load_files, load_path
 from ringfence.rules.report import Datacenters, ReportRow, describe, too_short
 
 __all__ = ["rules"]

@@ -26,7 +26,7 @@ from ringfence.client.url import ClusterUrl, masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
 from ringfence.peering.router import Routes
 from ringfence.rules import RuleSet
-from ringfence.rules.tree import place
+from ringfence.rules.descriptor_tree import place
 from ringfence.wire import MAX_THROTTLED, MemberRow, Throttled
 
 __all__ = ["throttled"]

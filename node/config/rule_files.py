@@ -10,7 +10,7 @@ from pathlib import Path
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.limiter import Algorithm
 from ringfence.rules import RuleSet
-from ringfence.rules.load import Defaults, load_path
+from ringfence.rules.loading.yaml_files import Defaults, load_path
 from ringfence.wire import PackedRules
 
 __all__ = ["RuleFiles"]

@@ -1,8 +1,8 @@
 """Rules that hold in all data centers at once: telling the others what was admitted here.
 
-Decides to whom and when; which keys matter is `gossip.count_dissemination`'s. Each data center is
-the only writer of its own counts, so a message that comes twice, late or in another order changes
-nothing.
+Decides to whom and when; `gossip.cross_dc.count_dissemination` chooses the
+keys. Each data center is the only writer of its own counts, so a message that comes twice, late or
+in another order changes nothing.
 """
 
 import logging
@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from gossip.count_dissemination import CountDissemination, Fact, cells_sum
+from gossip.cross_dc.count_dissemination import CountDissemination, Fact, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.containment import Containment
 from node.cross_dc.recovery import CountRecovery

@@ -1,12 +1,13 @@
 """Getting back from other data centers what this one has told them and lost itself.
 
-Decides when to ask and how what comes back is counted; what is missing says `gossip.lost_counts`.
+Decides when to ask and how what comes back is counted.
+`gossip.cross_dc.lost_counts` computes what is missing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-from gossip.lost_counts import LostCounts
+from gossip.cross_dc.lost_counts import LostCounts
 from hashring import NodeId, Ring, shard_of
 from node.shards.ownership import ShardOwnership
 from ringfence.limiter import Engine, Limit

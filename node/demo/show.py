@@ -23,7 +23,7 @@ from ringfence.client.url import parse_url
 from ringfence.errors import PeerUnavailable
 from ringfence.limiter import Limit
 from ringfence.rules import Descriptor
-from ringfence.rules.load import load_path
+from ringfence.rules.loading.yaml_files import load_path
 from ringfence.wire import MemberRow, Source
 
 __all__ = ["Demo", "DemoResult", "run_demo"]

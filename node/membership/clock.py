@@ -1,9 +1,9 @@
 """The time that a node counts by: its host's clock, moved to where the cluster's stands.
 
-Decides nothing: where the cluster's clock stands is `gossip.clock`'s to say.
+Decides nothing: where the cluster's clock stands is `gossip.cluster_clock`'s to say.
 """
 
-from gossip.clock import ClusterClock
+from gossip.cluster_clock import ClusterClock
 from ringfence.peering.clock import Clock
 
 __all__ = ["ClusterTime", "ProbeStamps"]

@@ -21,7 +21,7 @@ from gossip import (
     pack_records,
     unpack_records,
 )
-from gossip.seal import Rejected, Seal
+from gossip.datagrams.seal import Rejected, Seal
 from node.containment import Containment
 from node.membership.peer_links import PeerLinks
 from ringfence.transport.interface import Address, Timer, Transport

@@ -13,8 +13,8 @@ from node.metrics.throttled_keys import ThrottledKeys
 from ringfence.limiter import Code
 from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Rule, RuleSet
+from ringfence.rules.descriptor_tree import place
 from ringfence.rules.ruleset import metric_of_key
-from ringfence.rules.tree import place
 from ringfence.wire import BY_POLICY, Op, Source
 
 __all__ = [

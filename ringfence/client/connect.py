@@ -227,19 +227,19 @@ def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
     if isinstance(rules, RuleSet):
         return rules
     if isinstance(rules, Mapping):
-        from ringfence.rules.mapping import load_mapping
+        from ringfence.rules.loading.mapping import load_mapping
 
         return load_mapping(rules).rules
     if not isinstance(rules, str | Path):
         raise ConfigError(f"rules {rules!r}: give a file or directory, a mapping or a RuleSet")
     try:
-        from ringfence.rules import load
+        from ringfence.rules.loading.yaml_files import load_path
     except ImportError as error:
         raise ConfigError(
             "reading rule files needs PyYAML; install it with the extra of nodes: "
             "pip install '.[node]' in a checkout, or 'ringfence[node]' where it is published"
         ) from error
-    return load.load_path(Path(rules)).rules
+    return load_path(Path(rules)).rules
 
 
 def _tls_of(url: ClusterUrl) -> ClientTls:

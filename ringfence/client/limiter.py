@@ -39,7 +39,7 @@ from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, Ringfen
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
 from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row, TimedOut, Waiting
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
-from ringfence.rules.tree import place as place_of
+from ringfence.rules.descriptor_tree import place as place_of
 from ringfence.wire import BY_POLICY, Op
 
 __all__ = ["Decider", "Limiter"]

@@ -1,16 +1,16 @@
-"""Which limits a request meets: rules as values, matching, keys, and limits as people write them.
+"""Rules: which limits apply to a request, the keys of their counters, and limits as text.
 
-Light: what clients need. Reading YAML is `ringfence.rules.load`, the table of `ringfence rules
-check` is `ringfence.rules.report`; both are for nodes and tools and imported by their own names.
+This package contains what clients need. Nodes and tools also import `ringfence.rules.loading`
+(YAML files) and `ringfence.rules.report` (the table that `ringfence rules check` prints).
 """
 
 from ringfence.rules.addresses import group_address
+from ringfence.rules.descriptor_tree import Domain, Open
 from ringfence.rules.keys import adhoc_rule, encode_key, rule_id
+from ringfence.rules.limit_strings import format_limit, parse_limit
 from ringfence.rules.model import Descriptor, Match, OnFailure, Rule
 from ringfence.rules.ruleset import RuleSet
 from ringfence.rules.serialize import Plain
-from ringfence.rules.strings import format_limit, parse_limit
-from ringfence.rules.tree import Domain, Open
 
 __all__ = [
     "Descriptor",

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringfence.limiter import NS_PER_SECOND, Limit, bytes_per_key, over_admission
-from ringfence.rules.build import Loaded
 from ringfence.rules.cross_dc_bounds import Reach, reach_of, shortest_ns
+from ringfence.rules.descriptor_tree import Row, label, place
+from ringfence.rules.limit_strings import format_limit
+from ringfence.rules.loading.build import Loaded
+from ringfence.rules.loading.source import Problem
 from ringfence.rules.model import Rule
 from ringfence.rules.ruleset import RuleSet
-from ringfence.rules.source import Problem
-from ringfence.rules.strings import format_limit
-from ringfence.rules.tree import Row, label, place
 
 __all__ = ["Datacenters", "ReportRow", "describe", "too_short"]
 

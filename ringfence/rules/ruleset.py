@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import InvalidLimit
+from ringfence.rules.descriptor_tree import Domain, Row, place, with_steps
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import MAX_KEY, bounded, decode_key, override_id, trial_id, with_length
 from ringfence.rules.model import Descriptor, Match, Rule
 from ringfence.rules.serialize import Plain, domains_from_plain, to_plain
-from ringfence.rules.tree import Domain, Row, place, with_steps
 
 __all__ = ["RuleSet", "counted_places", "metric_name", "metric_of_key"]
 

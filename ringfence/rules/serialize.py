@@ -9,10 +9,10 @@ from typing import TypeAlias, TypeVar
 
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import Algorithm, Calendar, Limit
+from ringfence.rules.descriptor_tree import Domain, Open, Row
 from ringfence.rules.glob import is_pattern
 from ringfence.rules.keys import Path, rule_id
 from ringfence.rules.model import OnFailure, Rule
-from ringfence.rules.tree import Domain, Open, Row
 
 __all__ = ["MAX_METADATA_DEPTH", "MAX_PATH", "Plain", "domains_from_plain", "to_plain"]
 

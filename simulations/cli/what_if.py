@@ -12,7 +12,7 @@ from node.replay.logs import LogReader, read_log, sorted_by_time
 from node.replay.tally import Shape, need_domain
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
-from ringfence.rules.load import Defaults, load_path
+from ringfence.rules.loading.yaml_files import Defaults, load_path
 from ringfence.rules.periods import format_period
 from simulations.what_if.figures import RuleFigures
 from simulations.what_if.page import write_what_if

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from gossip import Changed, Membership, Message, Record, Status
 from gossip import Settings as GossipSettings
-from gossip.clock import ClusterClock
+from gossip.cluster_clock import ClusterClock
 from hashring import NodeId, Ring, View, shard_of
 from node.cross_dc.counts import CrossDcCounts
 from node.membership.clock import ClusterTime, ProbeStamps

@@ -7,7 +7,7 @@ from gossip import Membership, Message
 from hashring import View
 from node.membership.peer_links import member_of
 from ringfence.rules import RuleSet
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from simulations.core_level.client import CoreClient
 from simulations.core_level.event_loop import EventLoop
 from simulations.core_level.machine import Machine

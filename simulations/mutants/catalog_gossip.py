@@ -37,7 +37,9 @@ GOSSIP = (
         "of two records of one member the older one holds",
         (
             Edit(
-                "gossip.record:Record.replaces", "self.rank > other.rank", "self.rank < other.rank"
+                "gossip.members.record:Record.replaces",
+                "self.rank > other.rank",
+                "self.rank < other.rank",
             ),
         ),
         ("repeats", "pause"),
@@ -47,7 +49,7 @@ GOSSIP = (
         "the worse status holds, whatever the incarnations are",
         (
             Edit(
-                "gossip.record:Record.rank",
+                "gossip.members.record:Record.rank",
                 "self.generation, self.incarnation, self.status",
                 "self.generation, self.status, self.incarnation",
             ),
@@ -59,7 +61,7 @@ GOSSIP = (
         "who was once held dead is never believed to live again",
         (
             Edit(
-                "gossip.record:Record.replaces",
+                "gossip.members.record:Record.replaces",
                 "if self.rank != other.rank:",
                 "if other.status is Status.DEAD:\n    return False\nif self.rank != other.rank:",
             ),
@@ -83,7 +85,7 @@ GOSSIP = (
         "a suspect is declared dead before it can refute anything",
         (
             Edit(
-                "gossip.suspicion:Suspicion.deadline",
+                "gossip.failure_detection.suspicion_timers:Suspicion.deadline",
                 "confirmations = max(0, len(self.accusers) - 1)",
                 "return self.began",
             ),
@@ -93,7 +95,13 @@ GOSSIP = (
     Mutant(
         "no-indirect-probe",
         "nobody is asked to ping a member that has not answered",
-        (Edit("gossip.prober:Prober._helpers", "count = self._settings.indirect", "return []"),),
+        (
+            Edit(
+                "gossip.failure_detection.prober:Prober._helpers",
+                "count = self._settings.indirect",
+                "return []",
+            ),
+        ),
         ("lossy",),
     ),
     Mutant(
@@ -101,7 +109,7 @@ GOSSIP = (
         "a helper keeps to itself that the silent member has answered",
         (
             Edit(
-                "gossip.prober:Prober._pass_on",
+                "gossip.failure_detection.prober:Prober._pass_on",
                 "self._outbox.answer(relay.asker, asker, passed_on, (target,) if target and is_news"
                 " else ())",
                 "pass",
@@ -120,7 +128,7 @@ GOSSIP = (
         "all beliefs have one digest, so no difference is ever noticed",
         (
             Edit(
-                "gossip.member_table:_hash_of",
+                "gossip.members.member_table:_hash_of",
                 "if record.is_gone:",
                 "if True:",
             ),
@@ -132,7 +140,7 @@ GOSSIP = (
         "two that believe different things never exchange their lists",
         (
             Edit(
-                "gossip.exchanges:Exchanges.compare",
+                "gossip.dissemination.exchanges:Exchanges.compare",
                 "self._ask(record.address)",
                 "pass",
             ),
@@ -144,7 +152,7 @@ GOSSIP = (
         "one member that believes the same makes forget that another one does not",
         (
             Edit(
-                "gossip.exchanges:Exchanges.compare",
+                "gossip.dissemination.exchanges:Exchanges.compare",
                 "self._differs_since.pop(sender, None)",
                 "self._differs_since.clear()",
             ),
@@ -156,7 +164,7 @@ GOSSIP = (
         "a datagram that comes twice is taken twice",
         (
             Edit(
-                "gossip.seal:_Window.take",
+                "gossip.datagrams.seal:_Window.take",
                 "if self._highest - counter >= _WINDOW or self._taken & bit:",
                 "if False:",
             ),

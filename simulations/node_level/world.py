@@ -19,7 +19,7 @@ from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
 from ringfence.rules import Rule, RuleSet
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role
 from simulations.node_level.network import SimulatedNetwork

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Literal, TypeAlias
 
-from gossip.count_dissemination import CountDissemination, Fact
+from gossip.cross_dc.count_dissemination import CountDissemination, Fact
 from node.cross_dc.split import share_of
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule

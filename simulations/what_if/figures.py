@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Rule
 from ringfence.rules.cross_dc_bounds import exceeding, reach_of
-from ringfence.rules.tree import place
+from ringfence.rules.descriptor_tree import place
 from simulations.judging.oracle import Answer, Errors
 from simulations.what_if.data_centers import Counted, Timing, counted
 

@@ -19,7 +19,7 @@ from node.node import Node
 from ringfence.errors import ConfigError, PeerUnavailable, UntrustedPeer
 from ringfence.limiter import Limit
 from ringfence.peering.clock import SystemClock
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.transport.tls.certificate_authority import issue, new_authority, self_signed
 from ringfence.transport.tls.certificates import ClientTls, ServerTls
 from ringfence.transport.udp.udp_trio import TrioUdp
@@ -374,7 +374,7 @@ def test_without_yaml_a_mapping_works_and_a_file_says_what_to_install():
 
 HEAVY = {
     "yaml", "click", "rich", "msgspec", "node", "gossip", "simulations", "benchmarks", "pytest",
-    "ringfence.rules.load", "ringfence.rules.report", "ringfence.transport.memory",
+    "ringfence.rules.loading.yaml_files", "ringfence.rules.report", "ringfence.transport.memory",
     "ringfence.transport.tls.certificate_authority",
 }  # fmt: skip
 

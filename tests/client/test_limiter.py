@@ -13,7 +13,7 @@ from ringfence.limiter import Algorithm, Code, Engine, Limit, Outcome
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Descriptor, RuleSet, parse_limit
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.wire import Op, Source
 from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 

@@ -11,7 +11,7 @@ import pytest
 
 from node.config.settings import load_settings
 from ringfence.rules import parse_limit
-from ringfence.rules.load import load_path, load_text
+from ringfence.rules.loading.yaml_files import load_path, load_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hashring import Member, NodeId, Ring, shard_of
 from ringfence.rules import Descriptor, RuleSet
-from ringfence.rules.load import load_path
+from ringfence.rules.loading.yaml_files import load_path
 from tests.gateway.processes import Gateway, gateway
 from tests.node.test_serve import NodeProcess, started
 

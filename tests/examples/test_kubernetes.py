@@ -18,7 +18,7 @@ import yaml
 from node.config.access import KeyDir
 from node.config.key_files import write_keys
 from node.config.settings import NodeSettings, load_settings
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.tls.certificates import NODE_NAME
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from ringfence.rules import RuleSet
-from ringfence.rules.load import RuleFileError, load_text
+from ringfence.rules.loading.yaml_files import RuleFileError, load_text
 from ringfence.rules.report import describe
 
 __all__ = ["MOST_BYTES", "MOST_SECONDS", "mutated", "run", "seeds"]

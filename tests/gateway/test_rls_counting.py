@@ -13,7 +13,7 @@ from trio.testing import MockClock
 import ringfence
 from ringfence.gateway.grpc.rls import RateLimitService
 from ringfence.gateway.process.worker import make_rls
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from tests.gateway.gateway import HandClock, settings_of
 from tests.node.cluster import world
 

@@ -18,7 +18,7 @@ import ringfence.blocking
 import ringfence.integrations.limits
 from ringfence.integrations.httpx import AsyncWaitingTransport, WaitingTransport
 from ringfence.integrations.testing import FakeCluster
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 
 pytest_plugins = ["pytester"]
 

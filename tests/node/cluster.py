@@ -20,7 +20,7 @@ from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.peering.link import LinkSettings
 from ringfence.rules import Descriptor, RuleSet
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Hello, Role

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ringfence import blocking
 from ringfence.rules import Descriptor
-from ringfence.rules.load import load_path
+from ringfence.rules.loading.yaml_files import load_path
 from tests.node.test_serve import ROOT, asked, started, until
 
 PAGE = (ROOT / "docs" / "operate" / "operations.md").read_text("utf-8")

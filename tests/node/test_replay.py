@@ -16,7 +16,7 @@ from node.replay.logs import Entry, read_log, sorted_by_time
 from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 
 TRACES = Path(__file__).parents[1] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))

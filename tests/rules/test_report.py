@@ -4,7 +4,7 @@ from ringfence.limiter import bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import RuleSet, adhoc_rule
 from ringfence.rules.cross_dc_bounds import reach_of
-from ringfence.rules.load import load_path, load_text
+from ringfence.rules.loading.yaml_files import load_path, load_text
 from ringfence.rules.report import Datacenters, describe, too_short
 
 FILES = Path(__file__).parent / "files"

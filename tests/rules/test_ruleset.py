@@ -10,7 +10,7 @@ from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import Descriptor, Domain, OnFailure, Open, Rule, RuleSet, rule_id
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import MAX_KEY
-from ringfence.rules.load import load_path, load_text
+from ringfence.rules.loading.yaml_files import load_path, load_text
 from ringfence.rules.ruleset import metric_of_key
 
 FILES = Path(__file__).parent / "files"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ringfence.errors import ConfigError, RemoteProtocolError
 from ringfence.limiter.limit import Algorithm, Calendar, Limit
 from ringfence.rules import Domain, OnFailure, Open, Rule, RuleSet, rule_id
-from ringfence.rules.load import load_files, load_path
+from ringfence.rules.loading.yaml_files import load_files, load_path
 
 FILES = Path(__file__).parent / "files"
 RULE_FILES = sorted(FILES.glob("*.yaml"))

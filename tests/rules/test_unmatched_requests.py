@@ -1,7 +1,7 @@
 import pytest
 
 from ringfence.rules import RuleSet
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.rules.unmatched_requests import known_paths, unknown_domain, unknown_path
 
 LIMIT = {"unit": "minute", "requests_per_unit": 5}

@@ -17,7 +17,7 @@ from ringfence.limiter import (
 )
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.rules import Descriptor
-from ringfence.rules.load import Loaded, load_text
+from ringfence.rules.loading.yaml_files import Loaded, load_text
 from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, decode, encode
 from tests.node.requests.sessions.test_session import APP, check, key_of, running_node
 

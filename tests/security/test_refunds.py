@@ -13,7 +13,7 @@ from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
 from ringfence.rules import Descriptor
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     Answer,

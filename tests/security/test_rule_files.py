@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ringfence.rules.load import RuleFileError, load_text
+from ringfence.rules.loading.yaml_files import RuleFileError, load_text
 from tests.fuzz.rule_files import MOST_BYTES, mutated, resident_bytes, run, seeds
 
 HEAD = "domain: api\ndescriptors:\n"

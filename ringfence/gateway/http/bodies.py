@@ -12,7 +12,7 @@ from msgspec import Meta
 from ringfence.client.decision import Decision, Status
 from ringfence.gateway.http.http_types import JSON, Problem
 from ringfence.rules import Rule
-from ringfence.rules.tree import place
+from ringfence.rules.descriptor_tree import place
 from ringfence.wire import Source
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.gateway import attackers, floods
 from benchmarks.gateway.floods import Found, Phase, figures_of
 from gossip.effects import Changed
-from gossip.record import Record, Status
+from gossip.members.record import Record, Status
 from node.node import _tell
 
 

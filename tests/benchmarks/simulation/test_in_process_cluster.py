@@ -2,7 +2,7 @@
 
 import ringfence
 from benchmarks.simulation.in_process_cluster import town_client
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 
 RULES = {
     "domain": "d",

@@ -13,7 +13,7 @@ from ringfence.limiter import Engine
 from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import RuleSet
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     Answer,

@@ -14,7 +14,7 @@ from node.node import Node
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.transport.tls.certificate_authority import self_signed
 from ringfence.transport.tls.certificates import ClientTls
 from ringfence.transport.udp.udp_trio import TrioUdp

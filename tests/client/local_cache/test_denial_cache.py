@@ -9,7 +9,7 @@ from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Descriptor
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 from ringfence.wire import Op, Source
 
 KINDS = {

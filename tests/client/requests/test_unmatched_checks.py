@@ -7,7 +7,7 @@ import ringfence.blocking
 from ringfence.client.requests.unmatched_checks import Unmatched
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
-from ringfence.rules.mapping import load_mapping
+from ringfence.rules.loading.mapping import load_mapping
 
 LIMIT = {"unit": "minute", "requests_per_unit": 5}
 FILE = {

@@ -11,7 +11,7 @@ from node.admin.app import AdminApp
 from node.admin.throttle import Throttle
 from node.config.access import Access, Scope
 from node.node import Node
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import token_digest
 from tests.node.admin.asking import LOCAL, Answer, app_of, ask
 from tests.node.cluster import counter, owned, world

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from node.admin.metrics import render
 from node.metrics.detailed import MOST_LABELS, OTHER_RULES
 from node.node import Node
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from tests.node.admin.asking import LOCAL, app_of, ask
 from tests.node.cluster import World, owned, world
 

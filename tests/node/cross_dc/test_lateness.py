@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.count_dissemination import CountDissemination, Fact
+from gossip.cross_dc.count_dissemination import CountDissemination, Fact
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by

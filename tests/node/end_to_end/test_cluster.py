@@ -22,8 +22,8 @@ from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Code, Limit
 from ringfence.peering.columns import Batch, Results
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
-from ringfence.rules.load import load_text
-from ringfence.rules.strings import parse_limit
+from ringfence.rules.limit_strings import parse_limit
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import Op, Request, Source
 from tests.node.cluster import (

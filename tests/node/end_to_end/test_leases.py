@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from ringfence.client.limiter import Limiter
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
 from tests.node.cluster import of, owned, world
 

@@ -10,7 +10,7 @@ from node.config.access import Access, Scope
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Code
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import (
     MAX_REPORT_DECISIONS,
     Done,

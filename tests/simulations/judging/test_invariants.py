@@ -1,6 +1,6 @@
 import pytest
 
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.wire import Source
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger

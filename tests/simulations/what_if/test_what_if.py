@@ -15,7 +15,7 @@ from node.replay.offline import replay_offline
 from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
 from ringfence.rules import RuleSet
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from simulations.what_if.data_centers import DataCenters, Timing
 from simulations.what_if.what_if import WhatIf, Worst, spread_ties, what_if
 

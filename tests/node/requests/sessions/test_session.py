@@ -14,7 +14,7 @@ from node.config.access import Access, Scope
 from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.rules import RuleSet, adhoc_rule, encode_key, parse_limit
-from ringfence.rules.load import load_text
+from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Connection
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
 from ringfence.wire import (

@@ -1,0 +1,1 @@
+"""Decisions about counts between data centers: what to send, and what to recover."""

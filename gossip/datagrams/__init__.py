@@ -1,0 +1,1 @@
+"""Gossip messages, their encoding and their encryption."""

@@ -1,0 +1,1 @@
+"""Dissemination of membership records: piggybacked updates and full exchanges."""

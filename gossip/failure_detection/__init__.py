@@ -1,0 +1,1 @@
+"""Failure detection of SWIM and Lifeguard: probes, suspicions and flap damping."""

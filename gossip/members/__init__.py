@@ -1,0 +1,1 @@
+"""Membership records and the table that holds them."""

@@ -1,0 +1,109 @@
+"""Which counts of its own a data center asks the others for, and how many units are missing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.cross_dc.lost_counts import LostCounts
+
+KEY = b"12345678k"
+
+
+def test_every_data_center_is_asked_for_what_was_begun_from_nothing() -> None:
+    recall = LostCounts()
+    recall.begun([7])
+    assert recall.wanted("us") == [7]
+    recall.begun([3])
+    recall.answered("us", [7])
+
+    assert recall.wanted("us") == [3]
+    assert recall.wanted("ap") == [3, 7]  # It was not known until now.
+
+
+def test_what_is_begun_anew_is_asked_for_again() -> None:
+    recall = LostCounts()
+    recall.begun([7])
+    recall.wanted("us")
+    recall.answered("us", [7])
+    recall.begun([7])
+
+    assert recall.wanted("us") == [7]
+
+
+def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
+    recall = LostCounts()
+    recall.begun([7])
+    recall.wanted("us")
+    recall.gone([7])
+
+    assert recall.wanted("us") == recall.wanted("ap") == []
+
+
+def test_whoever_is_given_a_shard_may_ask_as_long_as_nobody_has_answered() -> None:
+    recall = LostCounts()
+    recall.begun([3])
+    recall.begun([7])
+    recall.wanted("us")
+    recall.wanted("ap")
+    recall.answered("us", [3])
+
+    assert recall.unanswered([3, 7, 8]) == [7]
+
+
+def test_what_was_admitted_since_comes_on_top_of_what_is_remembered() -> None:
+    recall = LostCounts()
+
+    assert recall.missing(KEY, [5, 3], [4, 10, 5, 20]) == [(4, 10), (5, 20)]
+
+
+def test_of_several_memories_only_the_largest_counts() -> None:
+    recall = LostCounts()
+    assert recall.missing(KEY, [5, 3], [5, 20]) == [(5, 20)]
+
+    assert recall.missing(KEY, [5, 23], [5, 19]) == []
+    assert recall.missing(KEY, [5, 23], [5, 25]) == [(5, 5)]
+
+
+def test_a_memory_of_what_was_admitted_since_adds_nothing() -> None:
+    assert LostCounts().missing(KEY, [5, 30], [5, 30]) == []
+
+
+def test_what_counts_no_more_is_forgotten() -> None:
+    recall = LostCounts()
+    recall.missing(KEY, [], [5, 20])
+    recall.forget(lambda key, number: number < 6)
+
+    assert recall.missing(KEY, [], [5, 20]) == [(5, 20)]
+
+
+@given(
+    st.lists(st.integers(0, 100), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=12),
+)
+def test_whoever_answers_when_never_more_is_counted_than_was_admitted(
+    heard_before: list[int], steps: list[tuple[int, int, bool]]
+) -> None:
+    """`heard_before` is what each data center remembers of the life that is over."""
+    recall = LostCounts()
+    lost, since, own = max(heard_before), 0, 0
+    memories = list(heard_before)
+    for which, admitted, tells in steps:
+        since += admitted
+        own += admitted
+        at = which % len(memories)
+        if tells:
+            memories[at] = max(memories[at], own)
+        else:
+            own += sum(units for _, units in recall.missing(KEY, [1, own], [1, memories[at]]))
+
+        assert since <= own <= lost + since
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=4), st.integers(0, 9))
+def test_when_all_have_answered_in_time_nothing_is_missing(memories: list[int], since: int) -> None:
+    recall = LostCounts()
+    own = since = min(since, min(memories) - 1)
+    for count in sorted(memories):
+        own += sum(units for _, units in recall.missing(KEY, [1, own], [1, count]))
+
+    assert own >= max(memories)
+    assert own == max(memories) + since or len(memories) > 1

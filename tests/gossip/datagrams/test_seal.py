@@ -1,0 +1,104 @@
+"""Datagrams that only holders of the cluster's key can make, each taken once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.datagrams.codec import MAX_MESSAGE
+from gossip.datagrams.seal import MAX_DATAGRAM, Rejected, Seal
+
+KEY, NEW = b"k" * 32, b"n" * 32
+
+
+def cause_of(seal: Seal, datagram: bytes) -> str:
+    with pytest.raises(Rejected) as caught:
+        seal.open(datagram)
+    return caught.value.cause
+
+
+def test_what_one_seals_another_opens() -> None:
+    sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+
+    assert [receiver.open(sender.seal(b)) for b in (b"", b"one", b"x" * MAX_MESSAGE)] == [
+        b"",
+        b"one",
+        b"x" * MAX_MESSAGE,
+    ]
+
+
+def test_the_largest_message_fits_into_a_datagram_and_is_no_quic_packet() -> None:
+    datagram = Seal([KEY], "c", 1).seal(b"x" * MAX_MESSAGE)
+
+    assert len(datagram) <= MAX_DATAGRAM
+    assert not datagram[0] & 0x40
+
+
+def test_a_bit_that_is_flipped_anywhere_is_noticed_and_changes_nothing() -> None:
+    datagram = Seal([KEY], "c", 1).seal(b"hello")
+    receiver = Seal([KEY], "c", 2)
+
+    for place in range(len(datagram)):
+        broken = bytearray(datagram)
+        broken[place] ^= 1
+        assert cause_of(receiver, bytes(broken)) in ("wrong_version", "unknown_key", "forged")
+    assert receiver.open(datagram) == b"hello"
+
+
+def test_a_datagram_cut_anywhere_is_refused() -> None:
+    datagram = Seal([KEY], "c", 1).seal(b"hello")
+    receiver = Seal([KEY], "c", 2)
+
+    assert {cause_of(receiver, datagram[:end]) for end in range(len(datagram))} == {
+        "truncated",
+        "forged",
+    }
+    assert cause_of(receiver, bytes(MAX_DATAGRAM + 1)) == "oversized"
+
+
+def test_another_key_and_another_cluster_are_strangers() -> None:
+    datagram = Seal([KEY], "ours", 1).seal(b"hello")
+
+    assert cause_of(Seal([NEW], "ours", 2), datagram) == "unknown_key"
+    assert cause_of(Seal([KEY], "theirs", 2), datagram) == "unknown_key"
+
+
+@given(st.permutations(range(12)))
+def test_each_datagram_is_taken_once_in_whatever_order(order: list[int]) -> None:
+    sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+    sent = [sender.seal(bytes([number])) for number in range(12)]
+
+    assert [receiver.open(sent[number]) for number in order] == [bytes([n]) for n in order]
+    assert {cause_of(receiver, datagram) for datagram in sent} == {"replayed"}
+
+
+def test_what_was_overtaken_by_a_thousand_others_is_too_old() -> None:
+    sender, receiver = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+    first, *others = [sender.seal(b"") for _ in range(1100)]
+    for datagram in others:
+        receiver.open(datagram)
+
+    assert cause_of(receiver, first) == "replayed"
+
+
+def test_a_key_is_changed_in_three_steps_without_a_lost_word() -> None:
+    one, two = Seal([KEY], "c", 1), Seal([KEY], "c", 2)
+    for keys in ([KEY, NEW], [NEW, KEY], [NEW]):
+        for changing, other in ((one, two), (two, one)):
+            changing.change_keys(keys)
+            assert other.open(changing.seal(b"x")) == b"x"
+            assert changing.open(other.seal(b"y")) == b"y"
+
+    assert cause_of(one, Seal([KEY], "c", 3).seal(b"")) == "unknown_key"
+
+
+def test_a_seal_has_one_key_or_two() -> None:
+    with pytest.raises(ValueError, match="0 keys"):
+        Seal([], "c", 1)
+    with pytest.raises(ValueError, match="3 keys"):
+        Seal([KEY, NEW, b"z" * 32], "c", 1)
+
+
+@given(st.binary(max_size=1300))
+def test_random_bytes_are_rejected_and_nothing_else(datagram: bytes) -> None:
+    with pytest.raises(Rejected):
+        Seal([KEY], "c", 2).open(datagram)

@@ -1,0 +1,59 @@
+import pytest
+
+from gossip import Settings
+from gossip.failure_detection.flap_damping import FlapDamping
+
+NS = 1_000_000_000
+
+
+def accuse(damping, *seconds):
+    return [damping.accused(f"n{at % 2}", second * NS) for at, second in enumerate(seconds)]
+
+
+def test_three_accusations_in_five_minutes_put_a_member_out():
+    damping = FlapDamping(Settings.lan())
+
+    assert accuse(damping, 0, 100, 299) == [False, False, True]
+    assert damping.ends_at == 359 * NS
+
+
+def test_accusations_far_apart_do_not():
+    damping = FlapDamping(Settings.lan())
+
+    assert not any(accuse(damping, *range(0, 3000, 151)))
+
+
+@pytest.mark.parametrize(("times", "minutes"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (6, 10)])
+def test_each_time_it_is_out_twice_as_long_up_to_ten_minutes(times, minutes):
+    damping = FlapDamping(Settings.lan())
+    start = 0
+    for _ in range(times):
+        start = (damping.ends_at or 0) // NS
+        damping.end()
+        accuse(damping, start, start, start)
+
+    assert damping.ends_at == (start + 60 * minutes) * NS
+
+
+def test_a_long_calm_makes_it_forget_how_often_it_was_out():
+    damping = FlapDamping(Settings.lan())
+    accuse(damping, 0, 0, 0)
+    damping.end()
+    accuse(damping, 700, 700, 700)
+
+    assert damping.ends_at == 760 * NS
+
+
+def test_one_accuser_alone_puts_nobody_out():
+    """consul#5567: the one that accused everybody was the sick one."""
+    damping = FlapDamping(Settings.lan())
+
+    assert not any(damping.accused("sick", second * NS) for second in range(20))
+    assert damping.accused("other", 20 * NS)
+
+
+def test_an_accusation_while_it_is_out_keeps_a_member_out_for_longer():
+    damping = FlapDamping(Settings.lan())
+    accuse(damping, 0, 0, 0, 30)
+
+    assert damping.ends_at == 90 * NS

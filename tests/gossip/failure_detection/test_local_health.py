@@ -1,0 +1,26 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.failure_detection.prober import LocalHealth
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_the_score_stays_between_well_and_worst(changes):
+    health = LocalHealth(8, is_used=True)
+    for by in changes:
+        health.change(by)
+        assert 0 <= health.score <= 8
+
+
+def test_each_step_makes_everything_once_more_as_slow():
+    health = LocalHealth(8, is_used=True)
+    health.change(2)
+
+    assert health.scaled(500) == 1500
+
+
+def test_a_score_that_is_not_used_stays_well():
+    health = LocalHealth(8, is_used=False)
+    health.change(5)
+
+    assert health.scaled(500) == 500

@@ -1,0 +1,160 @@
+"""Members that agree on a time, on clocks of the test's own."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.cluster_clock import ClusterClock
+
+MS = 1_000_000
+S = 1000 * MS
+
+
+class Host:
+    """One member: its host's clock is `off` from the true time and drifts by `ppm`."""
+
+    def __init__(self, off: int, ppm: int = 0) -> None:
+        self.off = off
+        self.ppm = ppm
+        self.clock = ClusterClock()
+
+    def host(self, true: int) -> int:
+        return true + self.off + true * self.ppm // 1_000_000
+
+    def time(self, true: int) -> int:
+        return self.clock.read(self.host(true))
+
+
+def run(
+    hosts: list[Host], seconds: int, rtt: int = MS, seed: int = 1, *, begin: int = 1000
+) -> None:
+    """Let each probe another one twice a second."""
+    random = Random(seed)
+    for step in range(2 * seconds):
+        true = begin * S + step * S // 2
+        for host in hosts:
+            other = random.choice([each for each in hosts if each is not host])
+            forth = random.randrange(rtt)
+            sent, heard, back = (
+                host.time(true),
+                other.time(true + forth),
+                host.time(true + rtt),
+            )
+            name = str(hosts.index(other))
+            host.clock.sample(name, heard - (sent + back) // 2, rtt, host.host(true + rtt))
+
+
+def spread(hosts: list[Host], true: int = 5000 * S) -> int:
+    times = [host.time(true) for host in hosts]
+    return max(times) - min(times)
+
+
+def test_clocks_that_differ_a_little_come_together() -> None:
+    hosts = [Host(off * MS) for off in (0, 40, -60, 100, 20)]
+    run(hosts, 120)
+
+    assert spread(hosts, 1120 * S) < 5 * MS
+    assert not any(host.clock.is_suspect for host in hosts)
+
+
+def test_two_members_meet_without_overshooting() -> None:
+    hosts = [Host(0), Host(100 * MS)]
+    run(hosts, 120)
+
+    assert spread(hosts, 1120 * S) < 5 * MS
+
+
+def test_clocks_that_drift_are_held_together() -> None:
+    hosts = [Host(0, ppm) for ppm in (0, 200, -200)]
+    run(hosts, 300)
+
+    assert spread(hosts, 1300 * S) < 10 * MS
+
+
+def test_a_clock_an_hour_ahead_is_marked_and_moves_nobody() -> None:
+    hosts = [Host(0), Host(5 * MS), Host(-5 * MS), Host(3600 * S)]
+    run(hosts, 30)
+
+    assert [host.clock.is_suspect for host in hosts] == [False, False, False, True]
+    assert spread(hosts[:3], 1030 * S) < 20 * MS
+
+
+def test_a_clock_far_behind_jumps_to_the_majority_and_is_trusted_again() -> None:
+    hosts = [Host(0), Host(0), Host(0), Host(-3600 * S)]
+    run(hosts, 30)
+
+    assert spread(hosts, 1030 * S) < S
+    assert not hosts[3].clock.is_suspect
+
+
+def test_a_clock_that_is_set_back_an_hour_goes_on_with_the_others() -> None:
+    """Its own time stands still for that hour, unless it sees by how much it must be moved."""
+    hosts = [Host(0), Host(0), Host(0), Host(0)]
+    run(hosts, 30)
+    hosts[3].off = -3600 * S
+    run(hosts, 30, begin=1030)
+
+    assert spread(hosts, 1060 * S) < S
+    assert not any(host.clock.is_suspect for host in hosts)
+
+
+def test_a_clock_does_not_jump_to_where_two_others_are_that_do_not_agree() -> None:
+    clock = ClusterClock()
+    for name, off in (("a", 0), ("b", 0), ("c", 0)):
+        clock.sample(name, off - 3600 * S, MS, 1000 * S)
+    assert clock.is_suspect
+    clock.jump(1000 * S)
+    for name, off in (("a", 3600 * S), ("b", 0)):
+        clock.sample(name, off, MS, 1001 * S)
+
+    clock.jump(1001 * S)
+
+    assert abs(clock.read(1001 * S) + 2599 * S) < S
+
+
+@pytest.mark.parametrize("off", [3600 * S, 3 * S, -3 * S])
+def test_a_clock_far_off_jumps_either_way_where_nothing_is_counted(off: int) -> None:
+    hosts = [Host(0), Host(5 * MS), Host(-5 * MS), Host(off)]
+    run(hosts, 30)
+    assert hosts[3].clock.is_suspect
+    for host in hosts:
+        host.clock.jump(host.host(1030 * S))  # Does nothing to those that are right.
+    assert spread(hosts, 1030 * S) < 20 * MS
+
+    run(hosts, 60, begin=1030)
+
+    assert not any(host.clock.is_suspect for host in hosts)
+
+
+def test_the_time_is_moved_by_at_most_five_milliseconds_a_second() -> None:
+    clock = ClusterClock()
+    clock.read(1000 * S)
+    clock.sample("a", 900 * MS, MS, 1000 * S)
+
+    assert clock.read(1001 * S) - 1001 * S <= 5 * MS
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 10 * S),
+            st.sampled_from("abcd"),
+            st.integers(-7200 * S, 7200 * S),
+            st.integers(0, S),
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_is_heard_the_time_never_goes_back(
+    events: list[tuple[int, str, int, int]],
+) -> None:
+    clock = ClusterClock()
+    now, last = 1000 * S, 0
+    for passed, name, offset, rtt in events:
+        now += passed
+        clock.sample(name, offset, rtt, now)
+        time = clock.read(now)
+        assert time >= last
+        last = time

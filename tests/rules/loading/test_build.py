@@ -1,0 +1,299 @@
+"""What may stand where in a rule file; the conditions of Envoy first, then what it lets pass."""
+
+import pytest
+
+from ringfence.rules.loading.yaml_files import RuleFileError, load_text
+
+LIMIT = "{unit: minute, requests_per_unit: 5}"
+
+
+def problems_of(text):
+    with pytest.raises(RuleFileError) as caught:
+        load_text(text, "rules.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def below(*lines):
+    return "\n".join(["domain: d", "descriptors:", *lines])
+
+
+def warnings_of(*lines):
+    return [str(warning) for warning in load_text(below(*lines), "rules.yaml").warnings]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (
+            ["- {key: k, 0.25: x}"],
+            "3: d > k: key '0.25' is a number with a point, not text; quote it: '0.25'",
+        ),
+        (["- {key: k, [a]: x}"], "3: d > k: a key is a list, not text; write one word"),
+        (["- a"], "3: d: a descriptor is the text 'a', not a map; write `key: value` pairs"),
+        (["- [a]"], "3: d: a descriptor is a list, not a map; write `key: value` pairs"),
+        (["- 0.5"], "3: d: a descriptor is a number with a point, not a map"),
+        (
+            ["- key: k", f"  ratelimit: {LIMIT}"],
+            "4: d > k: unknown key 'ratelimit'; did you mean 'rate_limit'?",
+        ),
+        (
+            ["- key: k", "  rate_limit: {unit: day, requestsperunit: 5}"],
+            "4: d > k > rate_limit: unknown key 'requestsperunit'; "
+            "did you mean 'requests_per_unit'?",
+        ),
+        (
+            ["- {key: k, zzz: 1}"],
+            "3: d > k: unknown key 'zzz'; use one of: key, value, rate_limit, descriptors, "
+            "share_threshold, value_to_metric, shadow_mode, quota_mode, detailed_metric, metadata",
+        ),
+        (
+            ["- {key: k, value: 1.5}"],
+            "3: d > k=1.5: value is a number with a point, not text; quote it: value: '1.5'",
+        ),
+        (
+            ["- {key: k, value: 2001-01-01}"],
+            "3: d > k=2001-01-01: value is a date, not text; quote it: value: '2001-01-01'",
+        ),
+        (["- {key: k, value: [a]}"], "3: d > k: value is a list, not text; write one value"),
+        (["- {key: k, value: {a: b}}"], "3: d > k: value is a map, not text; write one value"),
+        (["- {key: ''}"], "3: d > ?: key is missing or empty; write `key: NAME`"),
+        (["- {key: null}"], "3: d > ?: key is missing or empty; write `key: NAME`"),
+        (["- {value: v}"], "3: d > ?=v: key is missing or empty; write `key: NAME`"),
+        (
+            ["- {key: k, value: v}", "- {key: j}", "- {key: k, value: v}"],
+            "5: d > k=v: the same key and value stand in line 3; keep one of them",
+        ),
+        (
+            ["- key: k", "  descriptors:", "  - {key: a}", "  - {key: a}"],
+            "6: d > k > a: the same key and value stand in line 5; keep one of them",
+        ),
+        (
+            ["- {key: k, key: l}"],
+            "3: d > l: key 'key' stands twice, first in line 3; keep one of them",
+        ),
+        (["- {key: k, rate_limit: 5}"], "3: d > k: rate_limit is a whole number, not a map"),
+        (["- {key: k, descriptors: {a: b}}"], "3: d > k: descriptors is a map, not a list"),
+        (["- {key: k, shadow_mode: 1}"], "3: d > k: shadow_mode is a whole number; write true"),
+        (["- {key: k, quota_mode: 'yes'}"], "3: d > k: quota_mode is the text 'yes'; write true"),
+        (
+            ["- {key: k, value: v, share_threshold: true}"],
+            "3: d > k=v: share_threshold without a `*` in the value; write a pattern, or drop",
+        ),
+        (["- {key: k, share_threshold: true}"], "3: d > k: share_threshold without a `*`"),
+        (["- {key: k, unit: day}"], "3: d > k: unit stands outside of rate_limit; move it into"),
+        (
+            ["- {key: k, on_failure: deny}"],
+            "3: d > k: on_failure stands outside of rate_limit; move it into `rate_limit:`",
+        ),
+        (["- {key: k, global: true}"], "3: d > k: global stands outside of rate_limit"),
+        (["- {key: k, <<: {ky: v}}"], "3: d > k: unknown key 'ky'; did you mean 'key'?"),
+        (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata is a list, not a map"),
+    ],
+)
+def test_a_descriptor_that_is_wrong_is_named_with_line_path_and_mend(lines, problem):
+    (found,) = problems_of(below(*lines))
+
+    assert found.startswith(f"rules.yaml:{problem}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("descriptors: []", "1: domain is missing or empty; begin the file with `domain: NAME`"),
+        ("domain: ''", "1: domain is missing or empty; begin the file with `domain: NAME`"),
+        ("domain: [a]", "1: domain is a list, not text; write one value"),
+        ("domain: 1.5", "1: domain is a number with a point, not text; quote it: domain: '1.5'"),
+        ("domain: d\ndescriptors: 5", "2: d: descriptors is a whole number, not a list"),
+        ("domain: d\ndescriptor: []", "2: unknown key 'descriptor'; did you mean 'descriptors'?"),
+        ("domain: d\nalgorithm: x", "2: algorithm stands at the top of the file; move it into"),
+        ("domain: d\nglobal: {}", "2: global stands at the top of the file; move it into"),
+        ("domain: d\ndefaults: 5", "2: d > defaults: defaults is a whole number, not a map"),
+    ],
+)
+def test_a_file_that_is_wrong_at_its_top_is_named_with_line_and_mend(text, problem):
+    (found,) = problems_of(text)
+
+    assert found.startswith(f"rules.yaml:{problem}")
+
+
+def test_a_replaced_name_that_nobody_has_is_refused():
+    lines = [
+        f"- {{key: a, rate_limit: {{name: by_address, {LIMIT[1:]}}}",
+        "- key: b",
+        "  rate_limit:",
+        "    unit: day",
+        "    requests_per_unit: 1",
+        "    replaces: [{name: by_adress}]",
+    ]
+
+    assert problems_of(below(*lines)) == [
+        "rules.yaml:8: d > b > rate_limit: replaces 'by_adress', but no limit of this domain has "
+        "that name; did you mean 'by_address'?"
+    ]
+
+
+def test_a_rule_with_another_mistake_still_has_its_name():
+    lines = [
+        "- {key: a, rate_limit: {name: by_address, unit: fortnight, requests_per_unit: 1}}",
+        "- {key: b, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: by_address}]}}",
+    ]
+
+    (problem,) = problems_of(below(*lines))
+
+    assert "unknown unit 'fortnight'" in problem
+
+
+def test_names_of_other_domains_are_not_replaced():
+    text = below(f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}")
+
+    assert problems_of(text)[0].endswith("give the limit to drop a `name:`")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("foo*", "foo*bar"), ("*", "a*"), ("*a*", "*ba*"), ("a*b*", "a*b*b")]
+)
+def test_a_pattern_behind_a_broader_one_is_refused(first, second):
+    lines = [f'- {{key: k, value: "{value}", rate_limit: {LIMIT}}}' for value in (first, second)]
+
+    assert problems_of(below(*lines)) == [
+        f"rules.yaml:4: d > k={second}: this pattern can never match: {first!r} in line 3 takes "
+        "all its values; move it above the broader one, or drop it"
+    ]
+    assert warnings_of(*reversed(lines)) == []
+
+
+def test_two_ways_to_write_one_pattern_are_refused_in_either_order():
+    lines = [f'- {{key: k, value: "{value}"}}' for value in ("a*", "a**")]
+
+    assert "can never match" in problems_of(below(*lines))[0]
+    assert "can never match" in problems_of(below(*reversed(lines)))[0]
+
+
+def test_patterns_of_different_keys_do_not_hide_each_other():
+    assert warnings_of('- {key: a, value: "*"}', '- {key: b, value: "x*"}') == []
+
+
+def test_too_many_patterns_under_one_key_are_refused():
+    lines = [f'- {{key: k, value: "{number}-*"}}' for number in range(1001)]
+
+    assert "more than 1000 patterns" in problems_of(below(*lines))[0]
+
+
+def test_a_value_that_is_exempt_from_the_limit_for_any_value_is_told():
+    lines = [f"- {{key: k, rate_limit: {LIMIT}}}", "- {key: k, value: v}"]
+
+    assert warnings_of(*lines) == [
+        "rules.yaml:4: d > k=v: no limit stands here, so the one for any 'k' in line 3 does not "
+        "count for this value; if this is no allow-list, add a rate_limit or drop the descriptor"
+    ]
+
+
+def test_a_step_on_the_way_that_hides_the_limit_for_any_value_is_told():
+    lines = [
+        f"- {{key: k, rate_limit: {LIMIT}}}",
+        f"- {{key: k, value: v, descriptors: [{{key: l, rate_limit: {LIMIT}}}]}}",
+    ]
+
+    (warning,) = warnings_of(*lines)
+
+    assert warning.endswith(
+        "does not count for this value; if this is no allow-list, add a rate_limit"
+    )
+
+
+def test_a_rule_that_a_pattern_for_everything_hides_is_told():
+    lines = [f'- {{key: k, value: "*", rate_limit: {LIMIT}}}', f"- {{key: k, rate_limit: {LIMIT}}}"]
+
+    assert warnings_of(*lines) == [
+        "rules.yaml:4: d > k: this can never be met: '*' in line 3 takes every value; "
+        "drop one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("- {key: k, value: ''}", "an empty value means any value"),
+        ("- {key: 'k*'}", "a `*` in a key is a plain character"),
+        ("- {key: k, shadow_mode: true}", "shadow_mode does nothing without a rate_limit"),
+        (
+            "- {key: k, rate_limit: {unlimited: true}, value_to_metric: true}",
+            "value_to_metric does nothing for an unlimited rule",
+        ),
+        (
+            "- {key: k, rate_limit: {unlimited: true}, detailed_metric: true}",
+            "detailed_metric does nothing for an unlimited rule",
+        ),
+        ("- {key: k, metadata: {a: b}}", "metadata does nothing without a rate_limit"),
+    ],
+)
+def test_what_is_legal_but_odd_is_told(line, warning):
+    (found,) = warnings_of(line)
+
+    assert found.startswith("rules.yaml:3: d > k")
+    assert warning in found
+
+
+def test_whole_numbers_and_flags_are_values_as_they_are_written():
+    rules = load_text(
+        below(
+            f"- {{key: port, value: 8080, rate_limit: {LIMIT}}}",
+            f"- {{key: debug, value: on, rate_limit: {LIMIT}}}",
+            f"- {{key: mask, value: 0x1F, rate_limit: {LIMIT}}}",
+        )
+    ).rules
+
+    values = [value for rule in rules.rules() for _, value in rule.path]
+    assert values == ["8080", "on", "0x1F"]
+
+
+def test_nothing_written_after_a_key_is_as_if_it_were_absent():
+    rules = load_text(
+        below("- {key: k, value: , rate_limit: , descriptors: , shadow_mode: }")
+    ).rules
+
+    assert rules.rules() == ()
+    assert rules.knows_domain("d")
+
+
+def test_metadata_keeps_every_kind_of_value():
+    text = below(
+        "- key: k",
+        f"  rate_limit: {LIMIT}",
+        "  metadata: {a: 1, b: -2.5, c: yes, d: null, e: [x, {f: 1e3}], g: {h: {}}, '1': 0}",
+    )
+    (rule,) = load_text(text).rules.rules()
+
+    assert rule.metadata == {
+        "a": 1,
+        "b": -2.5,
+        "c": True,
+        "d": None,
+        "e": ["x", {"f": "1e3"}],
+        "g": {"h": {}},
+        "1": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem"),
+    [
+        ("{a: 2001-01-01}", "2001-01-01 does not survive as a date; quote it: '2001-01-01'"),
+        ("{a: .inf}", ".inf does not survive as a number with a point; quote it: '.inf'"),
+        ("{a: .nan}", ".nan does not survive as a number with a point"),
+        ("{a: 99999999999999999999}", "does not survive as a whole number"),
+        ("{a: 0x1F}", "0x1F does not survive as a whole number; quote it: '0x1F'"),
+        ("{a: 010}", "010 does not survive as a whole number"),
+        ("{a: 190:20:30.5}", "190:20:30.5 does not survive as a number with a point"),
+        ("{1: x}", "key '1' is a whole number, not text; quote it: '1'"),
+        ("{a: 1, a: 2}", "key 'a' stands twice"),
+        ("{a: " + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep; flatten it"),
+    ],
+)
+def test_metadata_that_no_message_could_carry_is_refused(metadata, problem):
+    text = below("- key: k", f"  rate_limit: {LIMIT}", f"  metadata: {metadata}")
+
+    (found,) = problems_of(text)
+
+    assert found.startswith("rules.yaml:5: d > k > metadata")
+    assert problem in found

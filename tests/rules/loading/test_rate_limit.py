@@ -1,0 +1,291 @@
+"""The keys of `rate_limit` and `defaults`: Envoy's, ours, and those that are not built yet."""
+
+from pathlib import Path
+
+import pytest
+
+from ringfence.limiter.limit import NS_PER_SECOND, Algorithm, Calendar, Limit
+from ringfence.rules import OnFailure
+from ringfence.rules.loading.yaml_files import Defaults, RuleFileError, load_path, load_text
+
+OURS = load_path(Path(__file__).parents[1] / "files" / "ours.yaml").rules
+SECOND = NS_PER_SECOND
+MINUTE, DAY = 60 * SECOND, 86_400 * SECOND
+FIXED = Algorithm.FIXED_WINDOW
+
+
+def text_of(rate_limit, defaults="{}"):
+    return (
+        f"domain: d\ndefaults: {defaults}\ndescriptors:\n- key: k\n  rate_limit: {{{rate_limit}}}\n"
+    )
+
+
+def rule_of(rate_limit, defaults="{}", node=None):
+    (rule,) = load_text(text_of(rate_limit, defaults), defaults=node).rules.rules()
+    return rule
+
+
+def problems_of(rate_limit, defaults="{}"):
+    with pytest.raises(RuleFileError) as caught:
+        load_text(text_of(rate_limit, defaults), "rules.yaml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def ours(key):
+    (rule,) = (rule for rule in OURS.rules() if rule.path == ((key, None),))
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("key", "limit"),
+    [
+        ("plain", Limit(10, MINUTE, FIXED)),
+        ("bucket", Limit(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
+        ("implied_bucket", Limit(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
+        ("meter", Limit(5, SECOND, Algorithm.LEAKY_BUCKET)),
+        ("queue", Limit(5, SECOND, Algorithm.LEAKY_BUCKET, burst=7, queue=True)),
+        ("slots", Limit(60, MINUTE, slots=6)),
+        ("log", Limit(5, 15 * MINUTE, Algorithm.SLIDING_WINDOW_LOG)),
+        ("seconds", Limit(5, 90 * SECOND, FIXED)),
+        ("fraction", Limit(5, SECOND // 2, FIXED)),
+        ("as_unit", Limit(5, 60 * MINUTE, FIXED)),
+        (
+            "calendar",
+            Limit(5, 30 * DAY, FIXED, calendar=Calendar.MONTH, timezone="Europe/Berlin"),
+        ),
+        ("soft", Limit(100, MINUTE, FIXED, soft_permille=100)),
+        ("jobs", Limit(20, MINUTE, Algorithm.CONCURRENCY)),
+    ],
+)
+def test_our_keys_say_how_to_count(key, limit):
+    assert ours(key).limit == limit
+
+
+def test_our_keys_say_what_happens_in_a_failure_and_how_far_a_limit_reaches():
+    assert ours("plain").on_failure is OnFailure.LOCAL
+    assert ours("denying").on_failure is OnFailure.DENY
+    assert ours("here").scope == "datacenter"
+
+
+def test_a_period_that_is_a_unit_has_the_units_word():
+    assert [ours(key).unit for key in ("as_unit", "seconds", "plain")] == ["hour", "", "minute"]
+
+
+@pytest.mark.parametrize("unit", ["second", "MINUTE", "Hour", "day", "week", "month", "year"])
+def test_the_seven_units_may_be_written_in_any_case(unit):
+    assert rule_of(f"unit: {unit}, requests_per_unit: 1").unit == unit.lower()
+
+
+@pytest.mark.parametrize("amount", ["0", "4294967295", "+5", "1_000"])
+def test_amounts_are_whole_numbers_of_32_bits(amount):
+    rule = rule_of(f"unit: day, requests_per_unit: {amount}")
+
+    assert rule.limit.amount == int(amount)
+
+
+@pytest.mark.parametrize(
+    ("rate_limit", "problem"),
+    [
+        (
+            "unit: fortnite, requests_per_unit: 5",
+            "unknown unit 'fortnite'; use one of: second, minute, hour, day, week, month, year",
+        ),
+        ("unit: minuts, requests_per_unit: 5", "unknown unit 'minuts'; did you mean 'minute'?"),
+        ("unit: '', requests_per_unit: 5", "unknown unit ''; use one of: second"),
+        ("unit: 5, requests_per_unit: 5", "unknown unit '5'; use one of: second"),
+        ("unit: [day], requests_per_unit: 5", "unit is a list, not text; write one value"),
+        ("requests_per_unit: 5", "unit is missing; add `unit:` with one of: second"),
+        (
+            "unit: day",
+            "requests_per_unit is missing; add it; `requests_per_unit: 0` refuses everything",
+        ),
+        ("unit: day, requests_per_unit: ", "requests_per_unit is missing; add it"),
+        (
+            "unit: day, requests_per_unit: -1",
+            "requests_per_unit is -1; write a whole number from 0",
+        ),
+        ("unit: day, requests_per_unit: 4294967296", "requests_per_unit is 4294967296; write a"),
+        ("unit: day, requests_per_unit: 1.0", "requests_per_unit is a number with a point; write"),
+        ("unit: day, requests_per_unit: '5'", "requests_per_unit is the text '5'; write a whole"),
+        ("unit: day, requests_per_unit: 010", "requests_per_unit is '010'; write a whole number"),
+        ("unit: day, requests_per_unit: 0x10", "requests_per_unit is '0x10'; write a whole number"),
+        ("unit: day, requests_per_unit: {}", "requests_per_unit is a map; write a whole number"),
+        ("unlimited: true, unit: day", "unlimited together with unit; keep one of them"),
+        ("unlimited: true, burst: 5", "unlimited together with burst; keep one of them"),
+        ("unlimited: maybe", "unlimited is the text 'maybe'; write true or false"),
+        (
+            "unit: day, requests_per_unit: 1, replaces: [{name: ''}]",
+            "name is missing or empty; write `- name: NAME` of the limit to drop",
+        ),
+        ("unit: day, requests_per_unit: 1, replaces: [{}]", "name is missing or empty; write"),
+        (
+            "unit: day, requests_per_unit: 1, name: me, replaces: [{name: me}]",
+            "replaces its own name 'me'; name another limit",
+        ),
+        ("unit: day, requests_per_unit: 1, replaces: [me]", "an item of replaces is the text 'me'"),
+        ("unit: day, requests_per_unit: 1, replaces: {name: me}", "replaces is a map, not a list"),
+        (
+            "unit: day, requests_per_unit: 1, replaces: [{nam: me}]",
+            "unknown key 'nam'; did you mean 'name'?",
+        ),
+    ],
+)
+def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
+    assert problems_of(rate_limit)[0].startswith(f"rules.yaml:5: d > k > rate_limit: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("rate_limit", "problem"),
+    [
+        ("unit: day, period: 5", "period and unit are both given; keep one of them"),
+        ("period: 0", "period: '0' is not at least 1 ns and whole; write a longer period"),
+        ("period: -5", "period: '-5' is not a period; write seconds, or as `90s` or `15m`"),
+        ("period: 5 parsecs", "period: unknown unit 'parsecs'; use one of: second"),
+        ("period: [5]", "period is a list; write one value"),
+        ("period: 1000 years", "period: "),
+        ("unit: day, algorithm: token_buket", "unknown algorithm 'token_buket'; did you mean"),
+        ("unit: day, burst: 0", "burst is 0; write a whole number from 1 to 4294967295"),
+        (
+            "unit: day, algorithm: fixed_window, burst: 5",
+            "burst belongs to token_bucket or leaky_bucket, not fixed_window; "
+            "drop it, or write `algorithm: token_bucket`",
+        ),
+        (
+            "unit: day, algorithm: token_bucket, mode: queue",
+            "mode belongs to leaky_bucket, not token_bucket",
+        ),
+        ("unit: day, algorithm: leaky_bucket, mode: pipe", "unknown mode 'pipe'; use one of"),
+        ("unit: day, algorithm: token_bucket, slots: 2", "slots belongs to sliding_window, not"),
+        ("unit: day, slots: 0", "slots is 0; write a whole number from 1 to 3600"),
+        ("unit: second, slots: 7", "slots: a period of 1 s does not divide into 7"),
+        (
+            "unit: day, algorithm: sliding_window, align: calendar",
+            "align belongs to fixed_window, not sliding_window",
+        ),
+        (
+            "unit: hour, align: calendar",
+            "`align: calendar` needs a unit of a day or longer; write a unit of day, week, month, "
+            "year, or drop align",
+        ),
+        ("period: 86400, align: calendar", "`align: calendar` needs a unit of a day or longer"),
+        ("unit: day, align: moon", "unknown align 'moon'; use one of: calendar, epoch"),
+        ("unit: day, timezone: Europe/Berlin", "timezone only matters to calendar windows; add"),
+        (
+            "unit: day, align: calendar, timezone: Europe/Berln",
+            "timezone: 'Europe/Berln' is not known here; give an IANA name such as",
+        ),
+        ("unit: day, soft: 10", "soft: '10' is not a share; write it as `10%`"),
+        ("unit: day, soft: 5000%", "soft: 50000 permille is out of range; give 0 % to 1000 %"),
+        ("unit: day, on_failure: alow", "unknown on_failure 'alow'; did you mean 'allow'?"),
+        ("unit: day, scope: planet", "unknown scope 'planet'; use one of: datacenter, global"),
+        (
+            "unit: day, elastic: {pool: p, up_to: 200%}",
+            "`elastic` is not available yet; use `soft: 20%` to admit a fixed share above",
+        ),
+        ("unit: day, shadow_mode: true", "shadow_mode stands inside rate_limit; move it out"),
+        ("unit: day, bursts: 5", "unknown key 'bursts'; did you mean 'burst'?"),
+    ],
+)
+def test_one_of_our_keys_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
+    (found,) = problems_of(f"requests_per_unit: 5, {rate_limit}")
+
+    assert found.startswith(f"rules.yaml:5: d > k > rate_limit: {problem}")
+
+
+def test_every_mistake_of_one_limit_is_told_at_once():
+    problems = problems_of(
+        "unit: dy, requests_per_unit: -1, burst: x, algorithm: y, soft: z, align: a, on_failure: b"
+    )
+
+    assert len(problems) == 7
+
+
+def test_a_limit_beside_unlimited_is_told_but_harmless():
+    loaded = load_text(text_of("unlimited: true, requests_per_unit: 5"), "rules.yaml")
+
+    assert [str(warning) for warning in loaded.warnings] == [
+        "rules.yaml:5: d > k > rate_limit: requests_per_unit means nothing beside unlimited; "
+        "drop one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "algorithm"),
+    [
+        ("", "sliding_window_log"),
+        ("burst: 5", "token_bucket"),
+        ("mode: queue", "leaky_bucket"),
+        ("mode: meter, burst: 5", "leaky_bucket"),
+        ("slots: 2", "sliding_window"),
+        ("align: calendar", "fixed_window"),
+        ("align: epoch", "sliding_window_log"),
+    ],
+)
+def test_a_key_of_one_algorithm_chooses_it_over_the_default(keys, algorithm):
+    rule = rule_of(f"unit: day, requests_per_unit: 5, {keys}", "{algorithm: sliding_window_log}")
+
+    assert rule.limit.algorithm == algorithm
+
+
+def test_a_burst_stays_with_a_default_that_has_one():
+    rule = rule_of("unit: day, requests_per_unit: 5, burst: 9", "{algorithm: leaky_bucket}")
+
+    assert rule.limit.algorithm is Algorithm.LEAKY_BUCKET
+
+
+def test_a_rule_wins_over_its_file_and_a_file_over_its_node():
+    node = Defaults(algorithm=Algorithm.TOKEN_BUCKET, on_failure=OnFailure.DENY)
+    plain, named = "unit: day, requests_per_unit: 5", "algorithm: fixed_window"
+
+    def algorithm(rate_limit, defaults):
+        return rule_of(rate_limit, defaults, node).limit.algorithm.value
+
+    assert algorithm(plain, "{}") == "token_bucket"
+    assert algorithm(plain, "{algorithm: leaky_bucket}") == "leaky_bucket"
+    assert algorithm(f"{plain}, {named}", "{algorithm: leaky_bucket}") == "fixed_window"
+    assert rule_of(plain, "{}", node).on_failure is OnFailure.DENY
+    assert rule_of(plain, "{on_failure: local}", node).on_failure is OnFailure.LOCAL
+    assert rule_of(f"{plain}, on_failure: allow", "{}", node).on_failure is OnFailure.ALLOW
+
+
+def test_defaults_go_only_where_they_fit():
+    defaults = "{mode: queue, slots: 6, align: calendar, timezone: Europe/Berlin, soft: 5%}"
+
+    def limit(keys):
+        return rule_of(f"requests_per_unit: 5, {keys}", defaults).limit
+
+    assert limit("unit: minute") == Limit(5, MINUTE, slots=6, soft_permille=50)
+    assert limit("unit: day, algorithm: token_bucket, soft: 0%") == Limit(
+        5, DAY, Algorithm.TOKEN_BUCKET
+    )
+    assert limit("unit: minute, algorithm: leaky_bucket").queue
+    assert limit("unit: minute, algorithm: fixed_window").calendar is None
+    assert limit("unit: day, algorithm: fixed_window").calendar is Calendar.DAY
+    assert limit("unit: day, algorithm: fixed_window").timezone == "Europe/Berlin"
+    assert limit("unit: day, algorithm: fixed_window, align: epoch").calendar is None
+
+
+@pytest.mark.parametrize(
+    ("defaults", "problem"),
+    [
+        ("{burst: 5}", "burst cannot be a default; write it in each rate_limit that needs it"),
+        ("{unit: day}", "unit cannot be a default"),
+        ("{elastic: {}}", "`elastic` is not available yet"),
+        ("{algoritm: x}", "unknown key 'algoritm'; did you mean 'algorithm'?"),
+        ("{algorithm: x}", "unknown algorithm 'x'; use one of: token_bucket"),
+        ("{timezone: Mars/Base}", "timezone: 'Mars/Base' is not known here"),
+    ],
+)
+def test_defaults_that_are_wrong_are_named_with_their_mend(defaults, problem):
+    (found,) = problems_of("unit: day, requests_per_unit: 5", defaults)
+
+    assert found.startswith(f"rules.yaml:2: d > defaults: {problem}")
+
+
+def test_a_rule_may_be_lent_unless_it_or_its_file_says_otherwise():
+    limit, no = "unit: minute, requests_per_unit: 5", "{leases: false}"
+
+    assert rule_of(limit).leases
+    assert not rule_of(f"{limit}, leases: false").leases
+    assert not rule_of(limit, no).leases
+    assert rule_of(f"{limit}, leases: true", no).leases

@@ -1,0 +1,164 @@
+"""The keys that say who shares a limit."""
+
+import pytest
+
+from ringfence.rules import RuleSet
+from ringfence.rules.loading.yaml_files import RuleFileError, load_text
+
+DAY = "unit: day, requests_per_unit: 5"
+
+
+def text_of(keys, defaults="{}", limit=DAY):
+    words = ", ".join(filter(None, [limit, keys]))
+    return f"domain: d\ndefaults: {defaults}\ndescriptors:\n- key: k\n  rate_limit: {{{words}}}\n"
+
+
+def scope_of(keys, defaults="{}", limit=DAY):
+    loaded = load_text(text_of(keys, defaults, limit))
+    (rule,) = loaded.rules.rules()
+    assert RuleSet.from_plain(loaded.rules.to_plain()) == loaded.rules
+    return f"{rule.scope} {rule.home}".strip()
+
+
+def problem_of(keys, defaults="{}", limit=DAY):
+    with pytest.raises(RuleFileError) as caught:
+        load_text(text_of(keys, defaults, limit), "rules.yaml")
+    (problem,) = caught.value.problems
+    return str(problem)
+
+
+@pytest.mark.parametrize(
+    ("keys", "scope"),
+    [
+        ("", "datacenter"),
+        ("scope: datacenter", "datacenter"),
+        ("global: ", "datacenter"),
+        ("scope: global", "global"),
+        ("scope: GLOBAL", "global"),
+        ("global: {}", "global"),
+        ("global: {mode: gossip}", "global"),
+        ("scope: global, global: {mode: gossip}", "global"),
+        ("global: {mode: split}", "split"),
+        ("scope: global, global: {mode: split}", "split"),
+        ("global: {mode: home, home: eu}", "home eu"),
+    ],
+)
+def test_a_rule_says_who_shares_its_limit(keys, scope):
+    assert scope_of(keys) == scope
+
+
+@pytest.mark.parametrize(
+    ("keys", "defaults", "scope"),
+    [
+        ("", "{scope: global}", "global"),
+        ("", "{global: {mode: home, home: eu}}", "home eu"),
+        ("scope: datacenter", "{global: {mode: home, home: eu}}", "datacenter"),
+        ("global: {mode: split}", "{global: {mode: home, home: eu}}", "split"),
+        ("global: {mode: gossip}", "{global: {mode: split}}", "global"),
+        ("scope: global", "{global: {mode: home, home: eu}}", "home eu"),
+        ("scope: global", "{scope: datacenter}", "global"),
+    ],
+)
+def test_a_file_may_say_it_for_all_rules_that_do_not(keys, defaults, scope):
+    assert scope_of(keys, defaults) == scope
+
+
+@pytest.mark.parametrize("mode", ["gossip", "split", "home, home: eu"])
+@pytest.mark.parametrize(
+    "algorithm", ["sliding_window", "fixed_window", "token_bucket", "leaky_bucket"]
+)
+def test_four_algorithms_hold_in_all_data_centers_in_every_way(algorithm, mode):
+    words = mode.replace("gossip", "global").replace(", home:", "")
+    assert scope_of(f"algorithm: {algorithm}, global: {{mode: {mode}}}") == words
+
+
+@pytest.mark.parametrize(
+    ("keys", "scope"),
+    [
+        ("algorithm: sliding_window_log, global: {mode: split}", "split"),
+        ("algorithm: sliding_window_log, global: {mode: home, home: eu}", "home eu"),
+        ("algorithm: concurrency, global: {mode: home, home: eu}", "home eu"),
+        ("mode: queue, global: {mode: home, home: eu}", "home eu"),
+    ],
+)
+def test_the_others_hold_where_one_node_can_decide(keys, scope):
+    assert scope_of(keys) == scope
+
+
+@pytest.mark.parametrize(
+    ("keys", "limit"),
+    [
+        ("scope: global", "period: 4, requests_per_unit: 5"),
+        ("global: {mode: split}", "unit: second, requests_per_unit: 5"),
+        ("global: {mode: home, home: eu}", "unit: second, requests_per_unit: 5"),
+        ("scope: global", "unlimited: true"),
+    ],
+)
+def test_only_counts_that_others_tell_need_a_long_period(keys, limit):
+    assert scope_of(keys, limit=limit) != "datacenter"
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        (
+            "scope: global, algorithm: sliding_window_log",
+            ": sliding_window_log cannot count what other data centers tell; "
+            "use sliding_window with `slots`, `global: {mode: split}`, "
+            "`global: {mode: home, home: NAME}` or "
+            "`scope: datacenter`",
+        ),
+        (
+            "scope: global, algorithm: concurrency",
+            ": concurrency cannot count what other data centers tell; use one of sliding_window, "
+            "fixed_window, token_bucket, leaky_bucket, `global: {mode: home, home: NAME}` or",
+        ),
+        (
+            "algorithm: concurrency, global: {mode: split}",
+            ": units in flight and queues cannot be split among data centers; "
+            "use `global: {mode: home, home: NAME}` or `scope: datacenter`",
+        ),
+        ("mode: queue, global: {mode: split}", ": units in flight and queues cannot be split"),
+        (
+            "scope: datacenter, global: {}",
+            ": `scope: datacenter` together with global; keep one of them",
+        ),
+        ("global: true", ": global is true or false, not a map; write `key: value` pairs"),
+        ("global: {lag: 1s}", " > global: unknown key 'lag'; use one of: mode, home"),
+        ("global: {mode: gosip}", " > global: unknown mode 'gosip'; did you mean 'gossip'?"),
+        (
+            "global: {mode: home}",
+            " > global: mode home without a home; add `home: NAME` of the data center that decides",
+        ),
+        ("global: {mode: home, home: ''}", " > global: mode home without a home"),
+        (
+            "global: {home: eu}",
+            " > global: home belongs to mode home; write `mode: home`, or drop it",
+        ),
+        ("global: {mode: split, home: eu}", " > global: home belongs to mode home"),
+    ],
+)
+def test_what_cannot_be_is_named_with_its_mend(keys, problem):
+    assert problem_of(keys).startswith(f"rules.yaml:5: d > k > rate_limit{problem}")
+
+
+def test_a_period_that_is_over_before_counts_have_come_is_refused():
+    found = problem_of("scope: global", limit="period: 3.9, requests_per_unit: 5")
+
+    assert found == (
+        "rules.yaml:5: d > k > rate_limit: counts of other data centers come too late for a period "
+        "of 3.9 s; use at least 4 s, `global: {mode: split}`, `global: {mode: home, home: NAME}` or"
+        " `scope: datacenter`"
+    )
+
+
+def test_a_default_that_a_rule_cannot_follow_is_told_at_the_rule():
+    found = problem_of("algorithm: concurrency", "{scope: global}")
+
+    assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot count")
+
+
+def test_a_default_that_is_wrong_is_told_where_it_stands():
+    found = problem_of("", "{global: {mode: home}}")
+
+    assert found.startswith("rules.yaml:2: d > defaults > global: mode home without a home")
