@@ -17,6 +17,7 @@ from ringfence.client import (
 from ringfence.errors import (
     AccessDenied,
     ConfigError,
+    InvalidLimit,
     LocalProtocolError,
     PeerUnavailable,
     RemoteProtocolError,
@@ -47,6 +48,7 @@ __all__ = [
     "RingfenceError",
     "AccessDenied",
     "ConfigError",
+    "InvalidLimit",
     "LocalProtocolError",
     "PeerUnavailable",
     "RemoteProtocolError",

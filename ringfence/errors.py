@@ -1,11 +1,13 @@
-"""What callers of a node or a client may see. A leaf: everything else may import it.
+"""Errors that callers of a node or a client may receive.
 
-Being over a limit is a `Decision`, never one of these.
+A check that is over its limit is a `Decision`, never an error. This module imports nothing from the
+package, so that every other module may import it. Details are attributes of the error.
 """
 
 __all__ = [
     "AccessDenied",
     "ConfigError",
+    "InvalidLimit",
     "LocalProtocolError",
     "PeerUnavailable",
     "RemoteProtocolError",
@@ -15,15 +17,24 @@ __all__ = [
 
 
 class RingfenceError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class ConfigError(RingfenceError):
-    """Settings, rules, keys or an address are wrong; the message says what, where and the mend."""
+    """A setting, rule, key, address or argument is wrong; the message says how to correct it."""
+
+
+class InvalidLimit(ConfigError, ValueError):
+    """The numbers of a limit are out of range or contradict each other."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        """The field of `Limit` that is wrong."""
 
 
 class LocalProtocolError(RingfenceError):
-    """Our own side broke the protocol: a bug in Ringfence."""
+    """This side broke the protocol: a bug in Ringfence."""
 
 
 class RemoteProtocolError(RingfenceError):
@@ -31,7 +42,7 @@ class RemoteProtocolError(RingfenceError):
 
 
 class AccessDenied(RingfenceError):
-    """The other side did not accept our credential, or it lacks the scope for this request."""
+    """A node rejected the credential, or the token lacks the scope for this request."""
 
 
 class PeerUnavailable(RingfenceError):
@@ -39,8 +50,8 @@ class PeerUnavailable(RingfenceError):
 
 
 class UntrustedPeer(ConfigError):
-    """A node's certificate is not of the CA given, or lacks the expected name.
+    """The certificate of a node is not signed by the given CA, or has another name.
 
-    Either the `ca` or `server_name` given is wrong, or whoever answers there is not the cluster. An
-    expired certificate is an outage of its node instead: `PeerUnavailable`.
+    Either `ca` or `server_name` is wrong, or another server answers at this address. An expired
+    certificate raises `PeerUnavailable` instead, because another node may answer.
     """

@@ -43,7 +43,7 @@ _THREADS = 8
 _SECONDS = 1.0
 _KEYS = [{"user": f"user-{number}"} for number in range(10_000)]
 _LOOPS = ("trio", "asyncio", "uvloop")
-_LIMIT = Limit(1_000_000_000, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
+_LIMIT = Limit.of_ns(1_000_000_000, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
 
 def run(rounds: int) -> Iterator[Figure]:

@@ -98,7 +98,7 @@ def _history(seed: int) -> tuple[float, float]:
     within the bound of every crash and does not count here.
     """
     random = Random(seed)
-    limit, raised = (Limit(n, _WINDOW, Algorithm.FIXED_WINDOW) for n in (20_000, 30_000))
+    limit, raised = (Limit.of_ns(n, _WINDOW, Algorithm.FIXED_WINDOW) for n in (20_000, 30_000))
     world = LendingWorld(seed, limit)
     amounts: dict[int, int] = {}
     for step in range(1500):

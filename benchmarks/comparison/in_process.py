@@ -28,7 +28,7 @@ _HOUR_NS = 3600 * NS_PER_SECOND
 _FRAME = 256
 _PASSES = 10
 """Checks of each name in one sample. The first pass creates the counters."""
-_BUCKET = Limit(_LIMIT, _HOUR_NS, Algorithm.TOKEN_BUCKET)
+_BUCKET = Limit.of_ns(_LIMIT, _HOUR_NS, Algorithm.TOKEN_BUCKET)
 
 
 def in_process_samples() -> dict[str, Callable[[], float]]:

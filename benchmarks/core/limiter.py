@@ -31,7 +31,7 @@ ASKED = 50_000
 """Maximum number of checks in one sample."""
 STRIDE = 7_919
 """A prime step, so that the sequence visits every key."""
-BUCKET = Limit(100, MINUTE, Algorithm.TOKEN_BUCKET)
+BUCKET = Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET)
 
 
 def run(rounds: int) -> Iterator[Figure]:
@@ -61,12 +61,12 @@ def run(rounds: int) -> Iterator[Figure]:
         yield figure("limiter.limits_single_ns", "ns", found["limits"])
         yield ratio("limiter.single_vs_limits", found["limits"], found["single"])
     for algorithm in Algorithm:
-        limit = Limit(100, MINUTE, algorithm)
+        limit = Limit.of_ns(100, MINUTE, algorithm)
         asker = Asker(new_table(limit, FEW), FEW)
         values = interleaved({"single": asker.single_ns, "batch": asker.batch_ns}, rounds)
         yield figure(f"limiter.single_ns.{algorithm}", "ns", values["single"])
         yield figure(f"limiter.batch_ns.{algorithm}", "ns", values["batch"])
-    denied = Asker(new_table(Limit(1, 3600 * NS_PER_SECOND), FEW), FEW)
+    denied = Asker(new_table(Limit.of_ns(1, 3600 * NS_PER_SECOND), FEW), FEW)
     yield figure("limiter.batch_ns.denied", "ns", [denied.batch_ns() for _ in range(rounds)])
     yield from _frames(rounds)
 
@@ -136,7 +136,7 @@ def limits_single_ns() -> Callable[[], float] | None:
 def _frames(rounds: int) -> Iterator[Figure]:
     """Measure frames whose requests match two rules, as single rows and as all-or-nothing
     groups."""
-    rules = {0: EngineRule(BUCKET), 1: EngineRule(Limit(100, MINUTE))}
+    rules = {0: EngineRule(BUCKET), 1: EngineRule(Limit.of_ns(100, MINUTE))}
     reference = Engine(max_keys=MANY)
     tables = None if why_not_compiled() else compiled_tables(bytes(16), keeps_keys=True)
     compiled = Engine(max_keys=MANY, tables=tables)

@@ -72,7 +72,7 @@ def _resident() -> int:
 def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> float:
     """Create `keys` keys; keys of a log are used until they reach the limit."""
     is_log = algorithm is Algorithm.SLIDING_WINDOW_LOG
-    limit = Limit(LOG_HITS if is_log else 100, MINUTE, algorithm)
+    limit = Limit.of_ns(LOG_HITS if is_log else 100, MINUTE, algorithm)
     random, ones = Random(1), [1] * FRAME
     stamps = sorted(random.randrange(MINUTE) for _ in range(LOG_HITS if is_log else 1))
     before = _resident()
@@ -87,7 +87,7 @@ def _bytes_per_key(algorithm: Algorithm, keys: int, *, keeps_keys: bool) -> floa
 
 def _attack() -> tuple[int, float]:
     """Flood a full table of throttled keys; count the throttled keys that were evicted."""
-    table, random, ones = new_table(Limit(10, 60 * MINUTE), MILLION), Random(2), [1] * FRAME
+    table, random, ones = new_table(Limit.of_ns(10, 60 * MINUTE), MILLION), Random(2), [1] * FRAME
     throttled = [key_of(number, rule=2) for number in range(THROTTLED)]
     before = _resident()
     table.check_many(throttled, [10] * THROTTLED, START)

@@ -330,8 +330,8 @@ async def _asking(
 
 _MANY = 2**53 - 1
 _CARRIED_ROWS = 250
-_FINE = Limit(_MANY, 3600 * NS_PER_SECOND, slots=3600)
-_LARGEST = Limit(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
+_FINE = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=3600)
+_LARGEST = Limit.of_ns(_MANY, 3600 * NS_PER_SECOND, slots=MAX_CARRIED_SLOTS)
 
 
 async def _carried_limits(target: _Target) -> None:
@@ -356,7 +356,7 @@ def _request(
 
 async def _takeovers(target: _Target) -> None:
     """P9: checks of keys of all owners with `stand_in` and a deadline of 1 ms."""
-    limit = Limit(1_000_000, 60 * NS_PER_SECOND)
+    limit = Limit.of_ns(1_000_000, 60 * NS_PER_SECOND)
 
     def make(seq: int) -> bytes:
         keys = [b"taken%d-%d" % (seq % 500, number) for number in range(40)]

@@ -46,7 +46,7 @@ _TAKING_NS = 1_000_000_000
 two who have it would both pass on what is news in it."""
 _MOST_FRAMES = 256
 """Frames whose keys may wait to be marked as dirty."""
-_NO_LIMIT = Limit(0, 1)
+_NO_LIMIT = Limit.of_ns(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 

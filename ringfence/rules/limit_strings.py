@@ -192,7 +192,7 @@ class _Reader:
                 "add 'calendar' or drop it"
             )
         try:
-            return Limit(
+            return Limit.of_ns(
                 self._amount,
                 self._period_ns,
                 self._algorithm or self._implied,

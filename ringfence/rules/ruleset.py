@@ -12,7 +12,6 @@ from hashlib import blake2b
 from typing import TypeAlias
 
 from ringfence.errors import ConfigError, RemoteProtocolError
-from ringfence.limiter.limit import InvalidLimit
 from ringfence.rules.descriptor_tree import Domain, Row, place, with_steps
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import MAX_KEY, bounded, decode_key, override_id, trial_id, with_length
@@ -156,7 +155,7 @@ class RuleSet:
         try:
             version, domains = domains_from_plain(plain)
             return cls(domains, version=version)
-        except (ConfigError, InvalidLimit) as error:
+        except ConfigError as error:
             raise RemoteProtocolError(f"rules: {error}") from error
 
     def __eq__(self, other: object) -> bool:

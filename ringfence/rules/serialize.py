@@ -159,7 +159,7 @@ def _limit(plain: Plain) -> Limit:
     (amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first_hit) = _fields(
         plain, 10, "limit"
     )
-    return Limit(
+    return Limit.of_ns(
         amount=_int(amount, "amount", least=0),
         period_ns=_int(period, "period", least=1),
         algorithm=_word(Algorithm, algorithm, "algorithm"),

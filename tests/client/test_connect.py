@@ -97,7 +97,7 @@ def test_a_client_connects_checks_and_closes_under_trio_and_asyncio(url, backend
 @BACKENDS
 def test_a_place_is_held_under_trio_and_asyncio(url, backend):
     async def run():
-        limit = Limit(1, 10**12, ringfence.Algorithm.CONCURRENCY)
+        limit = Limit(1, 1000, ringfence.Algorithm.CONCURRENCY)
         async with ringfence.connect(url, raise_on_outage=True) as limiter:
             held = await limiter.check_limit(limit, backend)
             full = await limiter.check_limit(limit, backend)

@@ -8,7 +8,7 @@ SECOND = 1_000_000_000
 
 
 def rule(**flags):
-    return Rule(1, "d", (("key", None),), Limit(10, 60 * SECOND), **flags)
+    return Rule(1, "d", (("key", None),), Limit(10, 60), **flags)
 
 
 def row(code, *, limit=10, remaining=3, retry=0, reset=0, delay=0, source=Source.OWNER):

@@ -188,7 +188,7 @@ async def test_a_descriptor_may_bring_a_cost_of_its_own():
 
 async def test_a_descriptor_may_bring_a_limit_of_its_own():
     async with limiter_of(described("user", 1)) as limiter:
-        own = Descriptor((("user", "a"),), limit=Limit(3, MINUTE, Algorithm.FIXED_WINDOW))
+        own = Descriptor((("user", "a"),), limit=Limit(3, 60, Algorithm.FIXED_WINDOW))
 
         decisions = [await limiter.check("d", own) for _ in range(4)]
         assert [decision.allowed for decision in decisions] == [True, True, True, False]
@@ -386,7 +386,7 @@ async def test_a_cost_that_is_none_is_told_to_its_caller(cost):
         ({"path": 42}, "not text"),
         ({"user": None}, "not text"),
         ({7: "a"}, "not text"),
-        (Descriptor((("user", 42),), limit=Limit(1, SECOND)), "not text"),
+        (Descriptor((("user", 42),), limit=Limit(1, 1)), "not text"),
         (5, "5 cannot be read; give a mapping"),
         (None, "None cannot be read"),
         ([5], "cannot be read"),

@@ -26,28 +26,28 @@ quick = settings(max_examples=60, deadline=None)
 amounts = st.integers(1, 8)
 periods = st.integers(1, 40)
 windows = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.sampled_from(
         [Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW, Algorithm.SLIDING_WINDOW_LOG]
     ),
 ) | st.builds(
-    lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
     amounts,
     st.integers(2, 5),
     st.integers(1, 12),
 )
-in_flight = st.builds(Limit, amounts, periods, st.just(Algorithm.CONCURRENCY))
+in_flight = st.builds(Limit.of_ns, amounts, periods, st.just(Algorithm.CONCURRENCY))
 buckets = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
     burst=st.none() | amounts,
 )
 first_hits = st.builds(
-    Limit, amounts, periods, st.just(Algorithm.FIXED_WINDOW), first_hit=st.just(True)
+    Limit.of_ns, amounts, periods, st.just(Algorithm.FIXED_WINDOW), first_hit=st.just(True)
 )
 limits = windows | in_flight | buckets
 histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=20).map(
@@ -151,7 +151,7 @@ def test_both_sides_of_a_split_count_when_one_is_charged_to_the_other(
 
 
 def test_a_lease_that_was_charged_ends_with_its_time_and_lets_others_go_first() -> None:
-    engine = engine_of(Limit(5, 100, Algorithm.CONCURRENCY))
+    engine = engine_of(Limit.of_ns(5, 100, Algorithm.CONCURRENCY))
     ask(engine, 1, 50)
 
     engine.charge([KEY], [2], [60], 60)
@@ -160,7 +160,7 @@ def test_a_lease_that_was_charged_ends_with_its_time_and_lets_others_go_first() 
 
 
 def test_charges_by_a_carried_limit_need_no_rule() -> None:
-    limit = Limit(5, 100, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW)
     engine = engine_of(limit)
 
     engine.charge([UNKNOWN, KEY], [2, 1], [0, 0], 0, limits=[limit], which=[1, 0])
@@ -171,9 +171,9 @@ def test_charges_by_a_carried_limit_need_no_rule() -> None:
 
 
 def test_a_charge_by_a_carried_limit_converts_the_counter_as_a_check_does() -> None:
-    engine = engine_of(Limit(5, 100, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW))
     ask(engine, 2, 0)
-    log = Limit(9, 100, Algorithm.SLIDING_WINDOW_LOG)
+    log = Limit.of_ns(9, 100, Algorithm.SLIDING_WINDOW_LOG)
 
     engine.charge([KEY], [3], [0], 10, limits=[log], which=[1])
 
@@ -182,7 +182,7 @@ def test_a_charge_by_a_carried_limit_converts_the_counter_as_a_check_does() -> N
 
 
 def test_negative_numbers_and_columns_of_different_lengths_are_refused() -> None:
-    engine = engine_of(Limit(5, 100))
+    engine = engine_of(Limit.of_ns(5, 100))
 
     for units, ages_ns in (([-1], [0]), ([1], [-1]), ([1, 1], [0]), ([1], [])):
         with pytest.raises(ValueError, match=r"charge|zip"):
@@ -192,7 +192,7 @@ def test_negative_numbers_and_columns_of_different_lengths_are_refused() -> None
 
 def test_charges_keep_to_the_bound_on_keys() -> None:
     engine = Engine(max_keys=20)
-    engine.set_rules({0: EngineRule(Limit(5, 100))})
+    engine.set_rules({0: EngineRule(Limit.of_ns(5, 100))})
 
     engine.charge([KEY + b"%d" % number for number in range(50)], [1] * 50, [0] * 50, 0)
 
@@ -202,7 +202,9 @@ def test_charges_keep_to_the_bound_on_keys() -> None:
 # -- charges that are answered ---------------------------------------------------------------------
 
 soft = st.sampled_from([0, 0, 500])
-chargeable = st.builds(replace, windows | first_hits | buckets, soft_permille=soft)
+chargeable = st.builds(
+    replace, windows | first_hits | buckets, soft=soft.map(lambda permille: permille / 1000)
+)
 mixed_histories = st.lists(
     st.tuples(st.integers(0, 15), st.integers(0, 9), st.booleans()), max_size=20
 ).map(
@@ -284,7 +286,7 @@ def test_a_refund_at_once_undoes_a_charge(
 
 @pytest.mark.parametrize("algorithm", [each for each in Algorithm if each != "concurrency"])
 def test_debt_saturates_and_never_wraps(algorithm: Algorithm) -> None:
-    engine = engine_of(Limit(1, 10**9, algorithm))
+    engine = engine_of(Limit.of_ns(1, 10**9, algorithm))
 
     told = [charge_one(engine, 2**53, 10**18) for _ in range(129)][-1]
 
@@ -295,7 +297,7 @@ def test_debt_saturates_and_never_wraps(algorithm: Algorithm) -> None:
 
 
 def test_charges_past_a_limit_of_zero_are_counted() -> None:
-    engine = engine_of(Limit(0, 100, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(0, 100, Algorithm.FIXED_WINDOW))
 
     assert charge_one(engine, 0, 0).code == Code.ALLOWED
     assert charge_one(engine, 3, 0).code == Code.OVERDRAWN
@@ -303,7 +305,7 @@ def test_charges_past_a_limit_of_zero_are_counted() -> None:
 
 
 def test_slots_in_flight_and_keys_of_unknown_rules_cannot_be_charged() -> None:
-    engine = engine_of(Limit(2, 100, Algorithm.CONCURRENCY))
+    engine = engine_of(Limit.of_ns(2, 100, Algorithm.CONCURRENCY))
 
     told = engine.charge_now([KEY, UNKNOWN], [5, 5], [], [], 0)
 
@@ -312,9 +314,9 @@ def test_slots_in_flight_and_keys_of_unknown_rules_cannot_be_charged() -> None:
 
 
 def test_a_charge_by_the_rules_limit_converts_a_counter_of_the_limit_before() -> None:
-    engine = engine_of(Limit(5, 100, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW))
     ask(engine, 2, 0)
-    engine.set_rules({0: EngineRule(Limit(9, 100, Algorithm.SLIDING_WINDOW_LOG))})
+    engine.set_rules({0: EngineRule(Limit.of_ns(9, 100, Algorithm.SLIDING_WINDOW_LOG))})
 
     told = charge_one(engine, 10, 10)
 
@@ -324,11 +326,11 @@ def test_a_charge_by_the_rules_limit_converts_a_counter_of_the_limit_before() ->
 
 def test_negative_charges_are_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
-        charge_one(engine_of(Limit(5, 100)), -1, 0)
+        charge_one(engine_of(Limit.of_ns(5, 100)), -1, 0)
 
 
 def test_charges_to_a_log_in_debt_take_a_bounded_number_of_entries() -> None:
-    engine = engine_of(Limit(10, 10**6, Algorithm.SLIDING_WINDOW_LOG))
+    engine = engine_of(Limit.of_ns(10, 10**6, Algorithm.SLIDING_WINDOW_LOG))
 
     for now in range(0, 900_000, 100):
         engine.charge([KEY], [1], [0], now)
@@ -343,7 +345,7 @@ def test_the_compiled_engine_shares_entries_of_a_log_in_debt_as_the_reference_do
     step: int,
 ) -> None:
     require_compiled()
-    limit = Limit(10, 10**6, Algorithm.SLIDING_WINDOW_LOG)
+    limit = Limit.of_ns(10, 10**6, Algorithm.SLIDING_WINDOW_LOG)
     reference = engine_of(limit)
     compiled = Engine(max_keys=10, tables=compiled_tables(bytes(16), keeps_keys=True))
     compiled.set_rules({0: EngineRule(limit)})

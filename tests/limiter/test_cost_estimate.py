@@ -19,22 +19,24 @@ DAY = 24 * 60 * MINUTE
 @pytest.mark.parametrize(
     ("limit", "worst"),
     [
-        (Limit(100, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 100),
-        (Limit(100, MINUTE), 200),
-        (Limit(100, MINUTE, slots=6), 200),
-        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW), 200),
-        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100), 220),
-        (Limit(10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), 20),
+        (Limit.of_ns(100, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 100),
+        (Limit.of_ns(100, MINUTE), 200),
+        (Limit.of_ns(100, MINUTE, slots=6), 200),
+        (Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW), 200),
+        (Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100), 220),
+        (Limit.of_ns(10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), 20),
         (
-            Limit(10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Asia/Tokyo"),
+            Limit.of_ns(
+                10, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Asia/Tokyo"
+            ),
             30,
         ),
-        (Limit(10, 30 * DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.MONTH), 30),
-        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET), 199),
-        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET, burst=20), 119),
-        (Limit(100, MINUTE, Algorithm.LEAKY_BUCKET, burst=20, queue=True), 119),
-        (Limit(100, MINUTE, Algorithm.CONCURRENCY), 100),
-        (Limit(0, MINUTE), 0),
+        (Limit.of_ns(10, 30 * DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.MONTH), 30),
+        (Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET), 199),
+        (Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET, burst=20), 119),
+        (Limit.of_ns(100, MINUTE, Algorithm.LEAKY_BUCKET, burst=20, queue=True), 119),
+        (Limit.of_ns(100, MINUTE, Algorithm.CONCURRENCY), 100),
+        (Limit.of_ns(0, MINUTE), 0),
     ],
 )
 def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> None:
@@ -48,12 +50,12 @@ def test_the_worst_case_is_that_of_the_algorithm(limit: Limit, worst: int) -> No
 @pytest.mark.parametrize(
     ("limit", "usual"),
     [
-        (Limit(100, 10_000), 100),
-        (Limit(100, 10_000, slots=5), 100),
-        (Limit(100, 10_000, soft_permille=100), 110),
-        (Limit(100, 10_000, Algorithm.FIXED_WINDOW), 100),
-        (Limit(100, 10_000, Algorithm.SLIDING_WINDOW_LOG), 100),
-        (Limit(100, 10_000, Algorithm.TOKEN_BUCKET, burst=20), 100),
+        (Limit.of_ns(100, 10_000), 100),
+        (Limit.of_ns(100, 10_000, slots=5), 100),
+        (Limit.of_ns(100, 10_000, soft_permille=100), 110),
+        (Limit.of_ns(100, 10_000, Algorithm.FIXED_WINDOW), 100),
+        (Limit.of_ns(100, 10_000, Algorithm.SLIDING_WINDOW_LOG), 100),
+        (Limit.of_ns(100, 10_000, Algorithm.TOKEN_BUCKET, burst=20), 100),
     ],
     ids=str,
 )
@@ -79,12 +81,12 @@ def test_of_evenly_spread_hits_the_usual_amount_passes_in_each_period(
 @pytest.mark.parametrize(
     "limit",
     [
-        Limit(5, 1_000, Algorithm.TOKEN_BUCKET),
-        Limit(5, 1_000, Algorithm.TOKEN_BUCKET, burst=3),
-        Limit(5, 1_000, Algorithm.FIXED_WINDOW),
-        Limit(5, 1_000),
-        Limit(5, 1_000, slots=4),
-        Limit(5, 1_000, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(5, 1_000, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(5, 1_000, Algorithm.TOKEN_BUCKET, burst=3),
+        Limit.of_ns(5, 1_000, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(5, 1_000),
+        Limit.of_ns(5, 1_000, slots=4),
+        Limit.of_ns(5, 1_000, Algorithm.SLIDING_WINDOW_LOG),
     ],
     ids=str,
 )
@@ -105,12 +107,12 @@ def test_the_worst_case_can_happen(limit: Limit) -> None:
 @pytest.mark.parametrize(
     ("limit", "hits"),
     [
-        (Limit(100, MINUTE, Algorithm.TOKEN_BUCKET), 3),
-        (Limit(100, MINUTE, Algorithm.FIXED_WINDOW), 3),
-        (Limit(100, MINUTE), 3),
-        (Limit(100, MINUTE, slots=60), 3),
-        (Limit(20, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 20),
-        (Limit(20, MINUTE, Algorithm.CONCURRENCY), 20),
+        (Limit.of_ns(100, MINUTE, Algorithm.TOKEN_BUCKET), 3),
+        (Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW), 3),
+        (Limit.of_ns(100, MINUTE), 3),
+        (Limit.of_ns(100, MINUTE, slots=60), 3),
+        (Limit.of_ns(20, MINUTE, Algorithm.SLIDING_WINDOW_LOG), 20),
+        (Limit.of_ns(20, MINUTE, Algorithm.CONCURRENCY), 20),
     ],
     ids=str,
 )

@@ -17,12 +17,12 @@ from ringfence.limiter import (
 
 SECOND = NS_PER_SECOND
 MINUTE = 60 * SECOND
-FIVE = Limit(5, MINUTE, Algorithm.FIXED_WINDOW)
-THREE = Limit(3, MINUTE, Algorithm.FIXED_WINDOW)
+FIVE = Limit.of_ns(5, MINUTE, Algorithm.FIXED_WINDOW)
+THREE = Limit.of_ns(3, MINUTE, Algorithm.FIXED_WINDOW)
 
 
 def test_layers_charge_both_limits_or_none() -> None:
-    per_second, per_minute = Limit(1, SECOND), Limit(10, MINUTE)
+    per_second, per_minute = Limit.of_ns(1, SECOND), Limit.of_ns(10, MINUTE)
     engine = engine_of(per_second, per_minute)
 
     codes = [
@@ -38,7 +38,7 @@ def test_layers_charge_both_limits_or_none() -> None:
 def test_a_full_engine_evicts_only_a_few_keys_at_once() -> None:
     """An eviction takes a while, and the callers of all other keys wait meanwhile."""
     engine = Engine(max_keys=1_000_000, max_bytes=32 << 20)
-    fine = Limit(1000, MINUTE, slots=60)
+    fine = Limit.of_ns(1000, MINUTE, slots=60)
     rows, most, sizes = 64, 256, [0]
 
     for frame in range(300):
@@ -144,7 +144,7 @@ def test_changed_rules_keep_their_counts_and_gone_rules_do_not() -> None:
 
 
 def test_a_lease_id_is_never_given_twice_even_when_its_rule_goes_and_returns() -> None:
-    rules = {0: EngineRule(Limit(2, MINUTE, Algorithm.CONCURRENCY))}
+    rules = {0: EngineRule(Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY))}
     engine = Engine(max_keys=100, first_lease=10)
     engine.set_rules(rules)
     before = ask(engine, [key(0), key(0)]).leases
@@ -157,7 +157,7 @@ def test_a_lease_id_is_never_given_twice_even_when_its_rule_goes_and_returns() -
 
 
 def test_refunds_and_resets_are_answered_like_peeks() -> None:
-    leases = Limit(2, MINUTE, Algorithm.CONCURRENCY)
+    leases = Limit.of_ns(2, MINUTE, Algorithm.CONCURRENCY)
     engine = engine_of(FIVE, leases)
     given_out = ask(engine, [key(0), key(1), key(1)], [5, 1, 1]).leases
 
@@ -202,13 +202,16 @@ def test_an_empty_frame_gets_an_empty_answer() -> None:
 
 
 LIMITS = [
-    Limit(4, 30, Algorithm.TOKEN_BUCKET),
-    Limit(5, 20, Algorithm.SLIDING_WINDOW_LOG),
-    Limit(3, 30, Algorithm.SLIDING_WINDOW, slots=3),
-    Limit(4, 25, Algorithm.FIXED_WINDOW, soft_permille=500),
-    Limit(3, 40, Algorithm.CONCURRENCY),
+    Limit.of_ns(4, 30, Algorithm.TOKEN_BUCKET),
+    Limit.of_ns(5, 20, Algorithm.SLIDING_WINDOW_LOG),
+    Limit.of_ns(3, 30, Algorithm.SLIDING_WINDOW, slots=3),
+    Limit.of_ns(4, 25, Algorithm.FIXED_WINDOW, soft_permille=500),
+    Limit.of_ns(3, 40, Algorithm.CONCURRENCY),
 ]
-CARRIED = [Limit(6, 30, Algorithm.TOKEN_BUCKET), Limit(2, 20, Algorithm.SLIDING_WINDOW_LOG)]
+CARRIED = [
+    Limit.of_ns(6, 30, Algorithm.TOKEN_BUCKET),
+    Limit.of_ns(2, 20, Algorithm.SLIDING_WINDOW_LOG),
+]
 WHICH = {5: 1, 6: 2}
 """Rules 5 and 6 exist only as carried limits, rule 4 has no veto, and nobody knows rule 7."""
 RULES = range(8)

@@ -30,7 +30,7 @@ periods = st.integers(1, 40)
 soft = st.sampled_from([0, 0, 500])
 limits = (
     st.builds(
-        Limit,
+        Limit.of_ns,
         amounts,
         periods,
         st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
@@ -38,19 +38,19 @@ limits = (
         soft_permille=soft,
     )
     | st.builds(
-        Limit,
+        Limit.of_ns,
         amounts,
         periods,
         st.sampled_from([each for each in Algorithm if "bucket" not in each]),
         soft_permille=soft,
     )
     | st.builds(
-        lambda amount, period: Limit(amount, period, Algorithm.FIXED_WINDOW, first_hit=True),
+        lambda amount, period: Limit.of_ns(amount, period, Algorithm.FIXED_WINDOW, first_hit=True),
         amounts,
         periods,
     )
     | st.builds(
-        lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+        lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
         amounts,
         st.integers(2, 5),
         st.integers(1, 12),
@@ -122,7 +122,7 @@ def test_no_state_holds_an_instant(limit: Limit, history: list[tuple[int, int]])
 
 
 def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
-    daily = Limit(
+    daily = Limit.of_ns(
         5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="America/New_York"
     )
     midnight = 1_700_024_400  # 2023-11-15 00:00 -05:00
@@ -138,7 +138,7 @@ def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
 
 
 def test_a_window_that_is_over_leaves_nothing() -> None:
-    limit = Limit(5, 10, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW)
     engine, _ = after(limit, [(3, 5)])
     snapshot = engine.snapshot([KEY], 3)
     taker = engine_of(limit)
@@ -149,7 +149,7 @@ def test_a_window_that_is_over_leaves_nothing() -> None:
 
 
 def test_a_released_lease_is_known_by_its_name_where_it_was_moved_to() -> None:
-    limit = Limit(3, 100, Algorithm.CONCURRENCY)
+    limit = Limit.of_ns(3, 100, Algorithm.CONCURRENCY)
     giver = engine_of(limit)
     lease = ask(giver, 2, 10).leases[0]
     taker = engine_of(limit)
@@ -162,30 +162,30 @@ def test_a_released_lease_is_known_by_its_name_where_it_was_moved_to() -> None:
 
 
 ABSURD: list[tuple[Limit, list[int]]] = [
-    (Limit(5, 10, Algorithm.FIXED_WINDOW), [1]),
-    (Limit(5, 10, Algorithm.FIXED_WINDOW), [1, 2, 3]),
-    (Limit(5, 10, Algorithm.FIXED_WINDOW), [-1, 2]),
-    (Limit(5, 10, Algorithm.FIXED_WINDOW), [12, 2]),
-    (Limit(5, 10, Algorithm.FIXED_WINDOW), [10, 2**61]),
-    (Limit(5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), [2**62, 1]),
-    (Limit(5, 10), [10, 1]),
-    (Limit(5, 10), [12, 1, 1]),
-    (Limit(5, 10), [10, 2**60, 1]),
-    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1]),
-    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 2]),
-    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [2**61, 0]),
-    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 7]),
-    (Limit(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 12, 3]),
-    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3]),
-    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 1, 4, 1]),
-    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 2**60, 3, 2**60]),
-    (Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 0]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 8, 2, 1]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 7, 3, 1]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [0, 3, 1]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [7, 3, 0]),
-    (Limit(5, 10, Algorithm.CONCURRENCY), [2**63, 3, 1]),
+    (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [1]),
+    (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [1, 2, 3]),
+    (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [-1, 2]),
+    (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [12, 2]),
+    (Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), [10, 2**61]),
+    (Limit.of_ns(5, DAY_NS, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY), [2**62, 1]),
+    (Limit.of_ns(5, 10), [10, 1]),
+    (Limit.of_ns(5, 10), [12, 1, 1]),
+    (Limit.of_ns(5, 10), [10, 2**60, 1]),
+    (Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET), [1]),
+    (Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET), [1, 2]),
+    (Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET), [2**61, 0]),
+    (Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 7]),
+    (Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET), [1, 0, 12, 3]),
+    (Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3]),
+    (Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 1, 4, 1]),
+    (Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 2**60, 3, 2**60]),
+    (Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), [3, 0]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [7, 3]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 8, 2, 1]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [7, 3, 1, 7, 3, 1]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [0, 3, 1]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [7, 3, 0]),
+    (Limit.of_ns(5, 10, Algorithm.CONCURRENCY), [2**63, 3, 1]),
 ]
 
 
@@ -228,7 +228,7 @@ def test_whatever_numbers_come_they_are_refused_or_count(
 
 def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_lost() -> None:
     hits = MOST_NUMBERS
-    limit = Limit(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
+    limit = Limit.of_ns(hits, 10 * hits, Algorithm.SLIDING_WINDOW_LOG)
     giver, now = after(limit, [(at, 1) for at in range(1, hits + 1)])
     taker = engine_of(limit)
     snapshot = giver.snapshot([KEY], now)
@@ -241,7 +241,7 @@ def test_a_log_too_long_for_a_state_is_written_less_finely_and_none_of_it_is_los
 
 def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() -> None:
     leases = MOST_NUMBERS // 3 + 10
-    limit = Limit(leases, 10 * leases, Algorithm.CONCURRENCY)
+    limit = Limit.of_ns(leases, 10 * leases, Algorithm.CONCURRENCY)
     giver = engine_of(limit)
     granted = [ask(giver, 1, now).leases[0] for now in range(leases)]
     taker = engine_of(limit)
@@ -255,7 +255,7 @@ def test_leases_too_many_for_a_state_count_on_and_the_newest_keep_their_names() 
 
 
 def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
-    three = Limit(3, 100, Algorithm.FIXED_WINDOW)
+    three = Limit.of_ns(3, 100, Algorithm.FIXED_WINDOW)
     giver, _ = after(three, [(0, 2)])
     taker = engine_of(replace(three, amount=10))
     ask(taker, 9, 0)
@@ -266,15 +266,18 @@ def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
 
 
 def test_an_empty_state_forgets_its_key() -> None:
-    engine, now = after(Limit(5, 100), [(0, 2)])
+    engine, now = after(Limit.of_ns(5, 100), [(0, 2)])
 
-    assert engine.restore(Snapshot([KEY, UNKNOWN], [[], []], [Limit(0, 1)], [0, 0], []), now) == 0
+    assert (
+        engine.restore(Snapshot([KEY, UNKNOWN], [[], []], [Limit.of_ns(0, 1)], [0, 0], []), now)
+        == 0
+    )
 
     assert engine.keys() == []
 
 
 def test_counts_of_an_unknown_rule_wait_for_it() -> None:
-    limit = Limit(5, 100, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW)
     engine = Engine(max_keys=10)
 
     engine.restore(Snapshot([KEY], [[0, 3]], [limit], [0], [{"far": [0, 1]}]), 0)
@@ -289,18 +292,21 @@ def test_counts_of_an_unknown_rule_wait_for_it() -> None:
 def test_limits_are_written_once_each() -> None:
     other = (1).to_bytes(8, "big")
     engine = Engine(max_keys=10)
-    engine.set_rules({0: EngineRule(Limit(5, 100)), 1: EngineRule(Limit(6, 100))})
+    engine.set_rules({0: EngineRule(Limit.of_ns(5, 100)), 1: EngineRule(Limit.of_ns(6, 100))})
     keys = [KEY, other, KEY + b"2"]
     engine.decide(keys, [1, 1, 1], [], [], [], 0)
 
     snapshot = engine.snapshot(keys, 0)
 
-    assert (snapshot.limits, snapshot.which) == ([Limit(5, 100), Limit(6, 100)], [0, 1, 0])
+    assert (snapshot.limits, snapshot.which) == (
+        [Limit.of_ns(5, 100), Limit.of_ns(6, 100)],
+        [0, 1, 0],
+    )
     assert snapshot.heard == []
 
 
 def test_forgotten_keys_are_gone_and_the_rest_stays() -> None:
-    engine, _ = after(Limit(5, 100), [(0, 2)])
+    engine, _ = after(Limit.of_ns(5, 100), [(0, 2)])
     engine.decide([KEY + b"2"], [1], [], [], [], 0)
 
     engine.forget([KEY, KEY, UNKNOWN])
@@ -310,7 +316,7 @@ def test_forgotten_keys_are_gone_and_the_rest_stays() -> None:
 
 
 def test_restoring_more_keys_than_there_is_room_for_keeps_the_bound() -> None:
-    limit = Limit(5, 100, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(5, 100, Algorithm.FIXED_WINDOW)
     keys = [KEY + b"%d" % number for number in range(50)]
     engine = Engine(max_keys=20)
     engine.set_rules({0: EngineRule(limit)})

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit, Table
 
 SECOND = NS_PER_SECOND
-FIVE = Limit(5, 10 * SECOND)
+FIVE = Limit.of_ns(5, 10 * SECOND)
 MANY = [
-    Limit(5, 30, Algorithm.TOKEN_BUCKET),
-    Limit(5, 30, Algorithm.LEAKY_BUCKET, queue=True),
-    Limit(5, 30, Algorithm.FIXED_WINDOW, soft_permille=400),
-    Limit(5, 30, Algorithm.SLIDING_WINDOW_LOG),
-    Limit(5, 30, Algorithm.SLIDING_WINDOW, slots=3),
-    Limit(5, 30, Algorithm.CONCURRENCY),
+    Limit.of_ns(5, 30, Algorithm.TOKEN_BUCKET),
+    Limit.of_ns(5, 30, Algorithm.LEAKY_BUCKET, queue=True),
+    Limit.of_ns(5, 30, Algorithm.FIXED_WINDOW, soft_permille=400),
+    Limit.of_ns(5, 30, Algorithm.SLIDING_WINDOW_LOG),
+    Limit.of_ns(5, 30, Algorithm.SLIDING_WINDOW, slots=3),
+    Limit.of_ns(5, 30, Algorithm.CONCURRENCY),
 ]
 keys = st.sampled_from([b"", b"a", b"b", b"\x00\xff"])
 frames = st.lists(
@@ -48,7 +48,7 @@ def test_many_checks_at_once_equal_the_same_checks_one_by_one(limit: Limit, fram
     steps=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.integers(0, 9))),
 )
 def test_there_are_never_more_keys_than_allowed(max_keys: int, steps) -> None:
-    table = Table(Limit(5, 30), max_keys=max_keys)
+    table = Table(Limit.of_ns(5, 30), max_keys=max_keys)
     now = 0
     for number, cost, gap in steps:
         now += gap
@@ -57,7 +57,7 @@ def test_there_are_never_more_keys_than_allowed(max_keys: int, steps) -> None:
 
 
 def test_a_key_at_its_limit_outlives_a_flood_of_new_keys() -> None:
-    table = Table(Limit(5, 100 * SECOND), max_keys=20)
+    table = Table(Limit.of_ns(5, 100 * SECOND), max_keys=20)
     table.check(b"abuser", 5, 0)
 
     for number in range(2_000):
@@ -68,7 +68,7 @@ def test_a_key_at_its_limit_outlives_a_flood_of_new_keys() -> None:
 
 
 def test_rested_keys_leave_as_new_ones_come_and_do_not_count_as_evicted() -> None:
-    table = Table(Limit(5, SECOND), max_keys=10_000)
+    table = Table(Limit.of_ns(5, SECOND), max_keys=10_000)
     for number in range(1_000):
         table.check(b"early-%d" % number, 1, 0)
 
@@ -135,10 +135,10 @@ def test_a_carried_limit_acts_on_the_same_count() -> None:
 
 
 def test_a_peek_with_a_carried_limit_leaves_the_key_under_its_own() -> None:
-    table = Table(Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG), max_keys=10)
+    table = Table(Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG), max_keys=10)
     table.check(b"key", 5, 0)
 
-    table.peek(b"key", 9, Limit(9, 1_000, Algorithm.FIXED_WINDOW))
+    table.peek(b"key", 9, Limit.of_ns(9, 1_000, Algorithm.FIXED_WINDOW))
 
     assert table.peek(b"key", 10).remaining == 5
 

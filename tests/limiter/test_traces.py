@@ -27,7 +27,7 @@ def test_a_real_log_gets_exactly_the_denials_that_were_counted_independently(tra
 
 def denials(instants: list[tuple[int, list[bytes]]], text: str, algorithm: str) -> int:
     amount, unit = text.split("/")
-    table = Table(Limit(int(amount), UNITS[unit], Algorithm(algorithm)), max_keys=1_000_000)
+    table = Table(Limit.of_ns(int(amount), UNITS[unit], Algorithm(algorithm)), max_keys=1_000_000)
     return sum(
         table.check_many(clients, [1] * len(clients), now).codes.count(2)
         for now, clients in instants

@@ -84,7 +84,7 @@ def test_the_first_frame_comes_before_any_node_is_started(
 def halfway(**more: Any) -> Demo:
     seen = Demo(
         12_000,
-        limit=Limit(20, 10 * NS_PER_SECOND),
+        limit=Limit(20, 10),
         span_ns=83 * 3600 * NS_PER_SECOND,
         total=10_000,
         begun=0.0,

@@ -8,7 +8,7 @@ from ringfence.limiter import Code, Limit, Outcome, Outcomes
 from ringfence.peering.columns import Batch, Results, empty_results, joined_verdicts
 from ringfence.wire import Op, Source
 
-LIMITS = [Limit(amount, 1_000_000_000) for amount in (1, 2, 3)]
+LIMITS = [Limit.of_ns(amount, 1_000_000_000) for amount in (1, 2, 3)]
 
 
 @st.composite

@@ -14,7 +14,7 @@ KEY = bytes(8) + b"key"
 def test_whichever_engine_runs_counts(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     monkeypatch.setenv(ENVIRONMENT, asked)
     engine = new_engine(max_keys=10, keeps_keys=True)
-    engine.set_rules({0: EngineRule(Limit(1, 10**9))})
+    engine.set_rules({0: EngineRule(Limit.of_ns(1, 10**9))})
 
     codes = [engine.decide([KEY], [1], [], [], [], 5).codes[0] for _ in range(2)]
 
@@ -25,9 +25,9 @@ def test_whichever_engine_runs_counts(monkeypatch: pytest.MonkeyPatch, asked: st
 def test_an_engine_that_lists_no_keys_says_so_but_lists_those_that_wait_for_a_rule() -> None:
     require_compiled()
     engine = new_engine(max_keys=10)
-    engine.set_rules({1: EngineRule(Limit(1, 10**9))})
-    engine.decide([KEY], [1], [], [Limit(3, 10**9)], [1], 5)
-    engine.set_rules({0: EngineRule(Limit(2, 10**9))})
+    engine.set_rules({1: EngineRule(Limit.of_ns(1, 10**9))})
+    engine.decide([KEY], [1], [], [Limit.of_ns(3, 10**9)], [1], 5)
+    engine.set_rules({0: EngineRule(Limit.of_ns(2, 10**9))})
 
     assert engine.decide([KEY], [0], [], [], [], 5).remaining == [1]
     engine.decide([KEY + b"2"], [1], [], [], [], 5)

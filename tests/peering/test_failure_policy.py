@@ -7,7 +7,7 @@ from ringfence.rules import OnFailure, Rule, adhoc_rule, encode_key
 from ringfence.wire import Op, Source
 
 MINUTE = 60_000_000_000
-LIMIT = Limit(2, MINUTE, Algorithm.FIXED_WINDOW)
+LIMIT = Limit.of_ns(2, MINUTE, Algorithm.FIXED_WINDOW)
 
 
 class HandClock:
@@ -89,7 +89,7 @@ def test_what_is_counted_here_can_be_given_back_and_forgotten_here():
 
 
 def test_a_place_held_here_is_released_here():
-    outage = policy(rule(OnFailure.LOCAL, Limit(1, MINUTE, Algorithm.CONCURRENCY)))
+    outage = policy(rule(OnFailure.LOCAL, Limit.of_ns(1, MINUTE, Algorithm.CONCURRENCY)))
 
     held, _ = outage.decide(batch(), 0)
     full, _ = outage.decide(batch(), 0)
@@ -110,7 +110,7 @@ def test_only_the_row_asked_for_is_counted():
 
 def test_a_limit_that_came_along_acts_in_place_of_the_rules_own():
     outage = policy(rule(OnFailure.LOCAL))
-    tighter = Limit(1, MINUTE, Algorithm.FIXED_WINDOW)
+    tighter = Limit.of_ns(1, MINUTE, Algorithm.FIXED_WINDOW)
 
     answers = [outage.decide(batch(limits=[tighter], which=[1]), 0)[0] for _ in range(2)]
 

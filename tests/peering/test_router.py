@@ -24,13 +24,13 @@ LONE = View.of([Member(NodeId("a"))]).ring("dc1")
 PLAIN, SHADOW, LOCAL, DENY, PLACES = range(1, 6)
 """Identities of the rules that every member here knows."""
 
-COUNTED = Limit(3, MINUTE, Algorithm.FIXED_WINDOW)
+COUNTED = Limit.of_ns(3, MINUTE, Algorithm.FIXED_WINDOW)
 RULES = {
     PLAIN: Rule(PLAIN, "d", (("p", None),), COUNTED),
     SHADOW: Rule(SHADOW, "d", (("s", None),), COUNTED, shadow=True),
     LOCAL: Rule(LOCAL, "d", (("l", None),), COUNTED, on_failure=OnFailure.LOCAL),
     DENY: Rule(DENY, "d", (("x", None),), COUNTED, on_failure=OnFailure.DENY),
-    PLACES: Rule(PLACES, "d", (("c", None),), Limit(3, MINUTE, Algorithm.CONCURRENCY)),
+    PLACES: Rule(PLACES, "d", (("c", None),), Limit.of_ns(3, MINUTE, Algorithm.CONCURRENCY)),
 }
 UNKNOWN = 99
 NOW = MINUTE // 2

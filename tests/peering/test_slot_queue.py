@@ -15,10 +15,10 @@ from ringfence.wire import Op, Source
 SECOND = 10**9
 SLOTS, RATE, SHADOW = 7, 8, 9
 RULES = {
-    SLOTS: Rule(SLOTS, "d", (("job", None),), Limit(2, 60 * SECOND, Algorithm.CONCURRENCY)),
-    RATE: Rule(RATE, "d", (("user", None),), Limit(1, 60 * SECOND, Algorithm.FIXED_WINDOW)),
+    SLOTS: Rule(SLOTS, "d", (("job", None),), Limit.of_ns(2, 60 * SECOND, Algorithm.CONCURRENCY)),
+    RATE: Rule(RATE, "d", (("user", None),), Limit.of_ns(1, 60 * SECOND, Algorithm.FIXED_WINDOW)),
     SHADOW: Rule(
-        SHADOW, "d", (("s", None),), Limit(1, 60 * SECOND, Algorithm.CONCURRENCY), shadow=True
+        SHADOW, "d", (("s", None),), Limit.of_ns(1, 60 * SECOND, Algorithm.CONCURRENCY), shadow=True
     ),
 }
 KEY = SLOTS.to_bytes(8, "big") + b"x"

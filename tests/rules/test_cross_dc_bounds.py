@@ -1,7 +1,5 @@
 """How far over a limit several data centers can go together."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +9,11 @@ from ringfence.rules.cross_dc_bounds import SHORTEST_NS, exceeding, reach_of, sh
 
 MS = NS_PER_SECOND // 1000
 MINUTE = 60 * NS_PER_SECOND
-LIMIT = Limit(600, MINUTE)
+LIMIT = Limit.of_ns(600, MINUTE)
 SCOPES = ("global", "split", "home")
 
 limits = st.builds(
-    Limit,
+    Limit.of_ns,
     amount=st.integers(0, 10**6),
     period_ns=st.integers(1, 10**6).map(lambda ms: ms * MS),
     algorithm=st.sampled_from([Algorithm.SLIDING_WINDOW, Algorithm.TOKEN_BUCKET]),
@@ -39,7 +37,7 @@ demands = st.floats(0, 1000)
 def test_under_even_load_the_excess_is_what_the_others_admit_while_counts_are_under_way(
     datacenters, demand, late_ms, seconds, percent
 ):
-    limit = Limit(10**9, seconds * NS_PER_SECOND)
+    limit = Limit.of_ns(10**9, seconds * NS_PER_SECOND)
     untold = (datacenters - 1) * limit.amount // 100
 
     excess = exceeding(limit, datacenters, late_ms * MS, demand) - untold
@@ -60,7 +58,9 @@ def test_the_bound_adds_what_arrives_elsewhere_and_what_need_not_be_told():
 
 
 def test_a_bucket_is_bounded_by_its_size():
-    reach = reach_of(Limit(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=200), "global", 2, 0, 1)
+    reach = reach_of(
+        Limit.of_ns(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=200), "global", 2, 0, 1
+    )
 
     assert (reach.bound, reach.ceiling) == (200 + 1 + 2, 400)
 
@@ -75,35 +75,35 @@ def test_a_link_slower_than_the_rounds_makes_them_wait_for_each_other():
 @pytest.mark.parametrize("rtt_ms", [0, 80, 300])
 def test_a_period_below_twenty_times_the_staleness_is_too_short(rtt_ms):
     least = shortest_ns(rtt_ms * MS)
-    long = Limit(600, least)
+    long = Limit.of_ns(600, least)
 
     assert least >= SHORTEST_NS
     assert not reach_of(long, "global", 2, rtt_ms * MS, 2.0).is_too_short
-    assert reach_of(replace(long, period_ns=least - 1), "global", 2, rtt_ms * MS, 2.0).is_too_short
+    assert reach_of(Limit.of_ns(600, least - 1), "global", 2, rtt_ms * MS, 2.0).is_too_short
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_one_data_center_alone_holds_the_limit_whatever_its_period(scope):
-    reach = reach_of(Limit(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
+    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
 
     assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
 
 
 def test_where_one_data_center_decides_nothing_is_exceeded():
-    reach = reach_of(Limit(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
+    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
 
     assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
 
 
 def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
-    reach = reach_of(Limit(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
+    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
 
     assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
     assert "asks the others when that is used up" in reach.reason
 
 
 def test_parts_of_a_bucket_are_one_unit_at_least():
-    bucket = Limit(50, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=2)
+    bucket = Limit.of_ns(50, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=2)
 
     assert reach_of(bucket, "split", 7, 0, 2.0).bound == 7
 

@@ -8,7 +8,7 @@ words = st.text(alphabet="ab_=\x00\xff\ud800é", max_size=6)
 value_lists = st.lists(words, max_size=4)
 paths = st.lists(st.tuples(words, st.none() | words), max_size=4).map(tuple)
 
-HUNDRED_A_MINUTE = Limit(100, 60 * NS_PER_SECOND)
+HUNDRED_A_MINUTE = Limit.of_ns(100, 60 * NS_PER_SECOND)
 
 
 @given(first=value_lists, second=value_lists)
@@ -94,10 +94,13 @@ def test_an_ad_hoc_limit_keeps_its_counters_when_only_its_amounts_change():
 
     assert rule.carried
     assert rule.limit == HUNDRED_A_MINUTE
-    assert adhoc_rule(Limit(200, 60 * NS_PER_SECOND)).id == rule.id
-    assert adhoc_rule(Limit(100, 60 * NS_PER_SECOND, soft_permille=100)).id == rule.id
-    bucket = Limit(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=20)
-    assert adhoc_rule(bucket).id == adhoc_rule(Limit(9, NS_PER_SECOND, Algorithm.TOKEN_BUCKET)).id
+    assert adhoc_rule(Limit.of_ns(200, 60 * NS_PER_SECOND)).id == rule.id
+    assert adhoc_rule(Limit.of_ns(100, 60 * NS_PER_SECOND, soft_permille=100)).id == rule.id
+    bucket = Limit.of_ns(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=20)
+    assert (
+        adhoc_rule(bucket).id
+        == adhoc_rule(Limit.of_ns(9, NS_PER_SECOND, Algorithm.TOKEN_BUCKET)).id
+    )
 
 
 def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
@@ -105,16 +108,18 @@ def test_an_ad_hoc_limit_of_another_shape_or_name_counts_apart():
     rules = [
         adhoc_rule(HUNDRED_A_MINUTE),
         adhoc_rule(HUNDRED_A_MINUTE, "uploads"),
-        adhoc_rule(Limit(100, 61 * NS_PER_SECOND)),
-        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, slots=6)),
-        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG)),
-        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET)),
-        adhoc_rule(Limit(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, queue=True)),
-        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW)),
-        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, first_hit=True)),
-        adhoc_rule(Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
+        adhoc_rule(Limit.of_ns(100, 61 * NS_PER_SECOND)),
+        adhoc_rule(Limit.of_ns(100, 60 * NS_PER_SECOND, slots=6)),
+        adhoc_rule(Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG)),
+        adhoc_rule(Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET)),
+        adhoc_rule(Limit.of_ns(100, 60 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET, queue=True)),
+        adhoc_rule(Limit.of_ns(100, day, Algorithm.FIXED_WINDOW)),
+        adhoc_rule(Limit.of_ns(100, day, Algorithm.FIXED_WINDOW, first_hit=True)),
+        adhoc_rule(Limit.of_ns(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
         adhoc_rule(
-            Limit(100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin")
+            Limit.of_ns(
+                100, day, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"
+            )
         ),
     ]
 

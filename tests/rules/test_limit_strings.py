@@ -15,36 +15,39 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ("100/minute", Limit(100, MINUTE)),
-        ("100 / Minutes", Limit(100, MINUTE)),
-        ("10/15m", Limit(10, 15 * MINUTE)),
-        ("10 per 90 sec", Limit(10, 90 * SECOND)),
-        ("7/h", Limit(7, HOUR)),
-        ("7/hr", Limit(7, HOUR)),
-        ("7/d", Limit(7, DAY)),
-        ("7/week", Limit(7, 7 * DAY)),
-        ("7/month", Limit(7, 30 * DAY)),
-        ("7/year", Limit(7, 365 * DAY)),
-        ("7/250ms", Limit(7, SECOND // 4)),
-        ("7/0.5 seconds", Limit(7, SECOND // 2)),
-        ("1_000/s", Limit(1000, SECOND)),
-        ("0/s", Limit(0, SECOND)),
-        ("5 per second burst 20", Limit(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
-        ("5 PER SECOND BURST 20", Limit(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
-        ("5/s leaky_bucket burst 20", Limit(5, SECOND, Algorithm.LEAKY_BUCKET, burst=20)),
-        ("5/s burst 20 leaky_bucket", Limit(5, SECOND, Algorithm.LEAKY_BUCKET, burst=20)),
-        ("5/s queue burst 9", Limit(5, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True)),
-        ("5/s burst 9 queue", Limit(5, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True)),
-        ("5/s meter", Limit(5, SECOND, Algorithm.LEAKY_BUCKET)),
-        ("300/3 hours sliding_window", Limit(300, 3 * HOUR)),
-        ("300/3 hours Sliding_Window_Log", Limit(300, 3 * HOUR, Algorithm.SLIDING_WINDOW_LOG)),
-        ("60/minute slots 6", Limit(60, MINUTE, slots=6)),
-        ("1000 per day fixed_window", Limit(1000, DAY, Algorithm.FIXED_WINDOW)),
-        ("9/day first_hit", Limit(9, DAY, Algorithm.FIXED_WINDOW, first_hit=True)),
-        ("9/day calendar", Limit(9, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
+        ("100/minute", Limit.of_ns(100, MINUTE)),
+        ("100 / Minutes", Limit.of_ns(100, MINUTE)),
+        ("10/15m", Limit.of_ns(10, 15 * MINUTE)),
+        ("10 per 90 sec", Limit.of_ns(10, 90 * SECOND)),
+        ("7/h", Limit.of_ns(7, HOUR)),
+        ("7/hr", Limit.of_ns(7, HOUR)),
+        ("7/d", Limit.of_ns(7, DAY)),
+        ("7/week", Limit.of_ns(7, 7 * DAY)),
+        ("7/month", Limit.of_ns(7, 30 * DAY)),
+        ("7/year", Limit.of_ns(7, 365 * DAY)),
+        ("7/250ms", Limit.of_ns(7, SECOND // 4)),
+        ("7/0.5 seconds", Limit.of_ns(7, SECOND // 2)),
+        ("1_000/s", Limit.of_ns(1000, SECOND)),
+        ("0/s", Limit.of_ns(0, SECOND)),
+        ("5 per second burst 20", Limit.of_ns(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
+        ("5 PER SECOND BURST 20", Limit.of_ns(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20)),
+        ("5/s leaky_bucket burst 20", Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET, burst=20)),
+        ("5/s burst 20 leaky_bucket", Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET, burst=20)),
+        ("5/s queue burst 9", Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True)),
+        ("5/s burst 9 queue", Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True)),
+        ("5/s meter", Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET)),
+        ("300/3 hours sliding_window", Limit.of_ns(300, 3 * HOUR)),
+        (
+            "300/3 hours Sliding_Window_Log",
+            Limit.of_ns(300, 3 * HOUR, Algorithm.SLIDING_WINDOW_LOG),
+        ),
+        ("60/minute slots 6", Limit.of_ns(60, MINUTE, slots=6)),
+        ("1000 per day fixed_window", Limit.of_ns(1000, DAY, Algorithm.FIXED_WINDOW)),
+        ("9/day first_hit", Limit.of_ns(9, DAY, Algorithm.FIXED_WINDOW, first_hit=True)),
+        ("9/day calendar", Limit.of_ns(9, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY)),
         (
             "9/month calendar timezone Europe/Berlin soft 10%",
-            Limit(
+            Limit.of_ns(
                 9,
                 30 * DAY,
                 Algorithm.FIXED_WINDOW,
@@ -53,9 +56,9 @@ MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
                 soft_permille=100,
             ),
         ),
-        ("100/minute soft 12.5 %", Limit(100, MINUTE, soft_permille=125)),
-        ("20 concurrent", Limit(20, MINUTE, Algorithm.CONCURRENCY)),
-        ("20 concurrent ttl 5s", Limit(20, 5 * SECOND, Algorithm.CONCURRENCY)),
+        ("100/minute soft 12.5 %", Limit.of_ns(100, MINUTE, soft_permille=125)),
+        ("20 concurrent", Limit.of_ns(20, MINUTE, Algorithm.CONCURRENCY)),
+        ("20 concurrent ttl 5s", Limit.of_ns(20, 5 * SECOND, Algorithm.CONCURRENCY)),
     ],
 )
 def test_a_limit_is_read_as_people_mean_it(text, limit):
@@ -66,13 +69,16 @@ def test_a_limit_is_read_as_people_mean_it(text, limit):
 @pytest.mark.parametrize(
     ("limit", "text"),
     [
-        (Limit(100, MINUTE), "100/minute"),
-        (Limit(300, 3 * HOUR, Algorithm.SLIDING_WINDOW_LOG), "300/3 hours sliding_window_log"),
-        (Limit(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20), "5/second burst 20"),
-        (Limit(5, SECOND, Algorithm.TOKEN_BUCKET), "5/second token_bucket"),
-        (Limit(5, SECOND, Algorithm.LEAKY_BUCKET, queue=True), "5/second queue"),
-        (Limit(20, MINUTE, Algorithm.CONCURRENCY), "20 concurrent ttl 1 minute"),
-        (Limit(1, 1), "1/0.000000001s"),
+        (Limit.of_ns(100, MINUTE), "100/minute"),
+        (
+            Limit.of_ns(300, 3 * HOUR, Algorithm.SLIDING_WINDOW_LOG),
+            "300/3 hours sliding_window_log",
+        ),
+        (Limit.of_ns(5, SECOND, Algorithm.TOKEN_BUCKET, burst=20), "5/second burst 20"),
+        (Limit.of_ns(5, SECOND, Algorithm.TOKEN_BUCKET), "5/second token_bucket"),
+        (Limit.of_ns(5, SECOND, Algorithm.LEAKY_BUCKET, queue=True), "5/second queue"),
+        (Limit.of_ns(20, MINUTE, Algorithm.CONCURRENCY), "20 concurrent ttl 1 minute"),
+        (Limit.of_ns(1, 1), "1/0.000000001s"),
     ],
 )
 def test_a_limit_is_written_as_people_write_it(limit, text):
@@ -94,7 +100,7 @@ def limits(draw):
         period = spans[calendar]
     slots = draw(st.integers(1, 12)) if algorithm is Algorithm.SLIDING_WINDOW else 1
     try:
-        return Limit(
+        return Limit.of_ns(
             draw(st.integers(0, 2**32 - 1)),
             period * slots,
             algorithm,
@@ -106,7 +112,7 @@ def limits(draw):
             soft_permille=draw(st.sampled_from([0, 0, 1, 100, 125])),
         )
     except InvalidLimit:
-        return Limit(1, SECOND)
+        return Limit.of_ns(1, SECOND)
 
 
 @given(limit=limits())

@@ -91,7 +91,7 @@ def test_an_empty_rule_set_has_no_rows():
 
 
 def test_an_ad_hoc_limit_can_be_shown_like_any_other():
-    rule = adhoc_rule(Limit(5, NS_PER_SECOND), "uploads")
+    rule = adhoc_rule(Limit.of_ns(5, NS_PER_SECOND), "uploads")
 
     assert [row.label for row in describe(RuleSet.of(rule))] == ["", "uploads"]
 
@@ -112,7 +112,7 @@ def test_a_rule_shows_who_shares_its_limit_and_what_that_holds():
     told = rows["told"]
 
     assert (told.scope, told.flags) == ("global", ("on_failure allow", "global"))
-    assert told.reach == reach_of(Limit(600, MINUTE), "global", 3, 80_000_000, 2.0)
+    assert told.reach == reach_of(Limit.of_ns(600, MINUTE), "global", 3, 80_000_000, 2.0)
     assert rows["home"].flags == ("on_failure allow", "home eu")
     assert (rows["here"].scope, rows["here"].reach) == ("datacenter", None)
     assert rows["free"].reach is None

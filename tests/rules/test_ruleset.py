@@ -36,7 +36,7 @@ def per(text):
 
 
 def limit_of(text):
-    return Limit(*per(text))
+    return Limit.of_ns(*per(text))
 
 
 def a_rule(domain="d", *path, **settings):

@@ -21,19 +21,19 @@ steps = st.tuples(st.text(min_size=1, max_size=3), st.none() | st.text(alphabet=
 limits = st.sampled_from(
     [
         None,
-        Limit(0, 1),
-        Limit(2**32 - 1, 60 * 10**9, slots=6, soft_permille=125),
-        Limit(5, 10**9, Algorithm.TOKEN_BUCKET, burst=20),
-        Limit(5, 10**9, Algorithm.LEAKY_BUCKET, burst=20, queue=True),
-        Limit(
+        Limit.of_ns(0, 1),
+        Limit.of_ns(2**32 - 1, 60 * 10**9, slots=6, soft_permille=125),
+        Limit.of_ns(5, 10**9, Algorithm.TOKEN_BUCKET, burst=20),
+        Limit.of_ns(5, 10**9, Algorithm.LEAKY_BUCKET, burst=20, queue=True),
+        Limit.of_ns(
             5,
             86_400 * 10**9,
             Algorithm.FIXED_WINDOW,
             calendar=Calendar.DAY,
             timezone="Europe/Berlin",
         ),
-        Limit(9, 60 * 10**9, Algorithm.CONCURRENCY),
-        Limit(9, 60 * 10**9, Algorithm.FIXED_WINDOW, first_hit=True),
+        Limit.of_ns(9, 60 * 10**9, Algorithm.CONCURRENCY),
+        Limit.of_ns(9, 60 * 10**9, Algorithm.FIXED_WINDOW, first_hit=True),
     ]
 )
 metadata = st.dictionaries(

@@ -23,8 +23,8 @@ from tests.node.requests.sessions.test_session import APP, check, key_of, runnin
 
 LONGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * NS_PER_SECOND
-HUGE = Limit(2**53 - 1, DAY_NS, Algorithm.TOKEN_BUCKET)
-DAILY = Limit(1, DAY_NS, Algorithm.TOKEN_BUCKET)
+HUGE = Limit.of_ns(2**53 - 1, DAY_NS, Algorithm.TOKEN_BUCKET)
+DAILY = Limit.of_ns(1, DAY_NS, Algorithm.TOKEN_BUCKET)
 ALGORITHMS = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.CONCURRENCY]
 
 
@@ -44,7 +44,7 @@ def test_no_engine_answers_a_duration_beyond_63_bits(
     key = (1).to_bytes(8, "big")
     engine.decide([key], [2**53 - 1000], [], [], [], DAY_NS)
 
-    engine.set_rules({1: EngineRule(Limit(1, DAY_NS, lowered))})
+    engine.set_rules({1: EngineRule(Limit.of_ns(1, DAY_NS, lowered))})
     denied = [engine.decide([key], [cost], [], [], [], DAY_NS) for cost in (1, 0)]
 
     for outcomes in denied:

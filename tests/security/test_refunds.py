@@ -189,7 +189,7 @@ async def test_a_limit_that_comes_along_neither_resets_nor_locks_a_key_of_a_rule
     async with node_of_rules() as world:
         honest, attacker = await join(world, "app"), await join(world, "other")
         await honest.say(ask(1, USER, 4))
-        huge = Limit(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
+        huge = Limit.of_ns(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
         [answer] = await attacker.say(replace(check(1, USER, cost=10**6), limits=[huge]))
         after = await honest.say(ask(2, USER, 0))

@@ -27,10 +27,10 @@ from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND
 MANY = 2**53 - 1
-FINE = Limit(MANY, 3600 * NS_PER_SECOND, slots=3600)
-LARGEST = Limit(MANY, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
-LOG = Limit(MANY, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
-PLACES = Limit(MANY, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
+FINE = Limit.of_ns(MANY, 3600 * NS_PER_SECOND, slots=3600)
+LARGEST = Limit.of_ns(MANY, MINUTE_NS, slots=MAX_CARRIED_SLOTS)
+LOG = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.SLIDING_WINDOW_LOG)
+PLACES = Limit.of_ns(MANY, 10**6 * MINUTE_NS, Algorithm.CONCURRENCY)
 MOST_BYTES = 1 << 19
 
 

@@ -11,14 +11,14 @@ MS = 1_000_000
 LARGEST = 200
 """Units of the largest check: it is too much as a whole when part of it is."""
 LIMITS = [
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=7000),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW, slots=4),
-    Limit(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=7000),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.LEAKY_BUCKET),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW, slots=4),
+    Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.SLIDING_WINDOW_LOG),
 ]
 checks = st.tuples(
     st.integers(0, 3), st.sampled_from([1, 10, 10, 200]), st.integers(20, 100), st.integers(0, 40)
@@ -78,8 +78,8 @@ def test_a_crash_admits_at_most_what_was_decided_or_lent_since_the_last_copy(
 def test_when_the_limit_changes_no_window_admits_more_than_the_larger_one(
     seed, before, after, amount
 ):
-    limit = Limit(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
-    changed = Limit(amount, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(20_000, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
+    changed = Limit.of_ns(amount, 20 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
     world = LendingWorld(seed, limit)
     spend(world, before)
     changed_at = world.now
@@ -93,7 +93,7 @@ def test_when_the_limit_changes_no_window_admits_more_than_the_larger_one(
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_hot_key_is_decided_mostly_by_its_borrowers(limit):
-    large = Limit(
+    large = Limit.of_ns(
         *(limit.amount * 100, limit.period_ns, limit.algorithm),
         slots=limit.slots,
         first_hit=limit.first_hit,
@@ -106,7 +106,7 @@ def test_a_hot_key_is_decided_mostly_by_its_borrowers(limit):
 
 
 def test_near_the_limit_nothing_is_lent():
-    world = LendingWorld(1, Limit(30, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0)
+    world = LendingWorld(1, Limit.of_ns(30, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0)
     spend(world, [(0, 1, 20, 10), (1, 1, 20, 10)])
 
     assert world.lent() == 0
@@ -114,7 +114,9 @@ def test_near_the_limit_nothing_is_lent():
 
 
 def test_a_reset_calls_everything_back():
-    world = LendingWorld(1, Limit(10_000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0)
+    world = LendingWorld(
+        1, Limit.of_ns(10_000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW), loss=0.0
+    )
     spend(world, [(0, 1, 60, 1)] * 30)
     before = world.lent()
     world.reset()

@@ -114,13 +114,13 @@ def repeat(step: Step, times: int) -> tuple[Step, ...]:
     return (step,) * times
 
 
-_SLIDING_50 = Limit(50, MINUTE, Algorithm.SLIDING_WINDOW)
-_REDIS_CELL = Limit(5, 5 * SECOND, Algorithm.TOKEN_BUCKET, burst=5)
+_SLIDING_50 = Limit.of_ns(50, MINUTE, Algorithm.SLIDING_WINDOW)
+_REDIS_CELL = Limit.of_ns(5, 5 * SECOND, Algorithm.TOKEN_BUCKET, burst=5)
 
 VECTORS = (
     Vector(
         "fixed window: in each second the fourth and later requests are denied",
-        Limit(3, SECOND, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(3, SECOND, Algorithm.FIXED_WINDOW),
         (
             *repeat(admit("0.1"), 3),
             deny("0.1", retry="0.9"),
@@ -132,7 +132,7 @@ VECTORS = (
     ),
     Vector(
         "fixed window: ten pass in a minute that straddles the edge",
-        Limit(5, MINUTE, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(5, MINUTE, Algorithm.FIXED_WINDOW),
         (
             *(admit(at) for at in ("30", "37", "44", "51", "59")),
             *(admit(at) for at in ("60", "67", "74", "81", "89")),
@@ -141,7 +141,7 @@ VECTORS = (
     ),
     Vector(
         "sliding window: does not allow ten in a minute that straddles the edge",
-        Limit(5, MINUTE, Algorithm.SLIDING_WINDOW),
+        Limit.of_ns(5, MINUTE, Algorithm.SLIDING_WINDOW),
         (
             *(admit(at) for at in ("30", "37", "44", "51", "59")),
             deny("60"),
@@ -151,7 +151,7 @@ VECTORS = (
     ),
     Vector(
         "sliding window log: does not allow six in a minute that straddles the edge",
-        Limit(5, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(5, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
         (
             *(admit(at) for at in ("30", "37", "44", "51", "59")),
             deny("60", retry="30"),
@@ -161,12 +161,12 @@ VECTORS = (
     ),
     Vector(
         "sliding window log: a denied hit is not stored",
-        Limit(2, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(2, MINUTE, Algorithm.SLIDING_WINDOW_LOG),
         (admit("1"), admit("30"), deny("50", retry="11"), admit("100")),
     ),
     Vector(
         "rolling window: both hits count for a whole second",
-        Limit(2, SECOND, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(2, SECOND, Algorithm.SLIDING_WINDOW_LOG),
         (
             admit("0.3"),
             admit("0.4"),
@@ -179,7 +179,7 @@ VECTORS = (
     ),
     Vector(
         "sliding window: 3 and 70 % of 5, rounded down, leave room for one of 7",
-        Limit(7, MINUTE, Algorithm.SLIDING_WINDOW),
+        Limit.of_ns(7, MINUTE, Algorithm.SLIDING_WINDOW),
         (*repeat(admit("10"), 5), *repeat(admit("78"), 3), admit("78", remaining=0), deny("78")),
     ),
     Vector(
@@ -196,7 +196,7 @@ VECTORS = (
     ),
     Vector(
         "sliding window in slots: only the oldest slot is weighed",
-        Limit(10, MINUTE, Algorithm.SLIDING_WINDOW, slots=6),
+        Limit.of_ns(10, MINUTE, Algorithm.SLIDING_WINDOW, slots=6),
         (
             admit("5", 4),
             admit("15", 6, remaining=0),
@@ -209,7 +209,7 @@ VECTORS = (
     ),
     Vector(
         "token bucket of 4 per minute: a token every 15 s, never more than 4",
-        Limit(4, MINUTE, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(4, MINUTE, Algorithm.TOKEN_BUCKET),
         (
             *repeat(admit("0"), 4),
             deny("0", retry="15"),
@@ -239,7 +239,7 @@ VECTORS = (
     ),
     Vector(
         "token bucket: a third of a second is kept exactly",
-        Limit(3, SECOND, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(3, SECOND, Algorithm.TOKEN_BUCKET),
         (
             admit("0", 3, reset="1"),
             deny("0", retry="0.333333334"),
@@ -253,7 +253,7 @@ VECTORS = (
     ),
     Vector(
         "leaky bucket as a queue: requests leave one every 2 s, and a full queue denies",
-        Limit(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3, queue=True),
+        Limit.of_ns(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3, queue=True),
         (
             admit("0", delay="0"),
             admit("0", delay="2"),
@@ -265,12 +265,12 @@ VECTORS = (
     ),
     Vector(
         "leaky bucket as a meter: the same arithmetic without any wait",
-        Limit(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3),
+        Limit.of_ns(30, MINUTE, Algorithm.LEAKY_BUCKET, burst=3),
         (admit("0", 3, delay="0"), deny("1", retry="1"), admit("2", delay="0")),
     ),
     Vector(
         "soft limit of 100 per minute plus 10 %: the 110th hit passes, the 111th does not",
-        Limit(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100),
+        Limit.of_ns(100, MINUTE, Algorithm.FIXED_WINDOW, soft_permille=100),
         (
             admit("0", 99, remaining=11),
             admit("0", remaining=10),
@@ -281,22 +281,22 @@ VECTORS = (
     ),
     Vector(
         "race: of two checks for the last unit exactly one is admitted",
-        Limit(4, MINUTE, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(4, MINUTE, Algorithm.FIXED_WINDOW),
         (admit("1", 3), admit("2"), deny("2")),
     ),
     Vector(
         "a first request larger than the limit leaves the key untouched",
-        Limit(10, MINUTE, Algorithm.SLIDING_WINDOW),
+        Limit.of_ns(10, MINUTE, Algorithm.SLIDING_WINDOW),
         (never("0", 11, remaining=10), admit("0", 10, remaining=0)),
     ),
     Vector(
         "a limit of 0 refuses everything for good",
-        Limit(0, MINUTE, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(0, MINUTE, Algorithm.TOKEN_BUCKET),
         (never("0", 0, remaining=0), never("0", 1, remaining=0)),
     ),
     Vector(
         "concurrency: a lost holder frees itself when its lease ends",
-        Limit(2, 10 * SECOND, Algorithm.CONCURRENCY),
+        Limit.of_ns(2, 10 * SECOND, Algorithm.CONCURRENCY),
         (
             admit("0", remaining=1),
             admit("4", remaining=0, reset="10"),
@@ -309,7 +309,7 @@ VECTORS = (
     ),
     Vector(
         "calendar day: the count ends at midnight, not after 24 hours",
-        Limit(2, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY),
+        Limit.of_ns(2, DAY, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY),
         (admit("82800", 2), deny("82800", retry="3600"), admit("86400", 2)),
     ),
 )
@@ -317,7 +317,7 @@ VECTORS = (
 CHARGE_VECTORS = (
     Vector(
         "fixed window: answers of 300 close a budget of 1000 with the fourth",
-        Limit(1000, MINUTE, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(1000, MINUTE, Algorithm.FIXED_WINDOW),
         (
             *(
                 step
@@ -334,7 +334,7 @@ CHARGE_VECTORS = (
     ),
     Vector(
         "fixed window: a charge of 0 is within a limit that is just used up, a peek is denied",
-        Limit(2, MINUTE, Algorithm.FIXED_WINDOW),
+        Limit.of_ns(2, MINUTE, Algorithm.FIXED_WINDOW),
         (
             charge("0", 0, remaining=2),
             charge("0", 2),
@@ -346,12 +346,12 @@ CHARGE_VECTORS = (
     ),
     Vector(
         "first hit: a charge begins the window, past the limit too",
-        Limit(5, 10 * SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
+        Limit.of_ns(5, 10 * SECOND, Algorithm.FIXED_WINDOW, first_hit=True),
         (overdraw("3", 9, retry="10"), deny("12.999999999", retry="0.000000001"), admit("13", 5)),
     ),
     Vector(
         "token bucket: debt is repaid by time, a unit a second",
-        Limit(10, 10 * SECOND, Algorithm.TOKEN_BUCKET),
+        Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET),
         (
             overdraw("0", 15, retry="6", reset="15"),
             deny("0", 5, retry="10", remaining=0),
@@ -364,12 +364,12 @@ CHARGE_VECTORS = (
     ),
     Vector(
         "leaky bucket: the queue is entered again once the debt has drained",
-        Limit(5, 5 * SECOND, Algorithm.LEAKY_BUCKET, queue=True),
+        Limit.of_ns(5, 5 * SECOND, Algorithm.LEAKY_BUCKET, queue=True),
         (overdraw("0", 7, retry="3"), deny("2.5", retry="0.5"), admit("3", delay="4")),
     ),
     Vector(
         "sliding window: debt weighs on the next window until enough of it has slid out",
-        Limit(100, MINUTE, Algorithm.SLIDING_WINDOW),
+        Limit.of_ns(100, MINUTE, Algorithm.SLIDING_WINDOW),
         (
             overdraw("0", 250, retry="96.000000001"),
             deny("59", retry="37.000000001", remaining=0),
@@ -379,7 +379,7 @@ CHARGE_VECTORS = (
     ),
     Vector(
         "sliding window log: each charge is over a period after it was made",
-        Limit(5, 10 * SECOND, Algorithm.SLIDING_WINDOW_LOG),
+        Limit.of_ns(5, 10 * SECOND, Algorithm.SLIDING_WINDOW_LOG),
         (
             overdraw("0", 7, retry="10", reset="10"),
             overdraw("4", 1, retry="6", reset="10"),
@@ -390,7 +390,7 @@ CHARGE_VECTORS = (
     ),
     Vector(
         "soft margin: charges inside it are marked, beyond it the limit is overdrawn",
-        Limit(10, SECOND, Algorithm.FIXED_WINDOW, soft_permille=200),
+        Limit.of_ns(10, SECOND, Algorithm.FIXED_WINDOW, soft_permille=200),
         (charge("0", 11, remaining=1, over_soft=True), overdraw("0", 2, retry="1")),
     ),
 )

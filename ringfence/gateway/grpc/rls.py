@@ -344,4 +344,4 @@ def _with_cost(asked: Descriptor, cost: int) -> Descriptor:
 
 @lru_cache(1024)
 def _limit(amount: int, unit: str, algorithm: Algorithm) -> Limit:
-    return Limit(amount, UNIT_NS[unit], algorithm)
+    return Limit.of_ns(amount, UNIT_NS[unit], algorithm)

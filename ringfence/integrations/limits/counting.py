@@ -24,7 +24,7 @@ _MOST = 2**53 - 1
 """An amount that nothing reaches: `limits` wants hits counted that it will itself refuse."""
 _EVER_NS = 2**61
 """73 years."""
-_GENERATIONS = Limit(_MOST, _EVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
+_GENERATIONS = Limit.of_ns(_MOST, _EVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
 _GENERATION_LASTS = 1.0
 """Seconds until it is asked again whether another process has reset the storage."""
 _REMEMBERED = 10_000
@@ -189,15 +189,15 @@ def _period_in(key: str) -> int | None:
 
 
 def _fixed(expiry: int) -> Limit:
-    return Limit(_MOST, _nanoseconds(expiry), Algorithm.FIXED_WINDOW, first_hit=True)
+    return Limit.of_ns(_MOST, _nanoseconds(expiry), Algorithm.FIXED_WINDOW, first_hit=True)
 
 
 def _log(limit: int, expiry: int) -> Limit:
-    return Limit(limit, _nanoseconds(expiry), Algorithm.SLIDING_WINDOW_LOG)
+    return Limit.of_ns(limit, _nanoseconds(expiry), Algorithm.SLIDING_WINDOW_LOG)
 
 
 def _sliding(limit: int, expiry: int) -> Limit:
-    return Limit(limit, _nanoseconds(expiry))
+    return Limit.of_ns(limit, _nanoseconds(expiry))
 
 
 def _nanoseconds(expiry: int) -> int:

@@ -175,7 +175,7 @@ class _Reader:
             return unit, None
         settings = self._settings
         try:
-            return unit, Limit(
+            return unit, Limit.of_ns(
                 amount,
                 period_ns,
                 algorithm,
@@ -301,7 +301,7 @@ def _timezone(spot: Cursor, fields: Mapping[str, Item]) -> str:
     if not name:
         return ""
     try:
-        Limit(1, UNIT_NS["day"], Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone=name)
+        Limit.of_ns(1, UNIT_NS["day"], Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone=name)
     except InvalidLimit as error:
         what, _, mend = str(error).partition("; ")
         spot.error(fields["timezone"].line, what, mend or "as in `timezone: Europe/Berlin`")

@@ -55,7 +55,7 @@ def read_limit(wire: object, field: str) -> Limit:
         *_USUAL[len(given) :],
     )
     try:
-        return Limit(
+        return Limit.of_ns(
             integer(amount, f"{field}.amount"),
             integer(period, f"{field}.period_ns"),
             _ALGORITHMS[integer(algorithm, f"{field}.algorithm", 0, len(_ALGORITHMS) - 1)],

@@ -5,10 +5,9 @@ from ringfence.client.requests import batch_ops_plain
 from ringfence.limiter import Limit
 from ringfence.rules import Rule
 
-MINUTE = 60_000_000_000
-RULE = Rule(1, "d", (("user", None),), Limit(5, MINUTE))
-OTHER = Rule(2, "d", (("user", "root"),), Limit(9, MINUTE))
-SHADOW = Rule(3, "d", (("user", "new"),), Limit(9, MINUTE), shadow=True)
+RULE = Rule(1, "d", (("user", None),), Limit(5, 60))
+OTHER = Rule(2, "d", (("user", "root"),), Limit(9, 60))
+SHADOW = Rule(3, "d", (("user", "new"),), Limit(9, 60), shadow=True)
 KNOWN = {"ann": (RULE, b"ann's key"), "root": (OTHER, b"root's key")}
 
 

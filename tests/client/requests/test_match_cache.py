@@ -10,7 +10,7 @@ def rules(amount=5, **flags):
     named = {}
     for key, algorithm in (("user", Algorithm.TOKEN_BUCKET), ("place", Algorithm.CONCURRENCY)):
         path = ((key, None),)
-        limit = Limit(amount, MINUTE, algorithm)
+        limit = Limit(amount, 60, algorithm)
         named[key] = Rule(rule_id("d", path), "d", path, limit, **flags)
     path = (("free", None),)
     return RuleSet.of(*named.values(), Rule(rule_id("d", path), "d", path, None))
@@ -110,7 +110,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 def test_many_requests_are_found_again_as_they_were_found_first():
     path = (("user", None), ("place", None))
-    pair = Rule(rule_id("d", path), "d", path, Limit(5, MINUTE))
+    pair = Rule(rule_id("d", path), "d", path, Limit(5, 60))
     known, found = RuleSet.of(*rules().rules(), pair), MatchCache()
     for requests in (
         [{"user": "ann"}, {"user": "bob"}],

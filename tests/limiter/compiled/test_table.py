@@ -51,7 +51,7 @@ def test_whatever_the_numbers_are_the_table_answers_as_the_reference(
 ) -> None:
     if "bucket" in algorithm:
         amount, period_ns = amount % 2**20, period_ns % 2**40 + 1
-    limit = Limit(amount, period_ns, algorithm, soft_permille=soft)
+    limit = Limit.of_ns(amount, period_ns, algorithm, soft_permille=soft)
     reference, compiled = Table(limit, max_keys=10), table_of(limit)
     now = start
     for key, cost, gap in steps:
@@ -64,7 +64,7 @@ def test_whatever_the_numbers_are_the_table_answers_as_the_reference(
 def test_a_table_that_grows_and_shrinks_loses_no_key(
     algorithm: Algorithm, keeps_keys: bool
 ) -> None:
-    limit = Limit(3, MINUTE, algorithm)
+    limit = Limit.of_ns(3, MINUTE, algorithm)
     table, random = table_of(limit, keeps_keys=keeps_keys), Random(1)
     keys = [random.randbytes(random.randrange(1, 40)) + b"%d" % number for number in range(9_000)]
 
@@ -85,7 +85,7 @@ def test_a_table_that_grows_and_shrinks_loses_no_key(
 
 
 def test_a_table_without_keys_says_that_it_cannot_list_them() -> None:
-    table = table_of(Limit(3, MINUTE))
+    table = table_of(Limit.of_ns(3, MINUTE))
     table.check(b"key", 1, START)
 
     with pytest.raises(LookupError, match="identity alone"):
@@ -94,7 +94,7 @@ def test_a_table_without_keys_says_that_it_cannot_list_them() -> None:
 
 @pytest.mark.parametrize("algorithm", COMPILED)
 def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: Algorithm) -> None:
-    table = table_of(Limit(10, 3600 * SECOND, algorithm), 2_000)
+    table = table_of(Limit.of_ns(10, 3600 * SECOND, algorithm), 2_000)
     throttled = [b"throttled-%d" % number for number in range(1_000)]
     table.check_many(throttled, [10] * 1_000, START)
 
@@ -108,7 +108,7 @@ def test_a_flood_of_keys_stays_in_bounds_and_evicts_no_throttled_key(algorithm: 
 
 
 def test_an_impossible_or_denied_check_evicts_nobody() -> None:
-    table = table_of(Limit(10, MINUTE), 5)
+    table = table_of(Limit.of_ns(10, MINUTE), 5)
     table.check_many([b"%d" % number for number in range(5)], [1] * 5, START)
 
     for number in range(50):
@@ -121,7 +121,7 @@ def test_an_impossible_or_denied_check_evicts_nobody() -> None:
 
 @pytest.mark.parametrize("algorithm", COMPILED)
 def test_rested_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
-    table = table_of(Limit(5, SECOND, algorithm))
+    table = table_of(Limit.of_ns(5, SECOND, algorithm))
     for number in range(5_000):
         table.check(b"early-%d" % number, 1, START)
 
@@ -134,7 +134,7 @@ def test_rested_keys_make_room_without_a_timer(algorithm: Algorithm) -> None:
 
 
 def test_changed_limits_are_taken_over_key_by_key_and_the_old_store_goes() -> None:
-    limit = Limit(10, 100 * SECOND, Algorithm.TOKEN_BUCKET)
+    limit = Limit.of_ns(10, 100 * SECOND, Algorithm.TOKEN_BUCKET)
     reference, table = Table(limit, max_keys=10_000), table_of(limit, 10_000)
     keys = [b"%d" % number for number in range(3_000)]
     for now, algorithm in enumerate([*COMPILED, *COMPILED]):
@@ -155,7 +155,7 @@ def test_changed_limits_are_taken_over_key_by_key_and_the_old_store_goes() -> No
 
 
 def test_more_limits_than_a_table_has_stores_for_lose_no_count() -> None:
-    limit = Limit(1_000, MINUTE)
+    limit = Limit.of_ns(1_000, MINUTE)
     reference, table = Table(limit, max_keys=99), table_of(limit, 99)
     for number in range(60):
         carried = replace(limit, amount=1_000 + number)
@@ -167,7 +167,7 @@ def test_more_limits_than_a_table_has_stores_for_lose_no_count() -> None:
 
 
 def test_a_bucket_whose_ticks_are_tiny_counts_on_for_years() -> None:
-    limit = Limit(1_000_003, SECOND, Algorithm.TOKEN_BUCKET)
+    limit = Limit.of_ns(1_000_003, SECOND, Algorithm.TOKEN_BUCKET)
     reference, table = Table(limit, max_keys=9), table_of(limit, 9)
     now = START
     for step in range(30):
@@ -180,7 +180,7 @@ def test_a_bucket_whose_ticks_are_tiny_counts_on_for_years() -> None:
 
 @pytest.mark.parametrize("algorithm", COMPILED)
 def test_a_clock_that_goes_back_gives_nothing_away(algorithm: Algorithm) -> None:
-    limit = Limit(5, 10, algorithm)
+    limit = Limit.of_ns(5, 10, algorithm)
     reference, table = Table(limit, max_keys=9), table_of(limit)
 
     for now in (1_000, 993, 1_003, 950, 1_004, 1_015, 1_009, 0, 1_016):
@@ -189,7 +189,7 @@ def test_a_clock_that_goes_back_gives_nothing_away(algorithm: Algorithm) -> None
 
 
 def test_calendar_windows_follow_the_zone_and_a_clock_that_goes_back() -> None:
-    limit = Limit(
+    limit = Limit.of_ns(
         5, 86_400 * SECOND, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"
     )
     reference, table = Table(limit, max_keys=9), table_of(limit)
@@ -201,7 +201,7 @@ def test_calendar_windows_follow_the_zone_and_a_clock_that_goes_back() -> None:
 
 
 def test_a_log_takes_few_bytes_a_hit_and_gives_them_back() -> None:
-    table, random = table_of(Limit(500, MINUTE, Algorithm.SLIDING_WINDOW_LOG)), Random(2)
+    table, random = table_of(Limit.of_ns(500, MINUTE, Algorithm.SLIDING_WINDOW_LOG)), Random(2)
     keys = [b"%d" % number for number in range(50)]
     for stamp in sorted(random.randrange(MINUTE) for _ in range(500)):
         table.check_many(keys, [1] * 50, START + stamp)
@@ -214,7 +214,7 @@ def test_a_log_takes_few_bytes_a_hit_and_gives_them_back() -> None:
 
 
 def test_a_frame_may_be_larger_than_a_block_and_name_keys_twice() -> None:
-    limit = Limit(1_000, MINUTE)
+    limit = Limit.of_ns(1_000, MINUTE)
     reference, table = Table(limit, max_keys=999), table_of(limit)
     keys = [b"%d" % (number % 7) for number in range(1_000)]
 
@@ -224,7 +224,7 @@ def test_a_frame_may_be_larger_than_a_block_and_name_keys_twice() -> None:
 
 
 def test_nonsense_is_refused_before_anything_is_charged() -> None:
-    table = table_of(Limit(5, MINUTE))
+    table = table_of(Limit.of_ns(5, MINUTE))
     many = [b"%d" % number for number in range(600)]
 
     with pytest.raises(ValueError, match="cost: -2 is negative"):
@@ -236,5 +236,5 @@ def test_nonsense_is_refused_before_anything_is_charged() -> None:
     with pytest.raises(ValueError, match="cost: -1 is negative"):
         table.check(b"key", -1, START)
     with pytest.raises(ValueError, match="16 secret"):
-        CompiledTable(Limit(5, 1), max_keys=1, secret=b"short", keeps_keys=False)
+        CompiledTable(Limit.of_ns(5, 1), max_keys=1, secret=b"short", keeps_keys=False)
     assert len(table) == 0

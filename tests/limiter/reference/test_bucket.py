@@ -8,7 +8,7 @@ SECOND = NS_PER_SECOND
 
 @given(amount=st.integers(1, 2**53 - 1), period_ns=st.integers(1, 10**15))
 def test_a_full_period_brings_back_exactly_the_amount(amount: int, period_ns: int) -> None:
-    table = Table(Limit(amount, period_ns, Algorithm.TOKEN_BUCKET), max_keys=1)
+    table = Table(Limit.of_ns(amount, period_ns, Algorithm.TOKEN_BUCKET), max_keys=1)
     table.check(b"key", amount, 5)
 
     assert table.peek(b"key", 5).reset_after_ns == period_ns
@@ -17,7 +17,7 @@ def test_a_full_period_brings_back_exactly_the_amount(amount: int, period_ns: in
 
 
 def test_a_refund_gives_back_only_what_has_not_drained_since() -> None:
-    table = Table(Limit(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
+    table = Table(Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
     table.check(b"key", 4, 0)
     table.check(b"key", 8, 9 * SECOND)
 
@@ -26,17 +26,17 @@ def test_a_refund_gives_back_only_what_has_not_drained_since() -> None:
 
 
 def test_another_rate_keeps_the_used_units_and_drains_them_anew() -> None:
-    table = Table(Limit(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
+    table = Table(Limit.of_ns(10, 10 * SECOND, Algorithm.TOKEN_BUCKET), max_keys=1)
     table.check(b"key", 10, 0)
 
-    table.change_limit(Limit(20, SECOND, Algorithm.LEAKY_BUCKET))
+    table.change_limit(Limit.of_ns(20, SECOND, Algorithm.LEAKY_BUCKET))
 
     assert table.peek(b"key", 0).remaining == 10
     assert table.peek(b"key", SECOND // 4).remaining == 15
 
 
 def test_a_queue_sends_a_dear_request_off_when_its_turn_begins() -> None:
-    table = Table(Limit(1, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True), max_keys=1)
+    table = Table(Limit.of_ns(1, SECOND, Algorithm.LEAKY_BUCKET, burst=9, queue=True), max_keys=1)
 
     delays = [table.check(b"key", cost, 0).delay_ns // SECOND for cost in (3, 2, 1)]
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from ringfence.limiter import Algorithm, Code, Limit, Table
 
 KEY = b"key"
-TWO = Limit(2, 100, Algorithm.CONCURRENCY)
+TWO = Limit.of_ns(2, 100, Algorithm.CONCURRENCY)
 
 
 @settings(max_examples=100, deadline=None)
@@ -15,7 +15,7 @@ TWO = Limit(2, 100, Algorithm.CONCURRENCY)
 def test_never_more_in_flight_than_the_limit_whoever_releases_or_vanishes(
     amount: int, steps: list[tuple[int, int, bool]]
 ) -> None:
-    table = Table(Limit(amount, 50, Algorithm.CONCURRENCY), max_keys=1)
+    table = Table(Limit.of_ns(amount, 50, Algorithm.CONCURRENCY), max_keys=1)
     held: dict[int, tuple[int, int]] = {}
     now = 0
     for gap, cost, releases in steps:
@@ -56,7 +56,7 @@ def test_holders_can_release_after_the_limit_has_changed() -> None:
     table = Table(TWO, max_keys=1)
     lease = table.check(KEY, 2, 0).lease
 
-    table.change_limit(Limit(3, 10, Algorithm.CONCURRENCY))
+    table.change_limit(Limit.of_ns(3, 10, Algorithm.CONCURRENCY))
 
     assert table.peek(KEY, 50).remaining == 1, "the lease lives as long as it was granted for"
     assert table.refund(KEY, 2, 50, lease=lease).remaining == 3

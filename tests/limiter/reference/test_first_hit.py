@@ -3,7 +3,7 @@ from dataclasses import replace
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit, Table
 
 SECOND = NS_PER_SECOND
-FOUR = Limit(4, 60 * SECOND, Algorithm.FIXED_WINDOW, first_hit=True)
+FOUR = Limit.of_ns(4, 60 * SECOND, Algorithm.FIXED_WINDOW, first_hit=True)
 
 
 def test_a_window_begins_with_the_first_hit_and_later_ones_do_not_prolong_it() -> None:
@@ -37,7 +37,7 @@ def test_another_length_begins_a_window_with_what_was_counted() -> None:
     table = Table(FOUR, max_keys=10)
     table.check(b"key", 3, 50 * SECOND)
 
-    table.change_limit(replace(FOUR, period_ns=10 * SECOND))
+    table.change_limit(replace(FOUR, period=10.0))
 
     assert table.peek(b"key", 100 * SECOND).remaining == 1
     assert table.peek(b"key", 100 * SECOND).reset_after_ns == 10 * SECOND

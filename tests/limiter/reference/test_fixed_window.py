@@ -1,7 +1,9 @@
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Calendar, Limit, Table
 
 HOUR = 3600 * NS_PER_SECOND
-DAILY = Limit(3, 24 * HOUR, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin")
+DAILY = Limit.of_ns(
+    3, 24 * HOUR, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY, timezone="Europe/Berlin"
+)
 MIDDAY = 1_711_882_800 * NS_PER_SECOND
 """2024-03-31 13:00 in Berlin; clocks went forward that morning, so the day has 23 hours."""
 
@@ -15,7 +17,7 @@ def test_a_calendar_window_says_the_true_time_until_local_midnight() -> None:
 
 
 def test_a_refund_of_an_older_window_gives_nothing_to_the_current_one() -> None:
-    table = Table(Limit(5, 10, Algorithm.FIXED_WINDOW), max_keys=10)
+    table = Table(Limit.of_ns(5, 10, Algorithm.FIXED_WINDOW), max_keys=10)
     table.check(b"key", 4, 8)
     table.check(b"key", 3, 12)
 
@@ -27,7 +29,7 @@ def test_another_amount_keeps_the_count_and_other_windows_carry_it_over() -> Non
     table = Table(DAILY, max_keys=10)
     table.check(b"key", 2, MIDDAY)
 
-    table.change_limit(Limit(9, 24 * HOUR, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY))
+    table.change_limit(Limit.of_ns(9, 24 * HOUR, Algorithm.FIXED_WINDOW, calendar=Calendar.DAY))
 
     assert table.peek(b"key", MIDDAY).remaining == 7
     assert table.peek(b"key", MIDDAY + 11 * HOUR).remaining == 7

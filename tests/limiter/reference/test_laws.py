@@ -17,7 +17,7 @@ amounts = st.integers(1, 8)
 periods = st.integers(1, 40)
 soft = st.sampled_from([0, 0, 100, 500])
 buckets = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
@@ -25,16 +25,21 @@ buckets = st.builds(
     soft_permille=soft,
 )
 queues = st.builds(
-    Limit, amounts, periods, st.just(Algorithm.LEAKY_BUCKET), queue=st.just(True), burst=amounts
+    Limit.of_ns,
+    amounts,
+    periods,
+    st.just(Algorithm.LEAKY_BUCKET),
+    queue=st.just(True),
+    burst=amounts,
 )
 slotted = st.builds(
-    lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
     amounts,
     st.integers(1, 5),
     st.integers(1, 12),
 )
 windows = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.sampled_from(
@@ -43,7 +48,7 @@ windows = st.builds(
     soft_permille=soft,
 )
 first_hits = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.just(Algorithm.FIXED_WINDOW),
@@ -53,7 +58,9 @@ first_hits = st.builds(
 counted = first_hits | windows.filter(lambda limit: limit.algorithm is Algorithm.FIXED_WINDOW)
 """Those that count from zero again."""
 rates = buckets | queues | windows | slotted | first_hits
-in_flight = st.builds(Limit, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft)
+in_flight = st.builds(
+    Limit.of_ns, amounts, periods, st.just(Algorithm.CONCURRENCY), soft_permille=soft
+)
 limits = rates | in_flight
 histories = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4)), max_size=25).map(
     lambda steps: list(zip(accumulate(gap for gap, _ in steps), (c for _, c in steps), strict=True))
@@ -287,7 +294,7 @@ def test_a_clock_that_steps_back_gives_nothing(
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_a_limit_of_zero_refuses_everything_and_counts_nobody(algorithm: Algorithm) -> None:
-    table = table_of(Limit(0, 10, algorithm))
+    table = table_of(Limit.of_ns(0, 10, algorithm))
 
     outcomes = [table.check(KEY, cost, 5) for cost in (0, 1, 2)]
 

@@ -24,16 +24,16 @@ quick = settings(max_examples=80, deadline=None)
 
 amounts = st.integers(1, 12)
 periods = st.integers(1, 40)
-fixed = st.builds(Limit, amounts, periods, st.just(Algorithm.FIXED_WINDOW))
+fixed = st.builds(Limit.of_ns, amounts, periods, st.just(Algorithm.FIXED_WINDOW))
 sliding = st.builds(
-    lambda amount, slots, slot_ns: Limit(amount, slots * slot_ns, slots=slots),
+    lambda amount, slots, slot_ns: Limit.of_ns(amount, slots * slot_ns, slots=slots),
     amounts,
     st.integers(1, 5),
     st.integers(1, 12),
 )
 windows = fixed | sliding
 buckets = st.builds(
-    Limit,
+    Limit.of_ns,
     amounts,
     periods,
     st.sampled_from([Algorithm.TOKEN_BUCKET, Algorithm.LEAKY_BUCKET]),
@@ -164,9 +164,9 @@ def test_windows_to_come_but_the_next_are_refused_and_those_that_are_over_ignore
 
 def test_cells_of_rules_that_are_unknown_or_not_shared_are_refused_and_leave_nothing() -> None:
     engine = Engine(max_keys=10)
-    log = Limit(5, 10, Algorithm.SLIDING_WINDOW_LOG)
+    log = Limit.of_ns(5, 10, Algorithm.SLIDING_WINDOW_LOG)
     engine.set_rules(
-        {0: EngineRule(Limit(5, 10)), 1: EngineRule(log, is_shared=True)},
+        {0: EngineRule(Limit.of_ns(5, 10)), 1: EngineRule(log, is_shared=True)},
     )
     keys = [number.to_bytes(8, "big") for number in range(3)]
 
@@ -178,7 +178,7 @@ def test_cells_of_rules_that_are_unknown_or_not_shared_are_refused_and_leave_not
 
 @pytest.mark.parametrize("cells", [[100], [100, -1], [-1, 1], [100, 2**61]])
 def test_absurd_cells_are_refused_whole(cells) -> None:
-    engine = engine_of(Limit(5, 10))
+    engine = engine_of(Limit.of_ns(5, 10))
 
     assert engine.hear("east", [KEY], [cells], NOW) == 1
     assert engine.keys() == []
@@ -270,7 +270,7 @@ def test_a_counter_that_was_moved_brings_what_it_heard(limit, history, told, lat
 
 
 @given(limit=limits, before=tellings, after=tellings)
-@example(Limit(2, 14, slots=2), [], [("east", [(-2, 6)]), ("west", [(-2, 1)])])
+@example(Limit.of_ns(2, 14, slots=2), [], [("east", [(-2, 6)]), ("west", [(-2, 1)])])
 @quick
 def test_what_was_heard_on_both_sides_of_a_move_counts_once(limit, before, after) -> None:
     giver, taker, stayed = engine_of(limit), engine_of(limit), engine_of(limit)
@@ -288,11 +288,11 @@ def test_what_was_heard_on_both_sides_of_a_move_counts_once(limit, before, after
 
 
 def test_a_snapshot_without_anything_heard_says_so_in_one_word() -> None:
-    engine = engine_of(Limit(9, 10, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
     ask(engine, 2, NOW)
 
     assert engine.snapshot([KEY], NOW) == Snapshot(
-        [KEY], [[100, 2]], [Limit(9, 10, Algorithm.FIXED_WINDOW)], [0], []
+        [KEY], [[100, 2]], [Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW)], [0], []
     )
 
 
@@ -300,8 +300,8 @@ def test_a_snapshot_without_anything_heard_says_so_in_one_word() -> None:
 
 
 def test_own_counts_are_told_by_window_as_long_as_they_weigh() -> None:
-    window = engine_of(Limit(9, 10, Algorithm.FIXED_WINDOW))
-    slots = engine_of(Limit(9, 20, slots=2))
+    window = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
+    slots = engine_of(Limit.of_ns(9, 20, slots=2))
     for engine in (window, slots):
         ask(engine, 2, 1_005)
         ask(engine, 3, 1_013)
@@ -314,7 +314,7 @@ def test_own_counts_are_told_by_window_as_long_as_they_weigh() -> None:
 
 
 def test_a_bucket_tells_what_it_admitted_in_this_period_and_the_last() -> None:
-    engine = engine_of(Limit(9, 10, Algorithm.TOKEN_BUCKET))
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.TOKEN_BUCKET))
     ask(engine, 2, 1_005)
     ask(engine, 3, 1_013)
     engine.charge(
@@ -333,7 +333,7 @@ def test_a_bucket_tells_what_it_admitted_in_this_period_and_the_last() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "token_bucket"])
 def test_a_refund_touches_own_counts_only(algorithm) -> None:
-    engine = engine_of(Limit(9, 10, Algorithm(algorithm)))
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm(algorithm)))
     ask(engine, 2, NOW)
     engine.hear("east", [KEY], [[100, 3]], NOW)
 
@@ -345,8 +345,8 @@ def test_a_refund_touches_own_counts_only(algorithm) -> None:
 
 def test_what_a_refused_group_gives_back_is_never_told() -> None:
     engine = Engine(max_keys=10)
-    bucket = Limit(5, 10, Algorithm.TOKEN_BUCKET)
-    engine.set_rules({0: EngineRule(bucket, is_shared=True), 1: EngineRule(Limit(0, 10))})
+    bucket = Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET)
+    engine.set_rules({0: EngineRule(bucket, is_shared=True), 1: EngineRule(Limit.of_ns(0, 10))})
 
     engine.decide([KEY, (1).to_bytes(8, "big")], [1, 1], [2], [], [], NOW)
 
@@ -355,7 +355,7 @@ def test_what_a_refused_group_gives_back_is_never_told() -> None:
 
 
 def test_use_and_ceiling_are_those_of_all_data_centers() -> None:
-    engine = engine_of(Limit(10, 100, Algorithm.FIXED_WINDOW, soft_permille=200))
+    engine = engine_of(Limit.of_ns(10, 100, Algorithm.FIXED_WINDOW, soft_permille=200))
     ask(engine, 2, NOW)
     engine.hear("east", [KEY], [[10, 3]], NOW)
     unknown = (9).to_bytes(8, "big")
@@ -381,7 +381,7 @@ def test_keys_that_were_only_heard_of_leave_when_their_windows_are_over(limit, t
 
 
 def test_a_count_of_the_next_window_is_kept_until_that_has_begun() -> None:
-    engine = engine_of(Limit(9, 10, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
     engine.hear("east", [KEY], [[101, 4]], NOW)
     engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW)
 
@@ -390,7 +390,7 @@ def test_a_count_of_the_next_window_is_kept_until_that_has_begun() -> None:
 
 
 def test_a_bucket_that_has_drained_is_not_filled_by_hearing_old_news() -> None:
-    engine = engine_of(Limit(10, 10, Algorithm.TOKEN_BUCKET))
+    engine = engine_of(Limit.of_ns(10, 10, Algorithm.TOKEN_BUCKET))
     engine.hear("east", [KEY], [[100, 4]], NOW)
     ask(engine, 1, NOW)
     engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW + 5)
@@ -403,7 +403,7 @@ def test_a_bucket_that_has_drained_is_not_filled_by_hearing_old_news() -> None:
 
 def test_hearing_of_many_keys_keeps_to_the_bound() -> None:
     engine = Engine(max_keys=20)
-    engine.set_rules({0: EngineRule(Limit(9, 10), is_shared=True)})
+    engine.set_rules({0: EngineRule(Limit.of_ns(9, 10), is_shared=True)})
 
     engine.hear("east", [KEY + b"%d" % number for number in range(50)], [[100, 1]] * 50, NOW)
 
@@ -455,7 +455,7 @@ def test_sharing_a_rule_changes_none_of_its_counts(limit, history) -> None:
 
 
 def test_a_new_amount_keeps_apart_who_admitted_what() -> None:
-    limit = Limit(9, 10, Algorithm.FIXED_WINDOW)
+    limit = Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW)
     engine = engine_of(limit)
     ask(engine, 2, NOW)
     engine.hear("east", [KEY], [[100, 3]], NOW)
@@ -468,11 +468,11 @@ def test_a_new_amount_keeps_apart_who_admitted_what() -> None:
 
 
 def test_counts_of_other_windows_are_carried_over_but_told_to_nobody() -> None:
-    engine = engine_of(Limit(9, 10, Algorithm.FIXED_WINDOW))
+    engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
     ask(engine, 2, NOW)
     engine.hear("east", [KEY], [[100, 3]], NOW)
 
-    engine.set_rules({0: EngineRule(Limit(9, 50, slots=5), is_shared=True)})
+    engine.set_rules({0: EngineRule(Limit.of_ns(9, 50, slots=5), is_shared=True)})
 
     assert engine.told([KEY], NOW) == [[]]
     assert engine.used(KEY, NOW) == 5
@@ -482,7 +482,7 @@ def test_counts_of_other_windows_are_carried_over_but_told_to_nobody() -> None:
 
 
 def test_calendar_windows_are_shared_by_the_second_they_begin() -> None:
-    daily = Limit(
+    daily = Limit.of_ns(
         9,
         86_400 * SECOND,
         Algorithm.FIXED_WINDOW,

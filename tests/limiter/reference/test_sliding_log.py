@@ -15,7 +15,7 @@ KEY = b"key"
 def test_remaining_is_what_an_exact_recount_leaves(
     amount: int, period_ns: int, gaps: list[int]
 ) -> None:
-    table = Table(Limit(amount, period_ns, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table = Table(Limit.of_ns(amount, period_ns, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     hits: list[int] = []
     now = 0
     for gap in gaps:
@@ -29,7 +29,7 @@ def test_remaining_is_what_an_exact_recount_leaves(
 
 
 def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
-    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     for now in (10, 20, 30):
         table.check(KEY, 2, now)
 
@@ -40,7 +40,7 @@ def test_a_refund_strikes_out_the_oldest_hits_since_the_charge() -> None:
 
 
 def test_a_refund_of_unknown_age_strikes_out_the_newest_hits() -> None:
-    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     for now in (10, 20, 30):
         table.check(KEY, 2, now)
 
@@ -51,7 +51,7 @@ def test_a_refund_of_unknown_age_strikes_out_the_newest_hits() -> None:
 
 
 def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
-    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     table.check(KEY, 2, 0)
     table.check(KEY, 3, 100)
 
@@ -59,11 +59,11 @@ def test_a_refund_of_a_charge_that_has_expired_gives_nothing() -> None:
 
 
 def test_another_amount_keeps_the_stamps_and_another_period_charges_the_hits_now() -> None:
-    table = Table(Limit(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
+    table = Table(Limit.of_ns(10, 100, Algorithm.SLIDING_WINDOW_LOG), max_keys=1)
     table.check(KEY, 8, 50)
 
-    table.change_limit(Limit(4, 100, Algorithm.SLIDING_WINDOW_LOG))
+    table.change_limit(Limit.of_ns(4, 100, Algorithm.SLIDING_WINDOW_LOG))
     assert table.check(KEY, 1, 60).retry_after_ns == 90
-    table.change_limit(Limit(10, 200, Algorithm.SLIDING_WINDOW_LOG))
+    table.change_limit(Limit.of_ns(10, 200, Algorithm.SLIDING_WINDOW_LOG))
 
     assert table.check(KEY, 3, 60).retry_after_ns == 200

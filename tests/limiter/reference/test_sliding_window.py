@@ -16,7 +16,7 @@ KEY = b"key"
 def test_the_estimate_errs_by_at_most_the_hits_of_the_oldest_slot(
     amount: int, slots: int, slot_ns: int, steps: list[tuple[int, int]]
 ) -> None:
-    limit = Limit(amount, slots * slot_ns, slots=slots)
+    limit = Limit.of_ns(amount, slots * slot_ns, slots=slots)
     table = Table(limit, max_keys=1)
     hits: list[tuple[int, int]] = []
     now = 0
@@ -32,7 +32,7 @@ def test_the_estimate_errs_by_at_most_the_hits_of_the_oldest_slot(
 
 
 def test_a_refund_takes_from_the_slot_of_the_charge_and_no_newer_one() -> None:
-    table = Table(Limit(10, 100), max_keys=1)
+    table = Table(Limit.of_ns(10, 100), max_keys=1)
     table.check(KEY, 4, 50)
     table.check(KEY, 3, 100)
 
@@ -42,12 +42,12 @@ def test_a_refund_takes_from_the_slot_of_the_charge_and_no_newer_one() -> None:
 
 
 def test_another_amount_keeps_the_counts_and_another_cut_charges_the_estimate_now() -> None:
-    table = Table(Limit(10, 100), max_keys=1)
+    table = Table(Limit.of_ns(10, 100), max_keys=1)
     table.check(KEY, 8, 50)
 
-    table.change_limit(Limit(20, 100))
+    table.change_limit(Limit.of_ns(20, 100))
     assert table.peek(KEY, 150).remaining == 16
-    table.change_limit(Limit(20, 100, slots=2))
+    table.change_limit(Limit.of_ns(20, 100, slots=2))
 
     assert table.peek(KEY, 150).remaining == 16
     assert table.peek(KEY, 249).remaining == 16

@@ -17,7 +17,7 @@ KEY = RULE.to_bytes(8, "big") + b"k"
 SHARD = shard_of(KEY)
 NOW = 1_800_000_000 * 10**9
 NUMBER = NOW // HOUR
-LIMIT = Limit(1000, HOUR)
+LIMIT = Limit.of_ns(1000, HOUR)
 
 
 class Host:

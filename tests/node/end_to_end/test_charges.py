@@ -199,7 +199,7 @@ async def test_slots_in_flight_cannot_be_charged(autojump_clock: MockClock) -> N
         with pytest.raises(ConfigError, match="charge needs limits other than concurrency, got"):
             await limiter.charge("api", [{"tenant": "x"}, {"streams": "x"}], 5)
         with pytest.raises(ConfigError, match="use hold or release for slots"):
-            await limiter.charge_limit(Limit(2, 10**9, Algorithm.CONCURRENCY), "x")
+            await limiter.charge_limit(Limit(2, 1, Algorithm.CONCURRENCY), "x")
 
         assert (await limiter.peek("api", {"tenant": "x"})).remaining == 100
         assert w.total("charges") == 0

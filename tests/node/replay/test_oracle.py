@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from node.replay.oracle import Recorded, of_living_owners, over_admitted
 from ringfence.limiter.limit import Algorithm, Calendar, Limit
 
-LOG = Limit(3, 10, Algorithm.SLIDING_WINDOW_LOG)
-FIXED = Limit(3, 10, Algorithm.FIXED_WINDOW)
-BUCKET = Limit(5, 10, Algorithm.TOKEN_BUCKET, burst=3)
-SLIDING = Limit(3, 10, Algorithm.SLIDING_WINDOW)
-SLOTTED = Limit(3, 12, Algorithm.SLIDING_WINDOW, slots=4)
+LOG = Limit.of_ns(3, 10, Algorithm.SLIDING_WINDOW_LOG)
+FIXED = Limit.of_ns(3, 10, Algorithm.FIXED_WINDOW)
+BUCKET = Limit.of_ns(5, 10, Algorithm.TOKEN_BUCKET, burst=3)
+SLIDING = Limit.of_ns(3, 10, Algorithm.SLIDING_WINDOW)
+SLOTTED = Limit.of_ns(3, 12, Algorithm.SLIDING_WINDOW, slots=4)
 
 
 def at(*instants: int, cost: int = 1, key: bytes = b"k", owner: str = "a") -> list[Recorded]:
@@ -49,7 +49,7 @@ def test_every_unit_beyond_the_limit_at_one_instant_is_counted(limit: Limit) -> 
 
 @pytest.mark.parametrize("limit", [LOG, FIXED, BUCKET])
 def test_the_soft_margin_is_no_excess(limit: Limit) -> None:
-    soft = replace(limit, amount=100, burst=None, soft_permille=100)
+    soft = replace(limit, amount=100, burst=None, soft=0.1)
 
     assert over_admitted(at(5, cost=110), soft) == 0
     assert over_admitted(at(5, cost=111), soft) == 1
@@ -74,7 +74,7 @@ def test_clocks_that_may_differ_make_less_certain() -> None:
 
 def test_concurrency_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match="from admissions alone"):
-        over_admitted([], Limit(3, 10, Algorithm.CONCURRENCY))
+        over_admitted([], Limit.of_ns(3, 10, Algorithm.CONCURRENCY))
 
 
 def test_every_key_that_a_dead_owner_decided_is_left_out_whole() -> None:
@@ -257,7 +257,7 @@ def admits_estimate(slots: int) -> Callable[[list[tuple[int, int]], int, int], b
         (LOG, admits_log),
         (FIXED, admits_fixed),
         (BUCKET, admits_bucket),
-        (replace(SLIDING, period_ns=12), admits_estimate(1)),
+        (replace(SLIDING, period=12e-9), admits_estimate(1)),
         (SLOTTED, admits_estimate(4)),
     ],
 )
@@ -288,7 +288,7 @@ def test_a_planted_violation_is_found_in_any_history(
 
 
 def test_a_long_history_of_one_key_is_judged_in_one_pass() -> None:
-    limit = Limit(100, 1_000, Algorithm.SLIDING_WINDOW_LOG)
+    limit = Limit.of_ns(100, 1_000, Algorithm.SLIDING_WINDOW_LOG)
     records = [Recorded(b"k", 1, 10 * step, 10 * step + 7, True, "a") for step in range(50_000)]
 
     assert over_admitted(records, limit) == 0

@@ -6,7 +6,7 @@ from ringfence.peering.columns import Batch
 from ringfence.wire import ErrorCode, Op
 
 HOUR_NS = 3600 * NS_PER_SECOND
-PLAIN, MOST = Limit(5, HOUR_NS), Limit(5, HOUR_NS, slots=MAX_CARRIED_SLOTS)
+PLAIN, MOST = Limit.of_ns(5, HOUR_NS), Limit.of_ns(5, HOUR_NS, slots=MAX_CARRIED_SLOTS)
 KNOWN, UNKNOWN = (1).to_bytes(8, "big"), (2).to_bytes(8, "big")
 
 
@@ -16,7 +16,7 @@ def batch_of(*rows: tuple[bytes, int], limits: list[Limit]) -> Batch:
 
 
 def test_a_limit_of_as_many_slots_as_may_be_is_taken_and_of_more_refused() -> None:
-    more = Limit(5, HOUR_NS, slots=72)
+    more = Limit.of_ns(5, HOUR_NS, slots=72)
 
     refused = oversized(7, batch_of((UNKNOWN, 1), limits=[PLAIN, more]))
 

@@ -6,7 +6,7 @@ from ringfence.peering.columns import Batch
 from ringfence.rules import adhoc_rule, encode_key
 from ringfence.wire import LeaseRequest, Op
 
-LIMIT = Limit(1000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
+LIMIT = Limit.of_ns(1000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
 RULE = adhoc_rule(LIMIT)
 KEY, OTHER = encode_key(RULE.id, ("hot",)), encode_key(RULE.id, ("other",))
 

@@ -7,7 +7,7 @@ from ringfence.limiter import NS_PER_SECOND, Code, Limit, Outcomes
 from ringfence.peering.columns import Batch, Results
 from ringfence.wire import Op, Source
 
-LIMIT = Limit(100, 60 * NS_PER_SECOND)
+LIMIT = Limit.of_ns(100, 60 * NS_PER_SECOND)
 WEIGHS_NS = 120 * NS_PER_SECOND
 KEYS = [bytes([number]) * 8 for number in range(5)]
 

@@ -8,7 +8,7 @@ from node.shards.incoming_transfers import IncomingTransfer, transfers_of
 from ringfence.limiter import Limit
 from ringfence.wire import Counts, Holding, Pulled, ShardGroup
 
-ONE, OTHER = Limit(1, 10), Limit(2, 10)
+ONE, OTHER = Limit.of_ns(1, 10), Limit.of_ns(2, 10)
 ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "n2", 12)
 
 

@@ -37,7 +37,7 @@ class Host:
         self.name = NodeId(name)
         self.begun: list[int] = []
         self.engine = Engine(max_keys=100)
-        self.engine.set_rules({RULE: EngineRule(Limit(1000, DAY))})
+        self.engine.set_rules({RULE: EngineRule(Limit.of_ns(1000, DAY))})
         self.holdings = ShardOwnership(
             self.name,
             self.engine,
@@ -261,7 +261,7 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
     """Started again, a node began alone for a moment, and its clients were denied for a window."""
     owner, newcomer = Host("b"), Host("a")
     for host in (owner, newcomer):
-        limit = Limit(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        limit = Limit.of_ns(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         host.engine.set_rules({RULE: EngineRule(limit)})
     owner.holdings.begin([shard_of(KEY)])
     owner.spend(3, at=NOW - DAY + 1)

@@ -5,7 +5,7 @@ from node.shards.replicas import Replicas
 from ringfence.limiter import Limit, Snapshot
 
 OWNER = NodeId("a")
-LIMIT = Limit(10, 60 * 10**9)
+LIMIT = Limit.of_ns(10, 60 * 10**9)
 S = 10**9
 
 

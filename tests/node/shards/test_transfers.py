@@ -93,7 +93,7 @@ class Peer:
     def __init__(self, name: NodeId, peers: Peers | None = None, least_parts: int = 1) -> None:
         self.name = name
         self.engine = Engine(max_keys=10_000)
-        limit = Limit(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        limit = Limit.of_ns(100_000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})
         self.holdings = ShardOwnership(
             name,
@@ -320,14 +320,14 @@ async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
 
 def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
     keys = [b"%0128d" % number for number in range(2000)]
-    full = Snapshot(keys, [[1, 2]] * 2000, [Limit(10, DAY)], [0] * 2000, [])
+    full = Snapshot(keys, [[1, 2]] * 2000, [Limit.of_ns(10, DAY)], [0] * 2000, [])
 
     parts = cut(full, [[]] * 2000)
 
     assert [key for part in parts for key in part.counts.keys] == keys
     for one, other in pairwise(parts):
         rows = [*one.counts.keys, *other.counts.keys]
-        counts = Counts(rows, [[1, 2]] * len(rows), [Limit(10, DAY)], [0] * len(rows), [])
+        counts = Counts(rows, [[1, 2]] * len(rows), [Limit.of_ns(10, DAY)], [0] * len(rows), [])
         encode(Pulled(1, [ShardGroup([1], [len(rows)], Holding.HELD, 1, "", "", 1)], counts, []))
 
 

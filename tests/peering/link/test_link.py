@@ -365,7 +365,7 @@ COLUMNS = st.lists(
     min_size=2,
     max_size=6,
 )
-LIMITS = [Limit(amount, 10**9) for amount in (1, 2)]
+LIMITS = [Limit.of_ns(amount, 10**9) for amount in (1, 2)]
 
 
 @given(COLUMNS)

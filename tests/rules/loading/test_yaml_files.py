@@ -261,7 +261,7 @@ def test_text_has_version_zero():
 def test_a_loaded_limit_decides_for_its_requests():
     (found,) = load_text(GOOD).rules.match("d", [Descriptor((("k", "v"),))])
 
-    assert found.rule.limit == Limit(5, 60 * NS_PER_SECOND)
+    assert found.rule.limit == Limit.of_ns(5, 60 * NS_PER_SECOND)
 
 
 @given(text=st.text(alphabet="dk: -[]{}&*!|>'\"\n\t,#?x0.<", max_size=60))

@@ -9,7 +9,7 @@ LATER = 4.0
 
 
 def limit(algorithm, amount=3, period_s=4):
-    return Limit(amount, period_s * SECOND, algorithm)
+    return Limit.of_ns(amount, period_s * SECOND, algorithm)
 
 
 def answers(*times, allowed=True, cost=1):

@@ -18,22 +18,26 @@ sizes = st.fixed_dictionaries(
 )
 limits = st.one_of(
     st.builds(
-        lambda size, algorithm: Limit(**size, algorithm=algorithm),
+        lambda size, algorithm: Limit.of_ns(**size, algorithm=algorithm),
         sizes,
         st.sampled_from(Algorithm),
     ),
     st.builds(
-        lambda size, burst, queue: Limit(
+        lambda size, burst, queue: Limit.of_ns(
             **{**size, "amount": 100}, algorithm=Algorithm.LEAKY_BUCKET, burst=burst, queue=queue
         ),
         sizes,
         st.integers(1, 500) | st.none(),
         st.booleans(),
     ),
-    st.builds(lambda size, slots: Limit(**size, slots=slots), sizes, st.sampled_from([1, 2, 60])),
-    st.builds(lambda size: Limit(**size, algorithm=Algorithm.FIXED_WINDOW, first_hit=True), sizes),
     st.builds(
-        lambda size, calendar, timezone: Limit(
+        lambda size, slots: Limit.of_ns(**size, slots=slots), sizes, st.sampled_from([1, 2, 60])
+    ),
+    st.builds(
+        lambda size: Limit.of_ns(**size, algorithm=Algorithm.FIXED_WINDOW, first_hit=True), sizes
+    ),
+    st.builds(
+        lambda size, calendar, timezone: Limit.of_ns(
             **size, algorithm=Algorithm.FIXED_WINDOW, calendar=calendar, timezone=timezone
         ),
         sizes,
@@ -49,11 +53,11 @@ def test_reading_a_limit_gives_what_was_written(limit):
 
 
 def test_a_usual_limit_is_two_fields():
-    assert write_limit(Limit(100, HOUR)) == [100, HOUR]
+    assert write_limit(Limit.of_ns(100, HOUR)) == [100, HOUR]
 
 
 def test_trailing_fields_are_left_out_when_they_are_as_usual():
-    limit = Limit(100, HOUR, Algorithm.TOKEN_BUCKET, burst=20)
+    limit = Limit.of_ns(100, HOUR, Algorithm.TOKEN_BUCKET, burst=20)
 
     assert write_limit(limit) == [100, HOUR, 1, 20]
 
@@ -61,7 +65,7 @@ def test_trailing_fields_are_left_out_when_they_are_as_usual():
 def test_trailing_fields_may_be_spelled_out():
     wire = [100, HOUR, 0, None, False, 1, None, "UTC", 0, False]
 
-    assert read_limit(wire, "field") == Limit(100, HOUR)
+    assert read_limit(wire, "field") == Limit.of_ns(100, HOUR)
 
 
 @pytest.mark.parametrize("field", range(10))

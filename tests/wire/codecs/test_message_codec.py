@@ -336,7 +336,7 @@ def test_a_hello_that_no_node_would_take_cannot_be_sent():
 
 
 def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
-    limits = [Limit(amount, 10**9) for amount in range(1, 501)]
+    limits = [Limit.of_ns(amount, 10**9) for amount in range(1, 501)]
     request = Request(
         1, Op.CHECK, 1, 250, 0, False, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500, [], []
     )

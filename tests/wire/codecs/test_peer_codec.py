@@ -49,7 +49,7 @@ from ringfence.wire.messages.peer_messages import (
 from ringfence.wire.messages.request_messages import DecidedCheck, Source
 
 KEY = b"8 bytes."
-LIMIT = Limit(100, 60_000_000_000)
+LIMIT = Limit.of_ns(100, 60_000_000_000)
 WIRE_LIMIT = [100, 60_000_000_000]
 COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
 GROUP = [[1], [1], 2, 1, "", "", 0, False]
@@ -76,7 +76,7 @@ def counts(draw: st.DrawFn, count: int | None = None) -> Counts:
     return Counts(
         draw(as_long(keys, count)),
         draw(as_long(numbers, count)),
-        [Limit(amount, 10**9) for amount in sorted(amounts)],
+        [Limit.of_ns(amount, 10**9) for amount in sorted(amounts)],
         draw(as_long(st.integers(0, len(amounts) - 1), count)) if count else [],
         draw(st.just([]) | as_long(heard, count)),
     )

@@ -22,7 +22,7 @@ from ringfence.wire.messages.request_messages import Answer, Op, Request, Source
 
 KEY = b"twenty bytes of key."
 VIEW = 0xA1B2C3D4E5F60718
-LIMIT = Limit(100, 60_000_000_000)
+LIMIT = Limit.of_ns(100, 60_000_000_000)
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
 seqs = st.integers(1, MAX_U64)
@@ -55,7 +55,9 @@ def leases_of(op: Op, count: int) -> st.SearchStrategy[list[int]]:
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     count = draw(st.integers(1, 12))
-    limits = draw(st.lists(st.integers(0, 99).map(lambda amount: Limit(amount, 10**9)), max_size=3))
+    limits = draw(
+        st.lists(st.integers(0, 99).map(lambda amount: Limit.of_ns(amount, 10**9)), max_size=3)
+    )
     limits = limits[:count]
     op = draw(st.sampled_from(Op))
     refunded = op is Op.REFUND

@@ -314,7 +314,7 @@ class Host:
         self.name = NodeId(name)
         self.checks = DecidedChecks(nothing_answered)
         self.engine = Engine(max_keys=100)
-        limit = Limit(1000, PERIOD, algorithm=Algorithm.SLIDING_WINDOW_LOG)
+        limit = Limit.of_ns(1000, PERIOD, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         self.engine.set_rules({RULE: EngineRule(limit)})
         self.holdings = ShardOwnership(
             self.name,
