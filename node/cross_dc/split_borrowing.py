@@ -104,7 +104,7 @@ class SplitBorrowing:
             codes, retry_after_ns = answer.outcomes.codes, answer.outcomes.retry_after_ns
             for at, row in enumerate(rows):
                 if codes[at] <= Code.OVER_SOFT:
-                    verdicts.spread([row], answer.slice(at, at + 1))
+                    verdicts.scatter([row], answer.slice(at, at + 1))
                     self._counters.add("borrowed")
                 elif codes[at] == Code.DENIED:
                     self._note_dry(datacenter, batch.keys[row], retry_after_ns[at])

@@ -369,7 +369,7 @@ class RequestHandler:
                 verdicts.put_row(index, row)
             rest = [index for index in range(len(batch)) if index not in known]
             if rest:
-                verdicts.spread(rest, self._count(batch.take(rest), is_stand_in=is_stand_in))
+                verdicts.scatter(rest, self._count(batch.take(rest), is_stand_in=is_stand_in))
         else:
             verdicts, rest = self._count(batch, is_stand_in=is_stand_in), list(range(len(batch)))
         now = self._clock.now()

@@ -38,6 +38,6 @@ class Part:
         assert self.verdicts is not None
         verdicts = empty_results(len(chosen))
         for at, row in enumerate(chosen):
-            verdicts.spread([at], self.verdicts.slice(row, row + 1))
+            verdicts.scatter([at], self.verdicts.slice(row, row + 1))
         rows = range(len(self.batch)) if self.rows is None else self.rows
         return Part([rows[row] for row in chosen], self.batch.take(chosen), verdicts, is_short)

@@ -178,7 +178,7 @@ class Results:
             self.sources[index],
         ) = row
 
-    def spread(self, indexes: Sequence[int], rows: "Results") -> None:
+    def scatter(self, indexes: Sequence[int], rows: "Results") -> None:
         """Set the rows at `indexes` to `rows`, in order."""
         mine, theirs = self.outcomes, rows.outcomes
         for column, other in (

@@ -551,7 +551,7 @@ class _PendingRequest:
             missing = set(self.missing)
             rows = [row for row, index in enumerate(waiter.indexes) if index in missing]
             if len(rows) == len(waiter.indexes):
-                self.verdicts.spread(waiter.indexes, verdicts)
+                self.verdicts.scatter(waiter.indexes, verdicts)
             else:
                 for row in rows:
                     self.verdicts.put_row(waiter.indexes[row], verdicts.row(row))

@@ -16,7 +16,7 @@ from gossip import Record
 from hashring import View
 from node.requests.deduplication.decided_checks import COUNTED_ONCE
 from ringfence.peering.columns import SHED, Batch, Done, Results
-from ringfence.peering.link.outgoing import Ask, request_of
+from ringfence.peering.link.outgoing import QueuedBatch, make_request
 from ringfence.peering.link.round_trips import RoundTrips
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.wire import Answer, ErrorCode, Message, Op, Ping, Refused, Request
@@ -88,7 +88,7 @@ class Home(Protocol):
 @dataclass(slots=True)
 class _Frame:
     sent_at: float
-    ask: Ask | None
+    ask: QueuedBatch | None
     on_reply: Callable[[object], None] | None
     is_doubted: bool = False
 
@@ -106,7 +106,7 @@ class CoreLink:
         self._round_trips = RoundTrips()
         self._view = view
         self._frames: dict[int, _Frame] = {}
-        self._given_up: dict[int, Ask] = {}
+        self._given_up: dict[int, QueuedBatch] = {}
         self._next_seq = 1
         self._session = home.network.new_session()
         self._connection = 0
@@ -124,16 +124,18 @@ class CoreLink:
         since += [frame.sent_at for frame in self._frames.values()]
         return now - max(min(since), self._heard_at) if since else 0.0
 
-    def ask(self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done) -> Ask | None:
+    def ask(
+        self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done
+    ) -> QueuedBatch | None:
         """Have the member decide `batch`; `done(None)` when it could not in time."""
         if self.is_lost or self._is_closed:
             done(None)
             return None
-        ask = Ask(batch, hops, stand_in, done, self._home.seconds, _nothing)
+        ask = QueuedBatch(batch, hops, stand_in, done, self._home.seconds, _nothing)
         seq = self._add(_Frame(ask.asked_at, ask, None), self._answer_timeout)
         ask.id = self._session, seq, 0
         deadline_ms = round(self._settings.slow_timeout * 1000)
-        request = request_of([ask], seq, self._view(), deadline_ms)
+        request = make_request([ask], seq, self._view(), deadline_ms)
         if batch.op in COUNTED_ONCE and not batch.ids:
             request.ids = [ask.id]
         self._send(seq, request)
@@ -215,12 +217,12 @@ class CoreLink:
             if ask is not None and not ask.stand_in:
                 self._round_trips.sample(self._heard_at - ask.asked_at)
             if frame is not None and frame.ask is not None:
-                frame.ask.done(Results(reply.outcomes, reply.sources))
+                frame.ask.on_results(Results(reply.outcomes, reply.sources))
             elif (late := self._given_up.pop(seq, None)) is not None:
-                late.done(Results(reply.outcomes, reply.sources))
+                late.on_results(Results(reply.outcomes, reply.sources))
             self._home.heard(self.to, reply.view)
         elif frame is not None and frame.ask is not None and _is_shed(reply):
-            frame.ask.done(SHED)
+            frame.ask.on_results(SHED)
         elif frame is not None:
             _tell(frame, None if isinstance(reply, Refused) else reply)
 
@@ -249,7 +251,7 @@ class CoreLink:
             if len(self._given_up) > _MOST_LATE:
                 del self._given_up[next(iter(self._given_up))]
         if frame.ask is not None and is_busy:
-            frame.ask.done(SHED)
+            frame.ask.on_results(SHED)
         else:
             _tell(frame, None)
         if frame.ask is None and self._misses and seq == self._ping_seq:
@@ -306,7 +308,7 @@ def _tell(frame: _Frame, reply: Asked | None) -> None:
     if frame.on_reply is not None:
         frame.on_reply(reply)
     elif frame.ask is not None:
-        frame.ask.done(None)
+        frame.ask.on_results(None)
 
 
 def _is_shed(reply: Asked) -> bool:

@@ -82,8 +82,8 @@ ANSWERS = (
         "what was under way when a connection broke is not asked again",
         (
             Edit(
-                "ringfence.peering.link.inflight:RequestQueue.send_again",
-                "for frame in self.frames.values():",
+                "ringfence.peering.link.frames_in_flight:FramesInFlight.send_again",
+                "for frame in self.by_seq.values():",
                 "for frame in ():",
             ),
         ),
@@ -94,8 +94,8 @@ ANSWERS = (
         "a question to a member that does not answer is never given up",
         (
             Edit(
-                "ringfence.peering.link.inflight:RequestQueue._send_asks",
-                "due = now + self.answer_timeout",
+                "ringfence.peering.link.request_queue:RequestQueue._send_batches",
+                "due = now + self.in_flight.answer_timeout",
                 "due = now + 3600.0",
             ),
         ),

@@ -164,7 +164,7 @@ def test_parts_spread_to_their_places_fill_all_rows_in_order(belongs_to_first):
 
     for part in (True, False):
         places = [place for place, belongs in enumerate(belongs_to_first) if belongs is part]
-        gathered.spread(places, some_of(whole, places))
+        gathered.scatter(places, some_of(whole, places))
 
     assert table(gathered) == table(whole)
 

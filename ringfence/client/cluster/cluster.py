@@ -34,7 +34,7 @@ from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import CertificateExpired, Link, LinkSettings
 from ringfence.peering.link.calls import ask_to_leave, call, counters_of, peers_of, throttled_of
-from ringfence.peering.link.outgoing import joined_batch
+from ringfence.peering.link.outgoing import join_batches
 from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
@@ -380,7 +380,7 @@ class Cluster:
             each.unanswered(self._transport.now())
         within = min([each.period_s for each in held]) / RENEWED_PART
         renewals = [each.renewal() for each in held]
-        verdicts = await self._router.decide(joined_batch(renewals), _never_vetoes, within=within)
+        verdicts = await self._router.decide(join_batches(renewals), _never_vetoes, within=within)
         start = 0
         for each in held:
             rows = range(start, start + len(each.release))
@@ -641,12 +641,12 @@ class Cluster:
         if link is None and routes is not None:
             owner = routes.owner(ask.key)
             link = None if owner is None else routes.targets.get(owner)
-        if not isinstance(link, Link) or not link.is_listened_to:
+        if not isinstance(link, Link) or not link.is_subscribed:
             leases.lent(ask, None, asked_at, None)
             return
 
         def on_reply(reply: object) -> None:
-            answer = reply if isinstance(reply, LeaseGrant) and link.is_listened_to else None
+            answer = reply if isinstance(reply, LeaseGrant) and link.is_subscribed else None
             leases.lent(ask, link, asked_at, answer)
             self._plan_tick()
 

@@ -22,7 +22,9 @@ twice: the first one is a member still, but out of this client's reach."""
 class Member(Protocol):
     """A member that can be sent a report."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The member's name."""
 
     def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
         """Send the message that `make` builds for a number; pass on its reply, or None."""

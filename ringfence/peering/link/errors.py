@@ -1,4 +1,4 @@
-"""Why a member does not serve us, in words and kinds of our own."""
+"""Errors of a link, made of the codes that members and transports send."""
 
 from ringfence.errors import AccessDenied, PeerUnavailable, RingfenceError, UntrustedPeer
 from ringfence.transport.close_reason import TransportCode, text_of
@@ -9,11 +9,11 @@ __all__ = ["CertificateExpired", "error_of"]
 
 
 class CertificateExpired(PeerUnavailable):
-    """The member's certificate is not valid at this time; that is an outage of the member."""
+    """The member's certificate is not valid at this time, so that the member counts as down."""
 
 
 def error_of(code: int, reason: str, address: Address, *, has_credential: bool) -> RingfenceError:
-    """Make the error of a code that the member at `address`, or the way to it, gave."""
+    """Make the error for a code that the member at `address`, or the transport, gave."""
     where = text_of(address)
     if code == ErrorCode.BAD_CREDENTIAL and not has_credential:
         reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"

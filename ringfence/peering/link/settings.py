@@ -1,4 +1,4 @@
-"""How patient a link is, and how much may wait for it."""
+"""Time-outs and bounds of a link."""
 
 from dataclasses import dataclass
 
@@ -7,28 +7,28 @@ __all__ = ["LinkSettings"]
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """How patient a link is; times in seconds."""
+    """Time-outs and bounds of a link; times in seconds."""
 
     answer_timeout: float = 0.5
-    """Most seconds of silence after which a member is doubted and pinged; twice as long, and frames
-    are given up: what they asked may be asked elsewhere. Three times as long, and `slow_timeout`
-    where there is no `deadline`, and the member is lost. Usually it is less: the mean of the
-    observed round trips plus four deviations."""
+    """Longest silence after which a member is pinged. The actual time-out follows the observed
+    round trips: their mean plus four deviations. After two time-outs the frames fail, and their
+    checks may be sent to another member. After three time-outs, or `slow_timeout` when there is no
+    `deadline`, the member counts as lost."""
     answer_timeout_least: float = 0.2
-    """Silence above the mean round trip for which no member is doubted."""
+    """Least distance between the time-out and the mean round trip."""
     slow_timeout: float = 1.0
-    """A frame is given up after so long in any case. Until then a member that answers others is
-    waited for: it is busy, and asking another one as well would only add to the work."""
+    """Time after which a frame fails in any case. Until then a member that answers other frames is
+    busy, and asking a second member would only add load."""
     deadline: float | None = None
     """Seconds that callers wait for a check, when that is less than `slow_timeout`. Requests carry
     it, and members shed checks whose deadline has passed."""
     backoff_least: float = 0.05
     backoff_most: float = 2.0
-    """Pause between attempts to reach a lost member, doubling from least to most, jittered."""
+    """Pause between attempts to reconnect: it doubles from least to most, with jitter."""
     welcome_timeout: float = 5.0
-    """A member that accepts a connection but does not say welcome for so long is lost."""
+    """Handshake time-out: a member that accepts the connection and sends no `Welcome` is lost."""
     max_waiting: int = 65_536
-    """Checks waiting or in flight; one more is shed. With a `deadline` fewer may wait while answers
-    come close to it."""
+    """Most checks that wait or are in flight; further checks are shed. With a `deadline` the bound
+    is lower while answers come close to it."""
     max_frames: int = 256
-    """Frames in flight; a member remembers at least as many answers per sender."""
+    """Most frames in flight; a member remembers at least as many answers per sender."""

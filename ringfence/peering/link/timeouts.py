@@ -1,8 +1,7 @@
-"""Who has waited long enough for one member alone.
+"""Time-outs of single checks, on one shared timer per link.
 
-One timer for all checks under way to a member, whatever each was promised: a timer for each would
-cost about as much as the check. Decides when crowds are told that they are late, not what they make
-of it.
+A timer for each check would cost about as much as the check. What a pending batch does when it is
+late is decided in `coalescer`.
 """
 
 from ringfence.peering.coalescer import PendingBatch
@@ -12,40 +11,40 @@ __all__ = ["TimeoutWatcher"]
 
 
 class TimeoutWatcher:
-    """Watches crowds until they are answered, or late."""
+    """Marks pending batches as late when they are not answered in time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._dues: dict[PendingBatch, float] = {}
-        """When each is late, in the order in which they asked."""
+        self._due_by_batch: dict[PendingBatch, float] = {}
+        """When each batch is late, in the order in which the batches were opened."""
         self._timer: Timer | None = None
-        self._rings_at = float("inf")
+        self._fires_at = float("inf")
 
-    def watch(self, crowd: PendingBatch, within: float) -> None:
-        """Tell a crowd, `within` seconds after it asked, that it is late."""
-        due = crowd.asked_at + within
-        if self._dues.get(crowd, float("inf")) <= due:
+    def watch(self, pending: PendingBatch, within: float) -> None:
+        """Mark a batch as late `within` seconds after it was opened, unless it is answered."""
+        due = pending.asked_at + within
+        if self._due_by_batch.get(pending, float("inf")) <= due:
             return
-        self._dues[crowd] = due
-        if due < self._rings_at:
-            self._ring_at(due)
+        self._due_by_batch[pending] = due
+        if due < self._fires_at:
+            self._arm(due)
 
-    def _ring_at(self, when: float) -> None:
+    def _arm(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = when
-        self._timer = self._transport.call_at(when, self._ring)
+        self._fires_at = when
+        self._timer = self._transport.call_at(when, self._fire)
 
-    def _ring(self) -> None:
-        self._timer, self._rings_at = None, float("inf")
+    def _fire(self) -> None:
+        self._timer, self._fires_at = None, float("inf")
         now = self._transport.now()
-        dues, self._dues = self._dues, {}
-        for crowd, due in dues.items():
-            if crowd.is_answered:
+        due_by_batch, self._due_by_batch = self._due_by_batch, {}
+        for pending, due in due_by_batch.items():
+            if pending.is_answered:
                 continue
             if due <= now:
-                crowd.be_late()
+                pending.be_late()
             else:
-                self._dues[crowd] = due
-        if self._dues:
-            self._ring_at(min(self._dues.values()))
+                self._due_by_batch[pending] = due
+        if self._due_by_batch:
+            self._arm(min(self._due_by_batch.values()))

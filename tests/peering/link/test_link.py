@@ -170,6 +170,9 @@ class Listener:
     def on_reachable(self, link, reachable):
         self.reachable.append(reachable)
 
+    def on_slots_free(self, tickets):
+        raise AssertionError
+
 
 class Asked:
     """One ask, and every time that it was told something."""
@@ -665,7 +668,7 @@ async def test_a_restarted_member_gets_what_was_in_flight(autojump_clock):
         w.crash()
         w.peer.answers = True
         await w.serve()
-        w.link.on_close(ErrorCode.IDLE, "the old one forgot us")
+        w.link.connection.on_close(ErrorCode.IDLE, "the old one forgot us")
         await trio.sleep(1)
 
         assert asked.is_answered
@@ -800,7 +803,7 @@ async def test_what_had_not_left_before_the_goodbye_is_given_up(autojump_clock):
         await trio.sleep(0.9 * DELAY)
         in_flight = ask(w.link, "a")
         waiting, replies = ask(w.link, "b"), call(w.link)
-        w.link.on_message(encode(Goodbye("maintenance")))
+        w.link.connection.on_message(encode(Goodbye("maintenance")))
 
         assert waiting.told == [None]
         assert replies == [None]

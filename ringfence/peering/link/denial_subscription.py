@@ -1,0 +1,91 @@
+"""Subscription of a client to the denials and leases that a member ends early."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Protocol
+
+from ringfence.peering.columns import Batch, Results
+from ringfence.peering.link.frames_in_flight import OnResults
+from ringfence.wire import SubscribeDenials
+
+__all__ = ["DenialSubscription", "LocalDecisions"]
+
+
+class _Denials(Protocol):
+    def learn(self, teller: Hashable, batch: Batch, verdicts: Results, asked_at: float) -> None: ...
+
+    def lift(self, teller: Hashable, keys: Sequence[bytes]) -> None: ...
+
+    def forget(self, teller: Hashable) -> None: ...
+
+
+class _Leases(Protocol):
+    def recall(self, teller: Hashable, keys: Sequence[bytes], now: float) -> None: ...
+
+    def forget(self, teller: Hashable) -> None: ...
+
+
+class LocalDecisions(Protocol):
+    """A client's local cache, as far as messages of members change it."""
+
+    @property
+    def denials(self) -> _Denials:
+        """Denials until their `retry_after`."""
+
+    @property
+    def leases(self) -> _Leases:
+        """Units that members have lent."""
+
+
+class DenialSubscription:
+    """Passes results and revocations of one member to the local cache while it is subscribed."""
+
+    def __init__(self, member: Hashable, cache: LocalDecisions | None) -> None:
+        """`member` identifies the member in the cache; without a cache nothing is subscribed."""
+        self.on_results: OnResults | None = None
+        """Receives the results of batches while the subscription is active."""
+        self._member = member
+        self._cache = cache
+        self._seq = 0
+        """Number of the request to subscribe; 0 when none is in progress."""
+        self._is_supported = cache is not None
+        """Whether the member may know the message; old versions close the connection on it."""
+
+    def request(self, take_seq: Callable[[], int]) -> SubscribeDenials | None:
+        """Make the request to subscribe; None when one of the sides does not support it."""
+        if not self._is_supported:
+            return None
+        self._seq = take_seq()
+        return SubscribeDenials(self._seq)
+
+    def accept(self, seq: int) -> bool:
+        """Activate the subscription; return whether `seq` is the number of its request."""
+        if seq != self._seq or self._cache is None:
+            return False
+        self._seq = 0
+        self.on_results = partial(self._cache.denials.learn, self._member)
+        return True
+
+    def reject(self) -> bool:
+        """Stop asking a member that does not know the message; return whether it was asked."""
+        if not self._seq:
+            return False
+        self._is_supported = False
+        return True
+
+    def revoke_denials(self, keys: Sequence[bytes]) -> None:
+        """Remove denials that the member has ended."""
+        if self._cache is not None:
+            self._cache.denials.lift(self._member, keys)
+
+    def recall_leases(self, keys: Sequence[bytes], now: float) -> None:
+        """End leases that the member wants back."""
+        if self._cache is not None:
+            self._cache.leases.recall(self._member, keys, now)
+
+    def cancel(self) -> None:
+        """End the subscription and forget all that the member could have revoked."""
+        self._seq, self.on_results = 0, None
+        if self._cache is not None:
+            self._cache.denials.forget(self._member)
+            self._cache.leases.forget(self._member)

@@ -1,0 +1,43 @@
+"""Bound of the checks that wait for one member, adapted to how long answers take."""
+
+__all__ = ["QueueLimit"]
+
+_HIGH_SHARE = 0.75
+"""Part of the deadline: an answer that takes longer shows that too many checks wait."""
+_LEAST_ROWS = 64
+
+
+class QueueLimit:
+    """Additive-increase, multiplicative-decrease bound of the rows that wait or are in flight.
+
+    More than the deadline's worth of checks would all be answered too late. Checks beyond the bound
+    are shed at once.
+    """
+
+    __slots__ = ("_cut_at", "_most", "rows", "waiting")
+
+    def __init__(self, most: int) -> None:
+        """`most` is the highest value of the bound."""
+        self.waiting = 0
+        """Rows that wait or are in flight."""
+        self.rows = most
+        """Most rows that may wait now."""
+        self._most = most
+        self._cut_at = float("-inf")
+
+    def has_room(self, rows: int) -> bool:
+        """Return whether so many more rows may wait."""
+        return self.waiting + rows <= self.rows
+
+    def adapt(self, share: float, answered: int, sent_at: float, now: float) -> None:
+        """Lower the bound when an answer took most of the deadline, else raise it.
+
+        `share` is the part of the deadline that the answer took, `answered` its number of rows, and
+        `sent_at` the time at which its frame was sent. As in TCP, the bound is lowered once per
+        round trip: frames sent before a cut show the load before that cut.
+        """
+        if share <= _HIGH_SHARE:
+            self.rows = min(self._most, self.rows + 1 + answered // 2)
+        elif sent_at > self._cut_at:
+            self._cut_at = now
+            self.rows = max(_LEAST_ROWS, min(self.rows, self.waiting) * 3 // 4)
