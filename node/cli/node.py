@@ -125,7 +125,8 @@ def node(
         return
     with log_to_stderr(log_level):
         if member is not None:
-            from node.supervisor import member_settings, serve_member
+            from node.supervisor.member_plan import member_settings
+            from node.supervisor.member_process import serve_member
 
             trio.run(serve_member, member_settings(settings, member, siblings))
         elif settings.processes > 1:
@@ -173,8 +174,8 @@ async def _one(settings: NodeSettings, with_gateway: bool, gateway_config: Path 
 async def _several(
     settings: NodeSettings, words: list[str], with_gateway: bool, gateway_config: Path | None
 ) -> None:
-    from node.supervisor import member_settings, supervise
-    from node.supervisor.member_plan import operator_listeners
+    from node.supervisor.member_plan import member_settings, operator_listeners
+    from node.supervisor.supervisor import supervise
 
     if not with_gateway:
         await supervise(settings, words)
