@@ -206,7 +206,7 @@ class _KeyReload:
             access = load_access(self._keys, self._in_force[0].cluster)
             client_tls, server_tls = _tls_of(self._keys, self._node.name)
             if self._port is not None:
-                self._port.renew_certificate()
+                self._port.reload_certificate()
             known = expiries(self._keys, self._node.name, client_tls, server_tls)
         except ConfigError as error:
             logger.error("keys not reloaded, the old ones stay in force: %s", error)

@@ -1,7 +1,7 @@
-"""The operator's port of a node: metrics, members, ring, rules, keys, health, a live page.
+"""Admin port of a node: metrics, members, ring, rules, keys, health checks and a dashboard.
 
-It shares the node's loop, so everything that it does is small, cached or paced: whoever looks, or
-floods it, must not be felt by those who check.
+It shares the event loop of the node, so its work is small, cached or throttled. Many viewers or a
+flood of requests must not delay checks.
 """
 
 from node.admin.app import AdminApp

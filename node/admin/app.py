@@ -1,14 +1,13 @@
-"""The ASGI application of the operator's port: which path gives what, to whom, and how often.
+"""Application of the admin port: routes, authorization, and cached responses.
 
-Views are made by `views`, `metrics` and `overview`; connections are `port`'s.
+`views`, `metrics` and `summary` make the content; `port` and `connection` do the I/O.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -16,9 +15,9 @@ import trio
 
 from hashring import SHARDS
 from node.admin import dashboard, metrics, views
-from node.admin.auth import admit
-from node.admin.responses import Problem, Reply, json_reply
-from node.admin.summary import Summary
+from node.admin.auth import authorize
+from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, json_response
+from node.admin.summary import ClusterSummary
 from node.admin.throttle import Throttle
 from node.config.access import Scope
 from node.node import Node
@@ -26,144 +25,125 @@ from ringfence.peering.columns import Batch
 from ringfence.rules import Descriptor
 from ringfence.wire import Op, Source
 
-__all__ = ["OPEN_METRICS", "AdminApp", "read_body"]
+__all__ = ["OPEN_METRICS", "AdminApp"]
 
 logger = logging.getLogger("ringfence.node")
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-"""The other text that scrapers may ask for."""
+"""Content type of OpenMetrics, which scrapers may ask for."""
 _FRESH = 1.0
-"""Seconds for which members and metrics are given again."""
+"""Seconds for which members and metrics are answered from a cache."""
 _RULES_FRESH = 10.0
-"""Seconds for which the same rules are given again."""
-_LONGEST_BODY = 4096
-_MOST_FIELDS = 32
-_MOST_THROTTLED = 256
+"""Seconds for which rules are answered from a cache."""
+_MAX_QUERY_FIELDS = 32
+_MAX_THROTTLED = 256
 
-AsgiScope: TypeAlias = Mapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-Beside: TypeAlias = Callable[[Callable[[], Reply]], Awaitable[Reply]]
-"""Has something done beside the node's loop."""
+Render: TypeAlias = Callable[[], AdminResponse]
+"""Renders a response from values, without access to the node."""
+RunRender: TypeAlias = Callable[[Render], Awaitable[AdminResponse]]
 
 
-async def in_thread(write: Callable[[], Reply]) -> Reply:
-    """Write in a thread: checks that come meanwhile wait for a few milliseconds at most."""
-    return await trio.to_thread.run_sync(write, abandon_on_cancel=True)
+async def render_in_thread(render: Render) -> AdminResponse:
+    """Render in a thread, so that concurrent checks wait for a few milliseconds at most."""
+    return await trio.to_thread.run_sync(render, abandon_on_cancel=True)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request, read."""
+class _RouteRequest:
+    """Parsed parts of a request that a route reads."""
 
     query: list[tuple[str, str]]
     accept: str
-    rest: str
-    """What stands in the path after the route's own part."""
+    suffix: str
+    """The part of the path after the route's own path."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
-    handle: Callable[[_Asked], Awaitable[Reply]]
+class _AdminRoute:
+    handle: Callable[[_RouteRequest], Awaitable[AdminResponse]]
     scope: Scope | None = Scope.OBSERVE
-    """What the token must allow; None lets everybody in."""
+    """Scope that the token must have; None for routes without a token."""
     method: str = "GET"
     is_prefix: bool = False
     needs_node: bool = True
-    """Whether there is nothing to tell before the node runs."""
+    """Whether the route is unavailable until the node runs."""
 
 
 class AdminApp:
-    """Answers for one node."""
+    """Answers the requests of the admin port of one node."""
 
-    def __init__(self, node: Node, pace: Throttle, beside: Beside = in_thread) -> None:
+    def __init__(
+        self, node: Node, throttle: Throttle, run_render: RunRender = render_in_thread
+    ) -> None:
+        """`throttle` limits requests with a token; `run_render` runs what renders a response."""
         node.measure()
         self._node = node
-        self._pace = pace
-        self._overview = Summary(node)
-        self._metrics = {"": _Kept(_FRESH, beside), OPEN_METRICS: _Kept(_FRESH, beside)}
-        self._members = _Kept(_FRESH, beside)
-        self._rules = _Kept(_RULES_FRESH, beside)
+        self._throttle = throttle
+        self._summary = ClusterSummary(node)
+        self._metrics = {
+            "": _CachedResponse(_FRESH, run_render),
+            OPEN_METRICS: _CachedResponse(_FRESH, run_render),
+        }
+        self._members = _CachedResponse(_FRESH, run_render)
+        self._rules = _CachedResponse(_RULES_FRESH, run_render)
         self._routes = {
-            "/": _Route(self._page, needs_node=False),
-            "/healthz": _Route(self._health, None, needs_node=False),
-            "/readyz": _Route(self._ready, None, needs_node=False),
-            "/metrics": _Route(self._metrics_text),
-            "/v1/cluster": _Route(self._cluster),
-            "/v1/members": _Route(self._members_told),
-            "/v1/ring": _Route(self._ring),
-            "/v1/rules": _Route(self._rules_told),
-            "/v1/keys/": _Route(self._key, is_prefix=True),
-            "/v1/throttled": _Route(self._throttled),
-            "/v1/leave": _Route(self._leave, Scope.ADMIN, "POST"),
+            "/": _AdminRoute(self._get_dashboard, needs_node=False),
+            "/healthz": _AdminRoute(self._get_health, None, needs_node=False),
+            "/readyz": _AdminRoute(self._get_readiness, None, needs_node=False),
+            "/metrics": _AdminRoute(self._get_metrics),
+            "/v1/cluster": _AdminRoute(self._get_cluster),
+            "/v1/members": _AdminRoute(self._get_members),
+            "/v1/ring": _AdminRoute(self._get_ring),
+            "/v1/rules": _AdminRoute(self._get_rules),
+            "/v1/keys/": _AdminRoute(self._get_key, is_prefix=True),
+            "/v1/throttled": _AdminRoute(self._get_throttled),
+            "/v1/leave": _AdminRoute(self._post_leave, Scope.ADMIN, "POST"),
         }
 
-    async def run(self) -> None:
-        """There is nothing to do between requests."""
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer one request; whatever goes wrong, the node goes on."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close"})
-            return
+    async def respond(self, request: AdminRequest) -> AdminResponse:
+        """Answer one request. An internal error becomes status 500."""
         has_turn = False
         try:
-            name, route = self._admitted(scope)
+            name, route = self._route_of(request)
             if route.scope is not None:
-                await self._pace.turn()
+                authorize(self._node.access, route.scope, request)
+                await self._throttle.turn()
                 has_turn = True
-            reply = await self._answer(scope, receive, name, route)
-        except Problem as problem:
+            response = await self._handle(request, name, route)
+        except HttpProblem as problem:
             self._node.refused(f"http_{problem.status}")
-            reply = problem.reply()
-        except Exception as error:  # noqa: BLE001 - one request's, which is answered with 500.
+            response = problem.response()
+        except Exception as error:  # noqa: BLE001 - one failed request must not end the node.
             self._node.containment.failed("http", error)
             self._node.refused("http_500")
-            reply = Problem(500, "a bug in Ringfence", "the node's log tells more").reply()
-        if not has_turn:
-            # A flood must not fail a probe, so health checks and refusals do not queue. Each closes
-            # its connection instead, and connections are bounded.
-            reply = reply.as_last()
-        start = {"status": reply.status, "headers": reply.all_headers()}
-        try:
-            await send({"type": "http.response.start", **start})
-            await send({"type": "http.response.body", "body": reply.body})
-        finally:
-            if reply.then is not None:  # Even when nobody waits for the answer any more.
-                reply.then()
+            response = HttpProblem(
+                500, "internal error of Ringfence", "see the log of the node"
+            ).response()
+        # Health checks and refusals skip the throttle, so that a flood does not fail a probe.
+        # They close their connection instead, and the rate of new connections is limited.
+        return response if has_turn else response.as_last()
 
-    def _admitted(self, scope: AsgiScope) -> tuple[str, "_Route"]:
-        """Find the route of a request and check its token. Raises `Problem`."""
-        method = scope["method"]
-        name, route = self._route_of(_path_of(scope))
+    async def _handle(self, request: AdminRequest, name: str, route: _AdminRoute) -> AdminResponse:
+        if route.needs_node and not self._node.is_running:
+            raise HttpProblem(503, f"node {self._node.name} is starting", "retry in a moment")
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
+        suffix = unquote(request.path[len(name) :], errors="replace")
+        return await route.handle(_RouteRequest(_query(request.query), accept, suffix))
+
+    def _route_of(self, request: AdminRequest) -> tuple[str, _AdminRoute]:
+        """Find the route for the path and method of a request. Raises `HttpProblem`."""
+        name, route = self._route_of_path(request.path)
+        method = request.method
         if method != route.method and (method, route.method) != ("HEAD", "GET"):
-            raise Problem(
+            raise HttpProblem(
                 405,
-                f"{method[:20]} is not for {name}",
+                f"the method for {name} must be {route.method}, got {method[:20]}",
                 f"use {route.method}",
                 headers=[(b"allow", route.method.encode("ascii"))],
             )
-        if route.scope is not None:
-            admit(self._node.access, route.scope, method, dict(scope["headers"]))
         return name, route
 
-    async def _answer(
-        self, scope: AsgiScope, receive: Receive, name: str, route: "_Route"
-    ) -> Reply:
-        path = _path_of(scope)
-        headers = dict(scope["headers"])
-        await read_body(headers, receive)
-        if route.needs_node and not self._node.is_running:
-            raise Problem(503, f"node {self._node.name} is starting", "ask again in a moment")
-        accept = headers.get(b"accept", b"").decode("latin-1")
-        return await route.handle(
-            _Asked(
-                _query(scope["query_string"]), accept, unquote(path[len(name) :], errors="replace")
-            )
-        )
-
-    def _route_of(self, path: str) -> tuple[str, _Route]:
+    def _route_of_path(self, path: str) -> tuple[str, _AdminRoute]:
         route = self._routes.get(path)
         if route is not None and not route.is_prefix:
             return path, route
@@ -171,143 +151,127 @@ class AdminApp:
             if other.is_prefix and path.startswith(name) and len(path) > len(name):
                 return name, other
         known = ", ".join(name + ("DOMAIN" * it.is_prefix) for name, it in self._routes.items())
-        raise Problem(404, f"there is no {unquote(path)[:100]!r} here", f"there are {known}")
+        raise HttpProblem(404, f"unknown path {unquote(path)[:100]!r}", f"the paths are {known}")
 
     # -- health --------------------------------------------------------------------------------
 
-    async def _health(self, asked: _Asked) -> Reply:
-        return json_reply({"status": "alive", "node": self._node.name})
+    async def _get_health(self, request: _RouteRequest) -> AdminResponse:
+        return json_response({"status": "alive", "node": self._node.name})
 
-    async def _ready(self, asked: _Asked) -> Reply:
+    async def _get_readiness(self, request: _RouteRequest) -> AdminResponse:
         node = self._node
         if not views.is_ready(node):
             state = node.state if node.is_running else "starting"
-            raise Problem(
+            raise HttpProblem(
                 503, f"node {node.name} is {state}", "send checks to another node meanwhile"
             )
-        return json_reply({"status": "ready", "node": node.name, "state": node.state})
+        return json_response({"status": "ready", "node": node.name, "state": node.state})
 
     # -- views ---------------------------------------------------------------------------------
 
-    async def _page(self, asked: _Asked) -> Reply:
-        return dashboard.reply()
+    async def _get_dashboard(self, request: _RouteRequest) -> AdminResponse:
+        return dashboard.response()
 
-    async def _cluster(self, asked: _Asked) -> Reply:
-        return json_reply(await self._overview.get())
+    async def _get_cluster(self, request: _RouteRequest) -> AdminResponse:
+        return json_response(await self._summary.get())
 
-    async def _members_told(self, asked: _Asked) -> Reply:
-        def prepare() -> Callable[[], Reply]:
+    async def _get_members(self, request: _RouteRequest) -> AdminResponse:
+        def prepare() -> Render:
             found = views.members_view(self._node)
-            return lambda: json_reply(found)
+            return lambda: json_response(found)
 
         return await self._members.get(None, prepare)
 
-    async def _ring(self, asked: _Asked) -> Reply:
-        shard = _number(asked, "shard", 0, SHARDS - 1)
-        return json_reply(views.ring_view(self._node, shard))
+    async def _get_ring(self, request: _RouteRequest) -> AdminResponse:
+        shard = _number(request, "shard", 0, SHARDS - 1)
+        return json_response(views.ring_view(self._node, shard))
 
-    async def _throttled(self, asked: _Asked) -> Reply:
-        count = _number(asked, "count", 1, _MOST_THROTTLED) or 20
-        gathered = await self._overview.gathered()
-        return json_reply(views.throttled_view(self._node, gathered.lists, gathered.missing, count))
+    async def _get_throttled(self, request: _RouteRequest) -> AdminResponse:
+        count = _number(request, "count", 1, _MAX_THROTTLED) or 20
+        answers = await self._summary.answers()
+        return json_response(
+            views.throttled_view(self._node, answers.lists, answers.missing, count)
+        )
 
-    async def _rules_told(self, asked: _Asked) -> Reply:
+    async def _get_rules(self, request: _RouteRequest) -> AdminResponse:
         rules, where = self._node.rule_set, views.datacenters_of(self._node)
 
-        def prepare() -> Callable[[], Reply]:
+        def prepare() -> Render:
             counts, _ = self._node.sizes()
-            return lambda: json_reply(views.rules_view(rules, where, counts))
+            return lambda: json_response(views.rules_view(rules, where, counts))
 
         return await self._rules.get((rules.version, where), prepare)
 
-    async def _metrics_text(self, asked: _Asked) -> Reply:
-        kind = OPEN_METRICS if OPEN_METRICS.partition(";")[0] in asked.accept else ""
+    async def _get_metrics(self, request: _RouteRequest) -> AdminResponse:
+        kind = OPEN_METRICS if OPEN_METRICS.partition(";")[0] in request.accept else ""
 
-        def prepare() -> Callable[[], Reply]:
+        def prepare() -> Render:
             found = metrics.families(self._node)
-            return lambda: Reply(*metrics.render(found, kind))
+            return lambda: AdminResponse(*metrics.render(found, kind))
 
         return await self._metrics[kind].get(None, prepare)
 
-    async def _key(self, asked: _Asked) -> Reply:
+    async def _get_key(self, request: _RouteRequest) -> AdminResponse:
         node = self._node
-        match = views.match_of(node.rule_set, asked.rest, Descriptor(tuple(asked.query)))
+        match = views.match_of(node.rule_set, request.suffix, Descriptor(tuple(request.query)))
         if match.rule.limit is None:
-            return json_reply(views.key_view(node, match, None))
-        verdicts = await node.ask(Batch(Op.CHECK, [match.key], [0]))
-        if verdicts.sources[0] not in (Source.OWNER, Source.STANDBY):
-            raise Problem(
-                503, "no node that has this key answers", "see /v1/members; ask again in a moment"
+            return json_response(views.key_view(node, match, None))
+        results = await node.ask(Batch(Op.CHECK, [match.key], [0]))
+        if results.sources[0] not in (Source.OWNER, Source.STANDBY):
+            raise HttpProblem(
+                503, "no node that holds this key answers", "see /v1/members; retry in a moment"
             )
-        return json_reply(views.key_view(node, match, verdicts))
+        return json_response(views.key_view(node, match, results))
 
-    async def _leave(self, asked: _Asked) -> Reply:
+    async def _post_leave(self, request: _RouteRequest) -> AdminResponse:
         body = msgspec.json.encode({"status": "leaving", "node": self._node.name}) + b"\n"
-        return Reply(body, status=202, then=self._node.ask_to_leave)
+        return AdminResponse(body, status=202, on_sent=self._node.ask_to_leave)
 
 
-class _Kept:
-    """An answer that costs something, given again while it is fresh."""
+class _CachedResponse:
+    """A response that is expensive to make, repeated while it is fresh."""
 
-    def __init__(self, fresh: float, beside: Beside) -> None:
-        self._fresh = fresh
-        self._beside = beside
-        self._line = trio.Lock()
+    def __init__(self, fresh_for: float, run_render: RunRender) -> None:
+        self._fresh_for = fresh_for
+        self._run_render = run_render
+        self._lock = trio.Lock()
         self._key: object = None
-        self._at = -inf
-        self._reply: Reply | None = None
+        self._made_at = -inf
+        self._response: AdminResponse | None = None
 
-    async def get(self, key: object, prepare: Callable[[], Callable[[], Reply]]) -> Reply:
-        """Give what is kept, or make it anew.
+    async def get(self, key: object, prepare: Callable[[], Render]) -> AdminResponse:
+        """Return the cached response, or make a new one.
 
-        `prepare` reads the node; what it returns writes that down, and touches nothing of it.
+        `prepare` reads the node. The function that it returns renders what was read, perhaps in
+        another thread, and must not touch the node.
         """
-        async with self._line:
-            is_old = key != self._key or trio.current_time() - self._at >= self._fresh
-            if self._reply is None or is_old:
-                self._reply = await self._beside(prepare())
-                self._key, self._at = key, trio.current_time()
-            return self._reply
-
-
-async def read_body(headers: Mapping[bytes, bytes], receive: Receive) -> None:
-    """Take what comes with a request and is of no use; refuse much of it."""
-    size = headers.get(b"content-length", b"0")
-    too_long = Problem(
-        413, f"a body of more than {_LONGEST_BODY} bytes", "nothing here takes a body: send none"
-    )
-    with suppress(ValueError):
-        if int(size) > _LONGEST_BODY:
-            raise too_long
-    taken, more = 0, True
-    while more:
-        message = await receive()
-        taken += len(message.get("body", b""))
-        more = message.get("more_body", False)
-        if taken > _LONGEST_BODY:
-            raise too_long
-
-
-def _path_of(scope: AsgiScope) -> str:
-    raw: bytes = scope["raw_path"]
-    return raw.partition(b"?")[0].decode("latin-1")
+        async with self._lock:
+            is_old = trio.current_time() - self._made_at >= self._fresh_for
+            if self._response is None or key != self._key or is_old:
+                self._response = await self._run_render(prepare())
+                self._key, self._made_at = key, trio.current_time()
+            return self._response
 
 
 def _query(raw: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        return parse_qsl(
+            raw.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS
+        )
     except ValueError as error:
-        raise Problem(
-            400, f"the query has more than {_MOST_FIELDS} fields", "write fewer"
+        raise HttpProblem(
+            400, f"the query must have at most {_MAX_QUERY_FIELDS} fields", "send fewer"
         ) from error
 
 
-def _number(asked: _Asked, name: str, least: int, most: int) -> int | None:
-    text = dict(asked.query).get(name)
+def _number(request: _RouteRequest, name: str, least: int, most: int) -> int | None:
+    text = dict(request.query).get(name)
     if text is None:
         return None
     if not (text.isdecimal() and len(text) < 10 and least <= int(text) <= most):
-        raise Problem(
-            400, f"{name}={text[:40]} is no number from {least} to {most}", f"write {name}={least}"
+        raise HttpProblem(
+            400,
+            f"{name} must be a number from {least} to {most}, got {text[:40]}",
+            f"write {name}={least}",
         )
     return int(text)

@@ -1,46 +1,45 @@
-"""Who may ask the operator's port: tokens of the cluster, or anybody on this host without keys.
+"""Authorization of requests to the admin port, by token, from the headers.
 
-Decides for one request from its headers. A browser on the host is somebody's hand that strangers'
-pages would like to use, so a request must have been meant for this address.
+Without keys every process on this host has every scope. Pages of other web sites could then send
+requests through a browser on this host, so the `Host` and `Origin` headers are checked.
 """
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from node.admin.responses import Problem
+from node.admin.http_messages import AdminRequest, HttpProblem
 from node.config.access import Access, Scope
 from ringfence.client.url import Token, parse_token
 from ringfence.errors import ConfigError
 from ringfence.wire import Hello, Role
 
-__all__ = ["admit"]
+__all__ = ["authorize"]
 
-_ASK = [(b"www-authenticate", b'Basic realm="ringfence", charset="UTF-8"')]
-_MEND = (
-    "send the line of a .token file as `Authorization: Bearer NAME.HEXADECIMAL`; a browser asks "
-    "for a name and a password: the token's name, and what stands after the dot"
+_CHALLENGE = [(b"www-authenticate", b'Basic realm="ringfence", charset="UTF-8"')]
+_REMEDY = (
+    "send the line of a .token file as `Authorization: Bearer NAME.HEXADECIMAL`; in a browser, "
+    "enter the name of the token as user, and the part after the dot as password"
 )
 
 
-def admit(access: Access, needed: Scope, method: str, headers: Mapping[bytes, bytes]) -> None:
-    """Let a request pass, or raise `Problem`. `headers` have lower-case names."""
-    _refuse_strangers(access, method, headers)
+def authorize(access: Access, needed: Scope, request: AdminRequest) -> None:
+    """Check the headers and the token of a request. Raises `HttpProblem` when it is refused."""
+    _refuse_other_sites(access, request)
     if access.is_open:
         return
-    token = _token(headers.get(b"authorization", b""))
+    token = _token(request.headers.get(b"authorization", b""))
     hello = Hello(Role.CLIENT, token.name, token.secret, 0)
     scopes = access.scopes_of(hello)
     if scopes is None:
-        raise Problem(
-            401, f"the token {token.name[:64]!r} is not one this node knows", _MEND, headers=_ASK
+        raise HttpProblem(
+            401, f"the token {token.name[:64]!r} is unknown", _REMEDY, headers=_CHALLENGE
         )
     if needed not in scopes:
-        raise Problem(
+        raise HttpProblem(
             403,
-            f"the token {token.name[:64]!r} lacks the scope {needed.value!r}",
+            f"the token {token.name[:64]!r} must have the scope {needed.value!r}",
             "use a token that has it; `ringfence keys add-token DIR NAME:SCOPE,SCOPE` makes one",
         )
 
@@ -57,25 +56,26 @@ def _token(header: bytes) -> Token:
                 name, _, password = b64decode(rest, validate=True).decode().partition(":")
                 return parse_token(password if "." in password else f"{name}.{password}")
     except (ConfigError, NotBase64, UnicodeDecodeError) as error:
-        raise Problem(401, "the token is not one of ours", _MEND, headers=_ASK) from error
-    raise Problem(401, "this needs a token", _MEND, headers=_ASK)
+        raise HttpProblem(401, "the token is malformed", _REMEDY, headers=_CHALLENGE) from error
+    raise HttpProblem(401, "this path needs a token", _REMEDY, headers=_CHALLENGE)
 
 
-def _refuse_strangers(access: Access, method: str, headers: Mapping[bytes, bytes]) -> None:
-    """Turn away what another web page had a browser send."""
-    host = headers.get(b"host", b"").decode("latin-1")
+def _refuse_other_sites(access: Access, request: AdminRequest) -> None:
+    """Refuse requests that a page of another web site made a browser send."""
+    host = request.headers.get(b"host", b"").decode("latin-1")
     if access.is_open and not _is_this_host(host):
-        raise Problem(
+        raise HttpProblem(
             403,
-            f"the host {host[:100]!r} is not a name of this host's own",
-            "without keys this port is for this host alone: ask for 127.0.0.1, [::1] or localhost",
+            f"the Host header must be a loopback address or localhost, got {host[:100]!r}",
+            "without keys this port serves only its own host: use 127.0.0.1, [::1] or localhost",
         )
-    origin = headers.get(b"origin", b"").decode("latin-1")
-    if method not in ("GET", "HEAD") and origin and origin.rpartition("/")[2] != host:
-        raise Problem(
+    origin = request.headers.get(b"origin", b"").decode("latin-1")
+    is_read = request.method in ("GET", "HEAD")
+    if not is_read and origin and origin.rpartition("/")[2] != host:
+        raise HttpProblem(
             403,
-            f"a page of {origin[:100]!r} may not ask for this",
-            "use curl, or a page of this port itself",
+            f"the Origin header must be this port, got {origin[:100]!r}",
+            "use curl, or a page of this port",
         )
 
 

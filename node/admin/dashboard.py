@@ -1,4 +1,4 @@
-"""The live page: one file, which loads nothing from elsewhere and may run nothing but itself."""
+"""The dashboard: one HTML file whose policy lets a browser load and run only that file."""
 
 import re
 from base64 import b64encode
@@ -6,23 +6,23 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
-from node.admin.responses import Reply
+from node.admin.http_messages import AdminResponse
 
-__all__ = ["reply"]
+__all__ = ["response"]
 
 _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.S)
 
 
 @cache
-def reply() -> Reply:
-    """The page, with a policy that lets a browser run and load what stands in it, and no more."""
+def response() -> AdminResponse:
+    """Return the page with a content security policy made from its own scripts and styles."""
     body = (files(__package__) / "dashboard.html").read_bytes()
     policy = ["default-src 'none'", "connect-src 'self'", "base-uri 'none'", "form-action 'none'"]
     policy.append("frame-ancestors 'none'")
     for kind, text in _INLINE.findall(body):
         digest = b64encode(sha256(text).digest()).decode("ascii")
         policy.append(f"{kind.decode('ascii')}-src 'sha256-{digest}'")
-    return Reply(
+    return AdminResponse(
         body,
         "text/html; charset=utf-8",
         headers=[

@@ -1,7 +1,7 @@
-"""What the live page shows: the members' figures and lists, gathered by the node that is asked.
+"""State of the cluster for the dashboard: counters and lists that one node requests from members.
 
-Gathered at most once a second, however many look, and never waited for long: a member that does
-not answer is shown without figures.
+Answers are kept for about a second for all viewers. A member that does not answer in time is listed
+as missing.
 """
 
 from dataclasses import dataclass, field
@@ -13,48 +13,48 @@ from node.metrics.denied_keys import joined
 from node.node import Node
 from ringfence.wire import MAX_THROTTLED, Throttled
 
-__all__ = ["Gathered", "Summary"]
+__all__ = ["ClusterSummary", "MemberAnswers"]
 
 _FRESH = 0.9
-"""Seconds for which what was gathered is shown again."""
-_PATIENCE = 0.5
-_MOST_ASKED = 64
-"""Members whose figures are fetched; of a larger cluster the first by name."""
+"""Seconds for which the answers of the members are kept."""
+_ANSWER_TIMEOUT = 0.5
+_MAX_ASKED = 64
+"""Members whose counters are requested; of a larger cluster the first by name."""
 _GONE = ("dead", "left")
 _SHOWN = (
     *("checks", "allowed", "over_soft", "denied", "uncharged", "undecided", "forwarded"),
     *("stood_in", "keys", "held_shards", "connections", "rules_hash", "rules_refused"),
     *("reported_allowed", "reported_denied", "reported_undecided"),
 )
-_MOST_ROWS = 12
+_MAX_ROWS = 12
 
 
 @dataclass(slots=True)
-class Gathered:
-    """What the members answered."""
+class MemberAnswers:
+    """Counters and lists of the members that answered."""
 
     at: float
-    """When, in seconds of the event loop."""
+    """Time of the answers, in seconds of the event loop."""
     figures: dict[str, dict[str, int]] = field(default_factory=dict)
     """Counters by member."""
     lists: dict[str, Throttled] = field(default_factory=dict)
     """Keys denied most, by member."""
     missing: list[str] = field(default_factory=list)
-    """Members that should answer and did not."""
+    """Members that did not answer in time."""
 
 
-class Summary:
-    """The state of the cluster, for people, as one node gathers it."""
+class ClusterSummary:
+    """State of the cluster as one node sees it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._line = trio.Lock()
-        self._gathered: Gathered | None = None
+        self._lock = trio.Lock()
+        self._answers: MemberAnswers | None = None
 
     async def get(self) -> Json:
-        """Describe all that the page shows."""
-        node, found = self._node, await self.gathered()
-        rules = joined(found.lists).rules[:_MOST_ROWS]
+        """Return all values that the dashboard shows."""
+        node, found = self._node, await self.answers()
+        rules = joined(found.lists).rules[:_MAX_ROWS]
         return members_view(node) | {
             "at": found.at,
             "state": node.state,
@@ -65,19 +65,19 @@ class Summary:
                 {"rule": rule, "allowed": results[0], "denied": results[1], "watched": results[2]}
                 for rule, results in rules
             ],
-            "throttled": throttled_view(node, found.lists, found.missing, _MOST_ROWS),
+            "throttled": throttled_view(node, found.lists, found.missing, _MAX_ROWS),
         }
 
-    async def gathered(self) -> Gathered:
-        """Gather, unless that was just done."""
-        async with self._line:
-            found = self._gathered
+    async def answers(self) -> MemberAnswers:
+        """Return the kept answers, or ask the members again when they are old."""
+        async with self._lock:
+            found = self._answers
             if found is None or trio.current_time() - found.at > _FRESH:
-                found = self._gathered = await self._gather()
+                found = self._answers = await self._ask_members()
             return found
 
-    async def _gather(self) -> Gathered:
-        node, found = self._node, Gathered(0.0)
+    async def _ask_members(self) -> MemberAnswers:
+        node, found = self._node, MemberAnswers(0.0)
 
         async def ask_figures(name: str) -> None:
             counters = await node.counters_of(name)
@@ -91,8 +91,8 @@ class Summary:
 
         rows = node.members(1).members
         others = [row.name for row in rows if row.state not in _GONE and row.name != node.name]
-        asked = [node.name, *others[: _MOST_ASKED - 1]]
-        with trio.move_on_after(_PATIENCE):
+        asked = [node.name, *others[: _MAX_ASKED - 1]]
+        with trio.move_on_after(_ANSWER_TIMEOUT):
             async with trio.open_nursery() as nursery:
                 for name in asked:
                     nursery.start_soon(ask_figures, name)

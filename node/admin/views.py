@@ -1,4 +1,4 @@
-"""What the operator's port tells of a node, as values for JSON.
+"""What the admin port tells of a node, as values for JSON.
 
 Times are in seconds. Nothing here waits or sorts anything out for the second time: a view is what
 the node knows at this moment.
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from hashring import SHARDS, Ring, shard_of
-from node.admin.responses import Problem
+from node.admin.http_messages import HttpProblem
 from node.metrics.denied_keys import joined, values_of
 from node.metrics.throttled_keys import PERIOD
 from node.node import Node
@@ -135,19 +135,19 @@ def rules_view(rules: RuleSet, where: Datacenters | None, keys: Mapping[int, int
 
 
 def match_of(rules: RuleSet, domain: str, descriptor: Descriptor) -> Match:
-    """Find the one counter of a descriptor; raises `Problem` when there is none."""
+    """Find the one counter of a descriptor; raises `HttpProblem` when there is none."""
     if not rules.knows_domain(domain):
         known = ", ".join(rules.domains[:20]) or "none: this node has no rules"
-        raise Problem(404, f"no rules for domain {domain[:100]!r}", f"known are {known}")
+        raise HttpProblem(404, f"no rules for domain {domain[:100]!r}", f"known are {known}")
     if not descriptor.entries:
-        raise Problem(
+        raise HttpProblem(
             400,
             "no descriptor",
             "write its entries as the query, in order: /v1/keys/api?client=203.0.113.7",
         )
     [match] = rules.match(domain, [descriptor])
     if match is None:
-        raise Problem(
+        raise HttpProblem(
             404,
             f"no rule of domain {domain[:100]!r} speaks of this descriptor",
             "the entries must lead to a rule, in the order of the file; see /v1/rules",

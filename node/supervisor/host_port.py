@@ -11,9 +11,10 @@ from math import inf
 
 import trio
 
-from node.admin.app import OPEN_METRICS, AsgiScope, Receive, Send, read_body
-from node.admin.port import AdminPort, open_port_for
-from node.admin.responses import Problem, Reply, json_reply
+from node.admin.app import OPEN_METRICS
+from node.admin.connection import AdminLimits
+from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, json_response
+from node.admin.port import AdminPort, bind_port, request_throttle
 from node.admin.throttle import Throttle
 from node.config.access import KeyDir
 from node.containment import Containment
@@ -36,7 +37,9 @@ async def open_page(host: Host, address: Address, keys: KeyDir | None) -> AdminP
     """Bind the port. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
     name = host.members[0].name  # With a certificate for each node, the port presents this one.
-    return await open_port_for(partial(_Page, host), _log_refusal, address, keys, name, containment)
+    limits = AdminLimits()
+    page = _Page(host, request_throttle(limits))
+    return await bind_port(page.respond, _log_refusal, address, keys, name, containment, limits)
 
 
 def _log_refusal(cause: str) -> None:
@@ -46,57 +49,49 @@ def _log_refusal(cause: str) -> None:
 class _Page:
     """Answers for all members of a host."""
 
-    def __init__(self, host: Host, pace: Throttle) -> None:
+    def __init__(self, host: Host, throttle: Throttle) -> None:
         self._host = host
-        self._pace = pace
+        self._throttle = throttle
         self._asking = trio.Lock()
         self._told_at = -inf
         self._told_of: list[tuple[str, bool]] = []
         self._not_ready: list[str] = []
 
-    async def run(self) -> None:
-        """There is nothing to do between requests."""
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    async def respond(self, request: AdminRequest) -> AdminResponse:
         """Answer one request."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close"})
-            return
-        is_health = scope["raw_path"].partition(b"?")[0] in (b"/healthz", b"/readyz")
+        is_health = request.path in ("/healthz", "/readyz")
         if not is_health:
-            await self._pace.turn()
+            await self._throttle.turn()
         try:
-            reply = await self._answer(scope, receive)
-        except Problem as problem:
-            reply = problem.reply()
-        if is_health or reply.status in (401, 403):
-            reply = reply.as_last()  # As the members do.
-        start = {"status": reply.status, "headers": reply.all_headers()}
-        await send({"type": "http.response.start", **start})
-        await send({"type": "http.response.body", "body": reply.body})
+            response = await self._answer(request)
+        except HttpProblem as problem:
+            response = problem.response()
+        if is_health or response.status in (401, 403):
+            response = response.as_last()  # As the members do.
+        return response
 
-    async def _answer(self, scope: AsgiScope, receive: Receive) -> Reply:
-        await read_body(dict(scope["headers"]), receive)
-        path = scope["raw_path"].partition(b"?")[0]
-        is_read = scope["method"] in ("GET", "HEAD")
-        if path == b"/healthz" and is_read:
-            return json_reply({"status": "alive", "members": [m.name for m in self._host.members]})
-        if path == b"/readyz" and is_read:
-            return await self._ready(scope)
-        if path == b"/metrics" and is_read:
-            return await self._metrics(scope)
-        if path == b"/v1/leave" and scope["method"] == "POST":
-            return await self._leave(scope)
-        return await self._from_one(scope)
+    async def _answer(self, request: AdminRequest) -> AdminResponse:
+        is_read = request.method in ("GET", "HEAD")
+        match request.path:
+            case "/healthz" if is_read:
+                names = [member.name for member in self._host.members]
+                return json_response({"status": "alive", "members": names})
+            case "/readyz" if is_read:
+                return await self._ready(request)
+            case "/metrics" if is_read:
+                return await self._metrics(request)
+            case "/v1/leave" if request.method == "POST":
+                return await self._leave(request)
+            case _:
+                return await self._from_one(request)
 
-    async def _ready(self, scope: AsgiScope) -> Reply:
+    async def _ready(self, request: AdminRequest) -> AdminResponse:
         """Ready when all members are that have not been asked to leave."""
         staying = [member for member in self._host.members if not member.has_left]
         async with self._asking:  # Concurrent probes share one question to the members.
             known = [(member.name, member.is_up) for member in staying]
             if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
-                told = await self._ask_all(scope, staying)
+                told = await self._ask_all(request, staying)
                 self._not_ready = [
                     member.name
                     for member, each in zip(staying, told, strict=True)
@@ -105,16 +100,16 @@ class _Page:
                 self._told_of, self._told_at = known, trio.current_time()
         behind = [member.name for member in staying if member.name in self._not_ready]
         if behind or not staying:
-            raise Problem(
+            raise HttpProblem(
                 503,
                 f"not ready: {', '.join(behind) or self._host.name}",
                 "the log says why; send checks to the other members meanwhile",
             )
-        return json_reply({"status": "ready", "members": [member.name for member in staying]})
+        return json_response({"status": "ready", "members": [member.name for member in staying]})
 
-    async def _metrics(self, scope: AsgiScope) -> Reply:
+    async def _metrics(self, request: AdminRequest) -> AdminResponse:
         members = self._host.members
-        told = await self._ask_all(scope, members, accept=OPEN_METRICS.encode("ascii"))
+        told = await self._ask_all(request, members, accept=OPEN_METRICS.encode("ascii"))
         pages = {}
         for member, each in zip(members, told, strict=True):
             if each is not None and each.status in (401, 403):
@@ -122,35 +117,35 @@ class _Page:
             if each is not None and each.status == 200:
                 pages[member.name] = each.body.decode()
         if not pages:
-            raise Problem(503, "no member answers", "ask again in a moment")
-        accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            raise HttpProblem(503, "no member answers", "ask again in a moment")
+        accept = request.headers.get(b"accept", b"").decode("latin-1")
         write = partial(merged, pages, members, accept)
-        return Reply(*await trio.to_thread.run_sync(write, abandon_on_cancel=True))
+        return AdminResponse(*await trio.to_thread.run_sync(write, abandon_on_cancel=True))
 
-    async def _leave(self, scope: AsgiScope) -> Reply:
+    async def _leave(self, request: AdminRequest) -> AdminResponse:
         staying = [member for member in self._host.members if member.is_up]
-        for each in await self._ask_all(scope, staying):
+        for each in await self._ask_all(request, staying):
             if each is not None and each.status != 202:
                 return _passed_back(each)
         names = [member.name for member in staying]
-        reply = json_reply({"status": "leaving", "members": names})
-        return Reply(reply.body, status=202)
+        response = json_response({"status": "leaving", "members": names})
+        return AdminResponse(response.body, status=202)
 
-    async def _from_one(self, scope: AsgiScope) -> Reply:
+    async def _from_one(self, request: AdminRequest) -> AdminResponse:
         """Pass a question on to the first member that answers: they know the same of the others."""
         for member in self._host.members:
-            told = await _ask(member, scope)
+            told = await _ask(member, request)
             if told is not None:
                 return _passed_back(told)
-        raise Problem(503, "no member answers", "ask again in a moment")
+        raise HttpProblem(503, "no member answers", "ask again in a moment")
 
     async def _ask_all(
-        self, scope: AsgiScope, members: Sequence[HostMember], accept: bytes = b""
+        self, request: AdminRequest, members: Sequence[HostMember], accept: bytes = b""
     ) -> list[Told | None]:
         told: list[Told | None] = [None] * len(members)
 
         async def one(place: int, member: HostMember) -> None:
-            told[place] = await _ask(member, scope, accept)
+            told[place] = await _ask(member, request, accept)
 
         async with trio.open_nursery() as nursery:
             for place, member in enumerate(members):
@@ -158,21 +153,21 @@ class _Page:
         return told
 
 
-async def _ask(member: HostMember, scope: AsgiScope, accept: bytes = b"") -> Told | None:
+async def _ask(member: HostMember, request: AdminRequest, accept: bytes = b"") -> Told | None:
     if member.operator_address is None or not member.is_up:
         return None
-    headers = [(name, value) for name, value in scope["headers"] if name in _PASSED_ON]
+    headers = [(name, value) for name, value in request.headers.items() if name in _PASSED_ON]
     if accept:
         headers = [pair for pair in headers if pair[0] != b"accept"] + [(b"accept", accept)]
-    target = scope["raw_path"].partition(b"?")[0]
-    if scope["query_string"]:
-        target += b"?" + scope["query_string"]
-    method = b"GET" if scope["method"] == "HEAD" else scope["method"].encode("ascii")
+    target = request.path.encode("latin-1")
+    if request.query:
+        target += b"?" + request.query
+    method = b"GET" if request.method == "HEAD" else request.method.encode("ascii")
     return await ask_member(member.operator_address, method, target, headers)
 
 
-def _passed_back(told: Told) -> Reply:
+def _passed_back(told: Told) -> AdminResponse:
     headers = dict(told.headers)
     kept = [(name, value) for name, value in told.headers if name in _PASSED_BACK]
     content_type = headers.get(b"content-type", b"application/json").decode("latin-1")
-    return Reply(told.body, content_type, told.status, kept)
+    return AdminResponse(told.body, content_type, told.status, kept)

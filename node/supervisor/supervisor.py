@@ -85,7 +85,7 @@ async def _open_page(
     page = await open_page(host, settings.http_at, keys)
     logger.info("operators look at all %d members at %s", len(host.members), page.url)
     nursery.start_soon(page.run)
-    return page.renew_certificate
+    return page.reload_certificate
 
 
 def _nothing() -> None:

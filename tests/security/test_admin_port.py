@@ -1,4 +1,4 @@
-"""P15: a flood of requests without a token does not fail the probes of the operator's port.
+"""P15: a flood of requests without a token does not fail the probes of the admin port.
 
 A real node with keys, its port on loopback.
 """
@@ -32,7 +32,7 @@ class Port:
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
-    """The operator's port of a node; asks for tokens."""
+    """The admin port of a node; asks for tokens."""
     directory = tmp_path_factory.mktemp("node")
     keys = KeyDir(directory / "keys")
     write_keys(keys.path, ["a"], ["127.0.0.1"], ["operator:observe"], days=2)

@@ -1,12 +1,12 @@
-"""Asks the operator's application as a server would, without any."""
+"""Sends requests to the admin application without a server."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node.admin.app import AdminApp
-from node.admin.responses import Reply
+from node.admin.app import AdminApp, Render
+from node.admin.http_messages import AdminRequest, AdminResponse
 from node.admin.throttle import Throttle
 from node.node import Node
 
@@ -14,12 +14,12 @@ LOCAL = {"host": "127.0.0.1:7180"}
 
 
 def app_of(node: Node) -> AdminApp:
-    """The application as the port has it, but that virtual time must not run on beside a thread."""
+    """The application of the port. It renders without a thread, because virtual time goes on."""
 
-    async def at_once(write: Callable[[], Reply]) -> Reply:
-        return write()
+    async def render_at_once(render: Render) -> AdminResponse:
+        return render()
 
-    return AdminApp(node, Throttle(1000.0, 1000), at_once)
+    return AdminApp(node, Throttle(1000.0, 1000), render_at_once)
 
 
 @dataclass(frozen=True)
@@ -34,37 +34,16 @@ class Answer:
 
 
 async def ask(
-    app: AdminApp,
-    path: str,
-    *,
-    method: str = "GET",
-    headers: Mapping[str, str] | None = None,
-    body: bytes = b"",
+    app: AdminApp, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> Answer:
     raw, _, query = path.partition("?")
-    sent: list[dict[str, Any]] = []
-    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""]
-
-    async def receive() -> dict[str, Any]:
-        piece = pieces.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": method,
-        "raw_path": raw.encode(),
-        "query_string": query.encode(),
-        "headers": [
-            (name.encode(), value.encode())
-            for name, value in (LOCAL if headers is None else headers).items()
-        ],
+    sent = {
+        name.encode(): value.encode()
+        for name, value in (LOCAL if headers is None else headers).items()
     }
-    await app(scope, receive, send)
-    start, end = sent
-    assert start["type"] == "http.response.start"
-    found = {name.decode(): value.decode() for name, value in start["headers"]}
-    assert int(found["content-length"]) == len(end["body"])
-    return Answer(start["status"], found, end["body"])
+    response = await app.respond(AdminRequest(method, raw, query.encode(), sent))
+    if response.on_sent is not None:
+        response.on_sent()
+    found = {name.decode(): value.decode() for name, value in response.all_headers()}
+    assert int(found["content-length"]) == len(response.body)
+    return Answer(response.status, found, response.body)

@@ -1,4 +1,4 @@
-"""Who gets in: tokens in the ways that programs and browsers show them, and no stranger's page."""
+"""Authorization at the admin port: tokens of programs and browsers, and pages of other sites."""
 
 from base64 import b64encode
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.admin.auth import admit
-from node.admin.responses import Problem
+from node.admin.auth import authorize
+from node.admin.http_messages import AdminRequest, HttpProblem
 from node.config.access import Access, Scope
 from ringfence.wire import token_digest
 
@@ -23,8 +23,9 @@ def basic(text: str) -> bytes:
 def status(access: Access, method: str = "GET", **headers: bytes) -> int:
     named = {name.encode(): value for name, value in headers.items()}
     try:
-        admit(access, Scope.OBSERVE, method, {b"host": b"127.0.0.1"} | named)
-    except Problem as problem:
+        request = AdminRequest(method, "/", headers={b"host": b"127.0.0.1"} | named)
+        authorize(access, Scope.OBSERVE, request)
+    except HttpProblem as problem:
         return problem.status
     return 200
 
@@ -38,7 +39,7 @@ def status(access: Access, method: str = "GET", **headers: bytes) -> int:
         basic(f"anything:ops.{SECRET.hex()}"),
     ],
 )
-def test_a_token_is_shown_as_a_bearer_or_as_name_and_password(shown: bytes) -> None:
+def test_a_token_is_accepted_as_bearer_or_basic_credentials(shown: bytes) -> None:
     assert status(CLOSED, authorization=shown) == 200
 
 
@@ -57,12 +58,12 @@ def test_a_token_is_shown_as_a_bearer_or_as_name_and_password(shown: bytes) -> N
         b"\xff\xfe",
     ],
 )
-def test_anything_else_is_asked_for_a_token(shown: bytes) -> None:
+def test_other_credentials_get_401(shown: bytes) -> None:
     assert status(CLOSED, authorization=shown) == 401
 
 
 @given(st.binary(max_size=80))
-def test_no_header_breaks_the_entrance(shown: bytes) -> None:
+def test_no_header_value_raises_an_internal_error(shown: bytes) -> None:
     assert status(CLOSED, authorization=shown) == 401
     assert status(OPEN, host=shown) in (200, 403)
 
@@ -70,18 +71,18 @@ def test_no_header_breaks_the_entrance(shown: bytes) -> None:
 @pytest.mark.parametrize(
     "host", [b"localhost", b"localhost:7180", b"127.0.0.1:7180", b"[::1]:7180"]
 )
-def test_without_keys_this_host_gets_in_under_its_own_names(host: bytes) -> None:
+def test_without_keys_loopback_host_names_are_accepted(host: bytes) -> None:
     assert status(OPEN, host=host) == 200
 
 
 @pytest.mark.parametrize(
     "host", [b"", b"evil.example.org", b"127.0.0.1.evil.org", b"10.0.0.1", b"["]
 )
-def test_a_page_that_had_its_name_point_here_gets_nothing(host: bytes) -> None:
+def test_without_keys_other_host_names_are_refused(host: bytes) -> None:
     assert status(OPEN, host=host) == 403
 
 
-def test_no_other_page_may_have_a_browser_change_anything() -> None:
+def test_a_write_from_a_page_of_another_site_is_refused() -> None:
     assert status(OPEN, "POST", origin=b"https://evil.example.org") == 403
     assert status(OPEN, "POST", origin=b"null") == 403
     assert status(OPEN, "POST", origin=b"http://127.0.0.1") == 200

@@ -1,266 +1,347 @@
-"""A connection over memory, on virtual time: what it answers, and when it ends."""
+"""One admin connection over memory streams, on virtual time: responses, limits and time-outs."""
 
-import logging
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, memory_stream_pair
 
-from node.admin.connection import Connection, Limits
+from node.admin.connection import AdminConnection, AdminLimits
+from node.admin.http_messages import AdminRequest, AdminResponse, Handler
 from node.admin.throttle import Throttle
 
 ASK = b"GET /n%d HTTP/1.1\r\nhost: x\r\n\r\n"
-App = Callable[[Any, Any, Any], Awaitable[None]]
+LAST = b"GET /last HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
 
-class Socket:
-    def getpeername(self) -> tuple[str, int]:
-        return "127.0.0.1", 5
-
-    getsockname = getpeername
-
-
-async def echo(scope: Any, receive: Any, send: Any) -> None:
-    body = scope["raw_path"]
-    headers = [(b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def echo(request: AdminRequest) -> AdminResponse:
+    """Answers with the path and the query."""
+    return AdminResponse(request.path.encode("latin-1") + b"?" + request.query, "text/plain")
 
 
 @dataclass
-class Wire:
-    end: trio.StapledStream[Any, Any]
-    connection: Connection
+class Client:
+    stream: trio.StapledStream[Any, Any]
+    connection: AdminConnection
     done: trio.Event = field(default_factory=trio.Event)
     refused: Counter[str] = field(default_factory=Counter)
 
-    async def say(self, data: bytes) -> None:
-        await self.end.send_all(data)
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
 
-    async def hear(self, what: bytes) -> bytes:
-        heard = b""
-        while what not in heard:
-            some = await self.end.receive_some()
-            assert some, heard
-            heard += some
-        return heard
+    async def receive_until(self, what: bytes) -> bytes:
+        received = b""
+        while what not in received:
+            some = await self.stream.receive_some()
+            assert some, received
+            received += some
+        return received
 
-    async def hear_all(self) -> bytes:
-        heard = b""
+    async def receive_all(self) -> bytes:
+        received = b""
         try:
-            while some := await self.end.receive_some():
-                heard += bytes(some)
+            while some := await self.stream.receive_some():
+                received += bytes(some)
         except trio.BrokenResourceError:
             pass
-        return heard
+        return received
+
+    async def exchange(self, data: bytes) -> bytes:
+        """Send data and receive until the connection is closed."""
+        await self.send(data)
+        received = await self.receive_all()
+        await self.done.wait()
+        return received
 
 
 @asynccontextmanager
-async def wire(app: App = echo, limits: Limits | None = None) -> AsyncIterator[Wire]:
+async def connected(
+    handler: Handler = echo, limits: AdminLimits | None = None
+) -> AsyncIterator[Client]:
     ours, theirs = memory_stream_pair()
-    theirs.socket = Socket()  # type: ignore[attr-defined]
-    config = Config()
-    config.h11_max_incomplete_size = 2000
-    config.errorlog = logging.getLogger("test")
     refused: Counter[str] = Counter()
 
-    def refuse(cause: str) -> None:
+    def on_refused(cause: str) -> None:
         refused[cause] += 1
 
-    connection = Connection(
-        ASGIWrapper(app),  # type: ignore[arg-type]
-        config,
-        WorkerContext(None),
+    connection = AdminConnection(
+        handler,
         theirs,  # type: ignore[arg-type]
         "10.0.0.1",
         None,
-        limits or Limits(),
+        limits or AdminLimits(header_bytes=2000),
         Throttle(1e6, 100),
-        refuse,
+        on_refused,
     )
-    made = Wire(ours, connection, refused=refused)
+    client = Client(ours, connection, refused=refused)
 
     async def run() -> None:
         await connection.run()
-        made.done.set()
+        client.done.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        yield made
+        yield client
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_follow_each_other(autojump_clock: MockClock) -> None:
-    async with wire() as made:
+async def test_a_connection_serves_several_requests(autojump_clock: MockClock) -> None:
+    async with connected() as client:
         for number in range(3):
-            await made.say(ASK % number)
-            assert (await made.hear(b"/n%d" % number)).startswith(b"HTTP/1.1 200")
+            await client.send(ASK % number)
+            assert (await client.receive_until(b"/n%d" % number)).startswith(b"HTTP/1.1 200")
 
 
-async def test_requests_that_come_at_once_are_answered_in_order(autojump_clock: MockClock) -> None:
-    async with wire() as made:
-        await made.say(
+async def test_pipelined_requests_are_answered_in_order(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        await client.send(
             ASK % 1 + ASK % 2 + b"GET /n3 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         )
-        heard = await made.hear_all()
-        await made.done.wait()
+        received = await client.receive_all()
+        await client.done.wait()
 
-    assert heard.count(b"200") == 3
-    assert heard.index(b"/n1") < heard.index(b"/n2") < heard.index(b"/n3")
+    assert received.count(b"200") == 3
+    assert received.index(b"/n1") < received.index(b"/n2") < received.index(b"/n3")
 
 
-async def test_headers_that_trickle_end_the_connection(autojump_clock: MockClock) -> None:
-    async with wire() as made:
+async def test_slow_headers_get_408_and_the_connection_ends(autojump_clock: MockClock) -> None:
+    async with connected() as client:
         began = trio.current_time()
-        await made.say(b"GET / HTTP/1.1\r\n")
+        await client.send(b"GET / HTTP/1.1\r\n")
         with trio.move_on_after(60):
-            while not made.done.is_set():
+            while not client.done.is_set():
                 try:
-                    await made.say(b"x")
+                    await client.send(b"x")
                 except trio.BrokenResourceError:
                     break
                 await trio.sleep(0.5)
 
         assert trio.current_time() - began < 7
-        assert made.refused == {"http_slow_request": 1}
+        assert client.refused == {"http_slow_request": 1}
 
 
-async def test_a_connection_that_says_nothing_ends(autojump_clock: MockClock) -> None:
-    async with wire() as made:
+async def test_a_silent_connection_is_closed_without_a_response(autojump_clock: MockClock) -> None:
+    async with connected() as client:
         began = trio.current_time()
-        assert await made.hear_all() == b""
+        assert await client.receive_all() == b""
 
         assert 4 < trio.current_time() - began < 7
 
 
-async def test_one_that_was_answered_may_rest_longer_but_not_trickle_then(
+async def test_an_idle_connection_lives_longer_than_a_slow_request(
     autojump_clock: MockClock,
 ) -> None:
-    async with wire() as made:
-        await made.say(ASK % 1)
-        await made.hear(b"/n1")
+    async with connected() as client:
+        await client.send(ASK % 1)
+        await client.receive_until(b"/n1")
         await trio.sleep(30)
-        await made.say(ASK % 2)
-        await made.hear(b"/n2")
+        await client.send(ASK % 2)
+        await client.receive_until(b"/n2")
         await trio.sleep(30)
         began = trio.current_time()
-        await made.say(b"GET")
-        await made.hear_all()
+        await client.send(b"GET")
+        await client.receive_all()
 
         assert trio.current_time() - began < 7
 
 
-async def test_who_does_not_read_the_answer_is_let_go(autojump_clock: MockClock) -> None:
-    async def large(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+async def test_an_answer_that_takes_too_long_ends_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async def never(request: AdminRequest) -> AdminResponse:
         await trio.sleep_forever()
+        raise AssertionError
 
-    async with wire(large) as made:
+    async with connected(never) as client:
         began = trio.current_time()
-        await made.say(ASK % 1)
-        await made.done.wait()
+        await client.exchange(ASK % 1)
 
         assert 14 < trio.current_time() - began < 17
+        assert client.refused == {}
 
 
-async def test_whoever_has_gone_before_the_answer_leaves_nothing_behind(
+async def test_a_client_that_leaves_before_the_response_is_not_logged(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await trio.sleep(1)
-        await echo(scope, receive, send)
+    sent: list[str] = []
 
-    async with wire(slow) as made:
-        await made.say(ASK % 1)
+    async def slow(request: AdminRequest) -> AdminResponse:
+        await trio.sleep(1)
+        return AdminResponse(b"late", on_sent=lambda: sent.append(request.path))
+
+    async with connected(slow) as client:
+        await client.send(ASK % 1)
         await trio.testing.wait_all_tasks_blocked()
-        await made.end.aclose()
-        await made.done.wait()
+        await client.stream.aclose()
+        await client.done.wait()
 
     assert caplog.records == []
+    assert sent == ["/n1"]
 
 
-async def test_headers_without_end_are_refused_in_words(autojump_clock: MockClock) -> None:
-    async with wire() as made:
-        await made.say(b"GET / HTTP/1.1\r\nx: " + b"y" * 5000)
-        heard = await made.hear_all()
-        await made.done.wait()
+async def test_endless_headers_get_431(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        await client.send(b"GET / HTTP/1.1\r\nx: " + b"y" * 5000)
+        received = await client.receive_all()
+        await client.done.wait()
 
-    assert heard.startswith(b"HTTP/1.1 431")
-    assert b"send fewer or shorter headers" in heard
-    assert made.refused == {"http_malformed": 1}
-
-
-async def test_what_is_no_http_is_refused_in_words(autojump_clock: MockClock) -> None:
-    async with wire() as made:
-        await made.say(b"\x16\x03\x01 hello\r\n\r\n")
-        heard = await made.hear_all()
-        await made.done.wait()
-
-    assert heard.startswith(b"HTTP/1.1 400")
-    assert b"application/problem+json" in heard
-    assert made.refused == {"http_malformed": 1}
+    assert received.startswith(b"HTTP/1.1 431")
+    assert b"send fewer or shorter headers" in received
+    assert client.refused == {"http_malformed": 1}
 
 
-async def test_http_2_is_not_spoken(autojump_clock: MockClock) -> None:
-    for said in (
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade, http2-settings\r\n"
-        b"upgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n",
-    ):
-        async with wire() as made:
-            await made.say(said)
-            await made.hear_all()
-            await made.done.wait()
+async def test_bytes_that_are_not_http_get_400(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        await client.send(b"\x16\x03\x01 hello\r\n\r\n")
+        received = await client.receive_all()
+        await client.done.wait()
 
-        assert made.refused == {"http_2": 1}
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"application/problem+json" in received
+    assert client.refused == {"http_malformed": 1}
 
 
-async def test_a_websocket_is_turned_away(autojump_clock: MockClock) -> None:
-    async def close(scope: Any, receive: Any, send: Any) -> None:
-        assert scope["type"] == "websocket"
-        await send({"type": "websocket.close"})
+async def test_http_2_with_prior_knowledge_is_refused(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        assert await client.exchange(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == b""
 
-    async with wire(close) as made:
-        await made.say(
-            b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        assert client.refused == {"http_2": 1}
+
+
+@pytest.mark.parametrize(
+    "upgrade",
+    [
+        b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n",
+        b"connection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    ],
+)
+async def test_a_proposed_upgrade_is_ignored(autojump_clock: MockClock, upgrade: bytes) -> None:
+    async with connected() as client:
+        await client.send(b"GET /n1 HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n")
+        assert (await client.receive_until(b"/n1?")).startswith(b"HTTP/1.1 200")
+        assert b"/last?" in await client.exchange(LAST)
+
+
+async def test_a_response_to_head_has_no_body(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        received = await client.exchange(b"HEAD /n1 HTTP/1.1\r\nhost: x\r\n\r\n" + LAST)
+
+    head, separator, _ = received.partition(b"\r\n\r\n")
+    assert b"content-length: 4" in head
+    assert received.startswith(head + separator + b"HTTP/1.1 200")
+
+
+async def test_a_response_has_a_date_and_is_not_stored(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        received = await client.exchange(LAST)
+
+    assert re.search(rb"\r\ndate: \w{3}, \d\d \w{3} \d{4} [\d:]{8} GMT\r\n", received)
+    assert b"\r\ncache-control: no-store\r\n" in received
+    assert b"\r\nserver:" not in received
+
+
+async def test_http_1_0_gets_one_response(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        received = await client.exchange(b"GET /n1?a=b HTTP/1.0\r\n\r\n")
+
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.endswith(b"/n1?a=b")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"content-length: 4000\r\n\r\n" + b"x" * 4000,
+        b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_small_body_is_dropped_and_the_next_request_answered(
+    autojump_clock: MockClock, body: bytes
+) -> None:
+    async with connected() as client:
+        await client.send(b"POST /n1 HTTP/1.1\r\nhost: x\r\n" + body)
+        await client.receive_until(b"/n1?")
+        assert b"/last?" in await client.exchange(LAST)
+
+
+@pytest.mark.parametrize("method", [b"POST", b"HEAD"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"content-length: 5000\r\n\r\n",
+        b"transfer-encoding: chunked\r\n\r\n1000\r\n" + b"x" * 4096 + b"\r\n1\r\nx\r\n",
+    ],
+    ids=["declared", "chunked"],
+)
+async def test_a_large_body_gets_413(autojump_clock: MockClock, method: bytes, body: bytes) -> None:
+    async with connected() as client:
+        received = await client.exchange(method + b" / HTTP/1.1\r\nhost: x\r\n" + body)
+
+    assert received.startswith(b"HTTP/1.1 413")
+    assert b"\r\nconnection: close\r\n" in received
+    assert received.endswith(b"\r\n\r\n") is (method == b"HEAD")
+    assert client.refused == {"http_413": 1}
+
+
+async def test_a_client_that_expects_100_is_invited_to_send_its_body(
+    autojump_clock: MockClock,
+) -> None:
+    async with connected() as client:
+        await client.send(
+            b"POST /n1 HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n"
         )
-        heard = await made.hear_all()
-        await made.done.wait()
+        assert await client.receive_until(b"\r\n\r\n") == b"HTTP/1.1 100 \r\n\r\n"
+        await client.send(b"hello")
+        assert (await client.receive_until(b"/n1?")).startswith(b"HTTP/1.1 200")
 
-    assert heard.startswith(b"HTTP/1.1 403")
+
+async def test_a_body_that_does_not_arrive_gets_408(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        began = trio.current_time()
+        received = await client.exchange(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+
+        assert 4 < trio.current_time() - began < 7
+    assert received.startswith(b"HTTP/1.1 408")
+    assert client.refused == {"http_slow_request": 1}
 
 
-async def test_a_connection_can_be_ended_from_outside(autojump_clock: MockClock) -> None:
-    async with wire() as made:
-        await made.say(ASK % 1)
-        await made.hear(b"/n1")
-        made.connection.end()
-        await made.done.wait()
+async def test_an_ambiguous_body_length_gets_400(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        received = await client.exchange(
+            b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n"
+        )
+
+    assert received.startswith(b"HTTP/1.1 400")
+
+
+async def test_a_connection_can_be_closed_by_the_port(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        await client.send(ASK % 1)
+        await client.receive_until(b"/n1")
+        client.connection.close()
+        await client.done.wait()
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_no_bytes_break_a_connection(pieces: list[bytes]) -> None:
+def test_no_input_raises_an_internal_error(pieces: list[bytes]) -> None:
     async def run() -> None:
-        async with wire() as made:
+        async with connected() as client:
             try:
                 for piece in pieces:
-                    await made.say(piece)
-                await made.end.send_eof()
+                    await client.send(piece)
+                await client.stream.send_eof()
             except trio.BrokenResourceError:
                 pass
-            await made.hear_all()
-            await made.done.wait()
+            await client.receive_all()
+            await client.done.wait()
 
     trio.run(run, clock=MockClock(autojump_threshold=0))

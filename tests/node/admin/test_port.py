@@ -1,4 +1,4 @@
-"""The port itself, over real sockets of this host."""
+"""The admin port over real loopback sockets."""
 
 import json
 import socket
@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from node.admin import AdminPort, open_port
-from node.admin.connection import Limits
+from node.admin.connection import AdminLimits
 from ringfence.errors import ConfigError
 from tests.node.cluster import world
 
 
 @asynccontextmanager
-async def port(limits: Limits | None = None) -> AsyncIterator[AdminPort]:
+async def port(limits: AdminLimits | None = None) -> AsyncIterator[AdminPort]:
     async with world("a") as made:
         opened = await open_port(made.nodes["a"], ("127.0.0.1", 0), None, limits)
         made.nursery.start_soon(opened.run)
@@ -68,10 +68,10 @@ async def test_the_port_answers_over_http() -> None:
     assert wrong[0] == 404
 
 
-async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> None:
+async def test_one_connection_too_many_closes_the_longest_idle_one() -> None:
     with trio.fail_after(20):
         async with (
-            port(Limits(connections=2)) as opened,
+            port(AdminLimits(connections=2)) as opened,
             connected(opened) as first,
             connected(opened) as second,
             connected(opened) as third,
@@ -84,11 +84,13 @@ async def test_one_connection_too_many_ends_the_one_that_is_silent_longest() -> 
 @pytest.mark.parametrize(
     "limits",
     [
-        Limits(connections_per_address=2),
-        Limits(connections=3, connections_per_address=3),
+        AdminLimits(connections_per_address=2),
+        AdminLimits(connections=3, connections_per_address=3),
     ],
 )
-async def test_an_address_with_many_connections_ends_one_of_its_own(limits: Limits) -> None:
+async def test_an_address_over_its_share_loses_its_own_connection(
+    limits: AdminLimits,
+) -> None:
     with trio.fail_after(20):
         async with (
             port(limits) as opened,
@@ -117,8 +119,8 @@ def is_answered(sock: socket.socket) -> bool:
         return False
 
 
-async def test_connections_of_one_address_do_not_make_another_wait() -> None:
-    async with port(Limits(connections_per_second=10.0)) as opened:
+async def test_connections_of_one_address_do_not_delay_another() -> None:
+    async with port(AdminLimits(connections_per_second=10.0)) as opened:
         number = int(opened.url.rpartition(":")[2])
         with ExitStack() as stack, trio.fail_after(20):
             crowd = [stack.enter_context(asking(number, "127.0.0.2")) for _ in range(100)]
@@ -131,7 +133,7 @@ async def test_connections_of_one_address_do_not_make_another_wait() -> None:
             assert sum(map(is_answered, crowd)) < 50
 
 
-async def test_connections_reset_before_they_are_accepted_are_no_bugs() -> None:
+async def test_a_reset_before_accept_is_no_internal_error() -> None:
     async with port() as opened:
         number = int(opened.url.rpartition(":")[2])
         for _ in range(5):
@@ -143,7 +145,7 @@ async def test_connections_reset_before_they_are_accepted_are_no_bugs() -> None:
     assert 'place="http"' not in answer
 
 
-async def test_connections_that_break_are_no_bugs() -> None:
+async def test_a_reset_connection_is_no_internal_error() -> None:
     async with port() as opened:
         for said in (b"", b"GET / HT", b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"):
             async with connected(opened) as stream:
@@ -159,7 +161,7 @@ async def test_connections_that_break_are_no_bugs() -> None:
     assert "http_bug" not in answer
 
 
-async def test_an_address_that_is_taken_is_said_to_be_so() -> None:
+async def test_an_address_in_use_is_a_configuration_error() -> None:
     async with port() as opened, world("a") as other:
         taken = int(opened.url.rpartition(":")[2])
 

@@ -1,0 +1,74 @@
+"""Requests and responses of the admin port, without I/O: JSON, text, and problem details."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import msgspec
+
+__all__ = ["AdminRequest", "AdminResponse", "Handler", "HttpProblem", "json_response"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """One request of which the body, if any, has been read and dropped."""
+
+    method: str
+    path: str
+    """Without the query, still percent-encoded."""
+    query: bytes = b""
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    """By lower-case name. Of a repeated field, the last value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminResponse:
+    """One complete response."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    on_sent: Callable[[], None] | None = None
+    """Called once when the response has been sent, or cannot be sent."""
+
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the header fields, including those of every response."""
+        return [
+            (b"content-type", self.content_type.encode("ascii")),
+            (b"content-length", str(len(self.body)).encode("ascii")),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            *self.headers,
+        ]
+
+    def as_last(self) -> "AdminResponse":
+        """Return the same response, after which the connection is closed."""
+        return replace(self, headers=[*self.headers, (b"connection", b"close")])
+
+
+Handler: TypeAlias = Callable[[AdminRequest], Awaitable[AdminResponse]]
+"""Answers one request. It must not raise `HttpProblem`."""
+
+
+class HttpProblem(Exception):
+    """A request that is refused, as problem details (RFC 9457): title and remedy."""
+
+    def __init__(
+        self, status: int, title: str, remedy: str, *, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(title)
+        self.status = status
+        self.remedy = remedy
+        self.headers = headers
+
+    def response(self) -> AdminResponse:
+        """Return the problem as a response."""
+        problem = {"status": self.status, "title": str(self), "detail": self.remedy}
+        body = msgspec.json.encode(problem) + b"\n"
+        return AdminResponse(body, "application/problem+json", self.status, self.headers)
+
+
+def json_response(value: object) -> AdminResponse:
+    """Return a value as a JSON response."""
+    return AdminResponse(msgspec.json.encode(value) + b"\n")
