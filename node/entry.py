@@ -1,4 +1,5 @@
-"""Where the `ringfence` command begins: it says what to install when the extra is missing."""
+"""Entry point of the `ringfence` command, which names the missing extra when it is not
+installed."""
 
 import sys
 

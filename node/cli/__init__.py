@@ -1,1 +1,1 @@
-"""The `ringfence` command: every verb in a module of its own, errors and output in `common`."""
+"""The `ringfence` command: one module per subcommand; `common` has errors and output."""

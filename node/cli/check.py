@@ -1,4 +1,4 @@
-"""`ringfence check`: ask a running cluster once."""
+"""`ringfence check`: send one check to a running cluster."""
 
 import difflib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from ringfence.wire import Source
 __all__ = ["check", "keys_hint", "node_of", "room_left"]
 
 _MOST_PLACES = 8
-"""Key paths of a domain that a hint lists."""
+"""Maximum number of key paths in a hint."""
 
 
 @click.command()
@@ -42,8 +42,8 @@ _MOST_PLACES = 8
     help="One more descriptor of the same request; repeatable.",
 )
 @click.option("--cost", type=click.IntRange(0), help="Units to spend or give back; 1 when absent.")
-@click.option("--peek", is_flag=True, help="Ask only, spend nothing.")
-@click.option("--charge", is_flag=True, help="Spend the cost, whatever is left.")
+@click.option("--peek", is_flag=True, help="Report the state without spending units.")
+@click.option("--charge", is_flag=True, help="Spend the cost even beyond the limit.")
 @click.option("--refund", is_flag=True, help="Give the cost back.")
 @click.option("--reset", is_flag=True, help="Forget the counters.")
 @click.option(
@@ -66,17 +66,17 @@ def check(
     cluster: str | None,
     json_: bool,
 ) -> None:
-    """Check one request. Asks the first node of the address, which forwards what it does not own.
+    """Check one request at the first node of the address, which forwards keys of other owners.
 
-    KEY=VALUE words form one descriptor, in order; they may be left out where -d gives one. With
-    --limit no rule is asked: `check api client=x --limit 5/s` counts by the key `api`, `client`,
-    `x`, as `limiter.check_limit("5/s", "api", "client", "x")` does.
+    KEY=VALUE words form one descriptor, in order. They may be absent when -d gives a descriptor.
+    With --limit no rule applies: `check api client=x --limit 5/s` counts by the key `api`,
+    `client`, `x`, as `limiter.check_limit("5/s", "api", "client", "x")` does.
     """
     verb = _verb_of(peek=peek, charge=charge, refund=refund, reset=reset)
     if cost is not None and verb in ("peek", "reset"):
-        raise ConfigError(f"--{verb} spends nothing: it has no use for --cost")
+        raise ConfigError(f"--{verb} must be used without --cost: it spends no units")
     if limit is not None and others:
-        raise ConfigError("--limit counts by one key: it has no use for --descriptor")
+        raise ConfigError("--limit must be used without --descriptor: it counts by one key")
     if not (entries or others):
         raise ConfigError("nothing to check: give KEY=VALUE words, as in client=203.0.113.7")
     words = [entries] if entries else []
@@ -88,7 +88,7 @@ def check(
 
 
 def _verb_of(**chosen: bool) -> str:
-    """The one verb that was chosen; `check` when none was."""
+    """Return the chosen operation; `check` when no flag was given."""
     verbs = [verb for verb, is_chosen in chosen.items() if is_chosen]
     if len(verbs) > 1:
         options = " and ".join(f"--{verb}" for verb in verbs)
@@ -98,13 +98,13 @@ def _verb_of(**chosen: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A decision, and what the client knows besides."""
+    """A decision with details from the client: the member and the rules' keys."""
 
     decision: Decision
     node: str | None
     """The member that decided, as the client sees the ring; None when no member did."""
     hint: str = ""
-    """Which keys the domain's rules have, when no rule applied."""
+    """Keys of the domain's rules when no rule applied."""
 
 
 async def _check(
@@ -134,7 +134,7 @@ async def _check(
 
 
 def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | None:
-    """Name the member that decided, by the ring that the client was told."""
+    """Name the member that decided, by the client's view of the ring."""
     routes = cluster.routes
     if routes is None or key is None:
         return None
@@ -148,7 +148,7 @@ def node_of(cluster: Cluster, decision: Decision, key: bytes | None) -> str | No
 
 
 def keys_hint(rules: RuleSet, domain: str, descriptors: list[Descriptor]) -> str:
-    """Say which keys the rules of a domain have, and which one was probably meant."""
+    """Describe which keys the rules of a domain have, and suggest the most similar one."""
     places = {
         " > ".join(key for key, _ in rule.path): None
         for rule in rules.rules()
@@ -193,7 +193,7 @@ async def _do_limit(limiter: Limiter, verb: str, limit: str, key: list[str], cos
 
 
 _DONE = {"charge": "charged", "refund": "refunded", "reset": "reset"}
-"""Verbs that are always done: what is left afterwards denies nobody."""
+"""Operations that are never denied, whatever remains afterwards."""
 
 
 def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
@@ -222,7 +222,7 @@ def _show(answer: _Answer, json_: bool, cost: int, done: str) -> None:
 
 
 def room_left(decision: Decision) -> str:
-    """What is left, out of what a rested counter has."""
+    """Describe the remaining units out of those of an unused counter."""
     limit = decision.rule.limit if decision.rule is not None else None
     if limit is None or not limit.is_bucket or decision.remaining is None:
         return f"{decision.remaining} of {_limit(decision)} left"
@@ -232,7 +232,7 @@ def room_left(decision: Decision) -> str:
 
 
 def _why_free(answer: _Answer) -> str:
-    """Why nothing was counted."""
+    """Describe why no rule applied."""
     for status in answer.decision.statuses:
         if status.rule is not None:
             return f"the rule {rule_place(status.rule)} is unlimited"

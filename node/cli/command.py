@@ -1,4 +1,4 @@
-"""The group of verbs, and how errors become one line and an exit status."""
+"""The command group: subcommands, error messages and exit status."""
 
 import errno
 import logging
@@ -29,7 +29,7 @@ def _version() -> str:
 
 
 class _ReaderGone(Exception):
-    """Whoever reads our output has gone, as `head` does."""
+    """The reader of the output has closed the pipe, as `head` does."""
 
 
 _MODULES = {
@@ -47,11 +47,11 @@ _MODULES = {
     "throttled": "throttled",
     "why": "why",
 }
-"""Where each verb is. Only the one that is asked for is loaded: a node starts the sooner."""
+"""Modules of the subcommands. Only the requested one is imported, so a node starts faster."""
 
 
 class _Verbs(VerbGroup):
-    """Verbs whose reader may go: Click by itself would take that for a failure."""
+    """A command group whose reader may close the pipe, which Click alone treats as a failure."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
@@ -75,16 +75,16 @@ class _Verbs(VerbGroup):
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(_version(), prog_name="ringfence")
 def ringfence() -> None:
-    """A rate limiter that is a cluster of equals.
+    """A distributed peer-to-peer rate limiter.
 
-    Exit status: 0 allowed or done, 1 denied or a check that failed, 2 wrong input, 3 no member of
-    the cluster could be reached.
+    Exit status: 0 allowed or done, 1 denied or a failed check, 2 wrong input, 3 no member of the
+    cluster could be reached.
     """
 
 
 def main() -> None:
-    """Run the command; every foreseen error is one message without a traceback."""
-    # Verbs tell what went wrong themselves; those that log set their own handler up.
+    """Run the command; print expected errors as one message without a traceback."""
+    # Subcommands print their own errors; those that log install a handler.
     logging.getLogger("ringfence").addHandler(logging.NullHandler())
     try:
         status = ringfence.main(standalone_mode=False)
@@ -116,13 +116,13 @@ def main() -> None:
 
 
 def _seen_enough() -> NoReturn:
-    """End well: nothing went wrong on our side."""
+    """Exit with status 0: a closed pipe is no failure."""
     _drop_output()
     sys.exit(0)
 
 
 def _drop_output() -> None:
-    """Send what Python still writes at its exit nowhere, for it would fail again."""
+    """Discard what Python writes at exit, which would fail again."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

@@ -1,4 +1,4 @@
-"""What the verbs share: options, machine-readable lines, descriptors as people type them."""
+"""Shared parts of the subcommands: options, JSON lines, descriptors from the command line."""
 
 import difflib
 import errno
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _WIDE = 160
-"""Columns of a table that goes into a file or a pipe."""
+"""Width of a table that is written to a file or a pipe."""
 
 cluster_option = click.option(
     "--cluster",
@@ -48,12 +48,12 @@ json_option = click.option("--json", "json_", is_flag=True, help="Print JSON for
 
 
 class VerbGroup(click.Group):
-    """Group of verbs that answers a misspelt one with the verb that was probably meant."""
+    """A command group that suggests a similar subcommand for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; raises `UsageError`, as click does, with a suggestion."""
+        """Return the subcommand. Raises `UsageError` with a suggestion for an unknown name."""
         word = args[0]
         verbs = self.list_commands(ctx)
         if word in verbs or word.startswith("-"):
@@ -64,7 +64,7 @@ class VerbGroup(click.Group):
 
 
 def need_cluster(text: str | None) -> ClusterUrl:
-    """Read the address of the cluster; raises `ConfigError` when none was given."""
+    """Return the address of the cluster. Raises `ConfigError` when none was given."""
     if not text:
         raise ConfigError(
             "no cluster address: pass --cluster 'ringfence://HOST:PORT?ca=FILE&token_file=FILE', "
@@ -74,12 +74,12 @@ def need_cluster(text: str | None) -> ClusterUrl:
 
 
 def as_json(value: object) -> None:
-    """Print one JSON object on a line of its own."""
+    """Print one JSON object on one line."""
     click.echo(json.dumps(value, separators=(", ", ": ")))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Make a console that prints text as it is: what rules and logs hold is no markup."""
+    """Return a console without markup, because rules and logs may contain brackets."""
     narrow = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
     return _Console(
         stderr=stderr,
@@ -91,14 +91,14 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """One that leaves it to the command what a reader's departure means."""
+    """A console that raises an error when the reader closes the pipe."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "the reader has seen enough")
 
 
 def printable(text: str) -> str:
-    """Make a stranger's text harmless for a terminal."""
+    """Escape control characters of untrusted text for a terminal."""
     return "".join([each if each.isprintable() else "?" for each in text])
 
 
@@ -109,19 +109,19 @@ def parse_descriptor(entries: tuple[str, ...]) -> Descriptor:
         key, equals, value = entry.partition("=")
         if not (key and equals):
             raise ConfigError(
-                f"descriptor entry {entry!r} is not KEY=VALUE; write client=203.0.113.7"
+                f"a descriptor entry must be KEY=VALUE such as client=203.0.113.7, got {entry!r}"
             )
         pairs.append((key, value))
     return Descriptor(tuple(pairs))
 
 
 def rule_place(rule: Rule | None) -> str | None:
-    """The path of a rule as text, `log > client`; None for limits that stand in no rule."""
+    """Return the path of a rule as text, `log > client`; None for ad-hoc limits."""
     return None if rule is None or not rule.domain else place(rule.domain, rule.path)
 
 
 def decision_row(decision: Decision) -> dict[str, object]:
-    """A decision as a machine reads it; durations in seconds."""
+    """Return a decision as JSON values; durations in seconds."""
     return {
         "allowed": decision.allowed,
         "limit": decision.limit,
@@ -138,7 +138,7 @@ def decision_row(decision: Decision) -> dict[str, object]:
 
 
 class _Line(logging.Formatter):
-    """One event as one line, whatever its text holds."""
+    """Formats each log event as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -155,7 +155,7 @@ class _Line(logging.Formatter):
 
 @contextmanager
 def log_to_stderr(level: str) -> Iterator[None]:
-    """While the block runs, write one line of key=value words per event to standard error."""
+    """Log events to standard error while the block runs, one line of key=value words each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Line())
     root = logging.getLogger("ringfence")

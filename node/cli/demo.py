@@ -1,4 +1,4 @@
-"""`ringfence demo`: see a cluster limit a real web server's log, and lose a node."""
+"""`ringfence demo`: a cluster limits a real web server's log while one node is killed."""
 
 import signal
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from ringfence.limiter import NS_PER_SECOND
 __all__ = ["demo", "opening", "picture", "progress_line"]
 
 _LINE_EVERY = 1.0
-"""Seconds between two lines of progress, where there is no terminal."""
+"""Seconds between two progress lines without a terminal."""
 _NEXT = """\
 What to try next, from the top of a checkout:
   ringfence node --name a --listen 127.0.0.1:7101 --rules examples/rules   # a node of your own
@@ -43,7 +43,7 @@ README.md goes on from there: three nodes by hand, FastAPI, Flask and Django, ng
 )
 @json_option
 def demo(speed: float, json_: bool) -> None:
-    """Start three nodes, replay a real log through them, kill one midway, and judge the outcome."""
+    """Start three nodes, replay a real log through them, kill one node and verify the counts."""
     screen = console()
     seen = Demo(speed)
     with log_to_stderr("error"):
@@ -62,7 +62,7 @@ def demo(speed: float, json_: bool) -> None:
 
 
 def _watched(seen: Demo, screen: Console) -> DemoResult:
-    """Run the demo with a live picture."""
+    """Run the demo with a live display."""
     with Live(console=screen, auto_refresh=False) as live:
         result = _run(seen, lambda: live.update(picture(seen), refresh=True))
         live.update(picture(seen), refresh=True)
@@ -70,7 +70,7 @@ def _watched(seen: Demo, screen: Console) -> DemoResult:
 
 
 def _in_lines(seen: Demo, screen: Console) -> DemoResult:
-    """Run the demo with lines of progress, for a pipe or a file."""
+    """Run the demo with progress lines, for a pipe or a file."""
     last = -_LINE_EVERY
     is_told = False
 
@@ -96,7 +96,7 @@ def _run(seen: Demo, on_change: Callable[[], None]) -> DemoResult:
 
 
 async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResult | int:
-    """Run the demo, or return the number of the signal that ended it: nodes and keys go first."""
+    """Run the demo, or return the signal that ended it after nodes and keys are removed."""
     result: DemoResult | int = 0
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
         async with trio.open_nursery() as nursery:
@@ -114,7 +114,7 @@ async def _run_until_told(seen: Demo, on_change: Callable[[], None]) -> DemoResu
 
 
 def opening(seen: Demo) -> Text:
-    """What will be shown, and which rule applies."""
+    """Return the introduction: the contents of the demo and its rule."""
     text = Text("Three nodes on this host limit the log of a real web server.\n", style="bold")
     if seen.limit is None:
         return text
@@ -132,7 +132,7 @@ def opening(seen: Demo) -> Text:
 
 
 def progress_line(seen: Demo) -> str:
-    """The picture in one line."""
+    """Return the state of the demo in one line."""
     if seen.begun is None:
         return f"starting nodes: {len(seen.up)} of {len(NAMES)} are up"
     total = total_of(seen.shares)
@@ -144,7 +144,7 @@ def progress_line(seen: Demo) -> str:
 
 
 def picture(seen: Demo) -> Group:
-    """What the screen shows now; its lines fit into 66 columns."""
+    """Return the current screen; its lines fit into 66 columns."""
     total = total_of(seen.shares)
     progress = Table.grid(padding=(0, 2), pad_edge=False)
     progress.add_row(

@@ -18,15 +18,19 @@ __all__ = ["gateway", "require_gateway"]
     help="Settings file (docs/guides/gateway). RINGFENCE_GATEWAY_* and flags override it.",
 )
 @cluster_option
-@click.option("--listen", metavar="HOST:PORT", help="For HTTP; 127.0.0.1:7180 when absent.")
 @click.option(
-    "--grpc", metavar="HOST:PORT", help="For Envoy; 127.0.0.1:7181 when absent, '' for none."
+    "--listen", metavar="HOST:PORT", help="Address of the HTTP port; 127.0.0.1:7180 when absent."
+)
+@click.option(
+    "--grpc",
+    metavar="HOST:PORT",
+    help="Address of the gRPC port for Envoy; 127.0.0.1:7181 when absent, '' for none.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes; 1 when absent.")
 @click.option("--tokens", help="File of tokens, as `ringfence keys new` writes it.")
 @click.option("--tls-cert", help="Certificate chain, for both ports.")
 @click.option("--tls-key", help="Its private key.")
-@click.option("--tls-client-ca", help="Ask callers for a certificate of this authority.")
+@click.option("--tls-client-ca", help="Require client certificates of this authority.")
 @click.option("--domain", help="The domain of /v1/auth and /shouldAllowRequest; api when absent.")
 @click.option(
     "--auth",
@@ -39,7 +43,7 @@ __all__ = ["gateway", "require_gateway"]
     "trusted_proxies",
     multiple=True,
     metavar="NETWORK",
-    help="Whose word is taken for the client's address; loopback when absent. Repeatable.",
+    help="Proxies whose headers name the client's address; loopback when absent. Repeatable.",
 )
 @click.option(
     "--strict",
@@ -59,9 +63,9 @@ __all__ = ["gateway", "require_gateway"]
 def gateway(
     config: Path | None, with_stdin: bool, log_level: str, deny_status: str | None, **flags: object
 ) -> None:
-    """Serve HTTP and Envoy's gRPC until SIGTERM: a client of the cluster for everybody else.
+    """Serve HTTP and Envoy's gRPC until SIGTERM, as a client of the cluster.
 
-    Proxies and programs in other languages ask here. Beyond loopback it needs tokens.
+    Proxies and programs in other languages send their checks here. Beyond loopback it needs tokens.
     """
     require_gateway()
     from ringfence.gateway.process.settings import load_gateway_settings

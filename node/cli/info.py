@@ -1,4 +1,4 @@
-"""`ringfence info`: what is installed here, and which engine counts and why."""
+"""`ringfence info`: installed versions, and which limiter engine runs and why."""
 
 import platform
 import sys
@@ -17,9 +17,9 @@ _PACKAGES = ("ringfence", "trio", "anyio", "aioquic", "msgpack", "mmh3")
 @click.command()
 @json_option
 def info(json_: bool) -> None:
-    """Tell which limiter engine runs here and why, and the versions of what it runs on.
+    """Print which limiter engine runs here and why, and the versions of its dependencies.
 
-    Exit status: 0, or 2 when RINGFENCE_ENGINE asks for an engine that is not there.
+    Exit status: 0, or 2 when RINGFENCE_ENGINE names an engine that is not installed.
     """
     choice = chosen_engine()
     facts = {

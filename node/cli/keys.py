@@ -1,4 +1,4 @@
-"""`ringfence keys`: make, list and change the secrets of a cluster."""
+"""`ringfence keys`: create, list and change the keys and tokens of a cluster."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ _days_option = click.option(
 
 @click.group(cls=VerbGroup)
 def keys() -> None:
-    """Make, list and change the keys of a cluster."""
+    """Create, list and change the keys and tokens of a cluster."""
 
 
 @keys.command()
@@ -71,12 +71,12 @@ def new(
     days: int,
     json_: bool,
 ) -> None:
-    """Write CA, node certificates, cluster key and tokens into DIRECTORY, readable by you alone.
+    """Write CA, node certificates, cluster key and tokens into DIRECTORY, readable only by you.
 
-    With --node, each node gets a certificate of its own: copy ca.pem, cluster.key, tokens.toml and
-    the node's two files below nodes/ to that node. Without it, all nodes share node.pem, and its
-    key stands for all of them. ca.pem and one token file go to each client. Keep ca.key where no
-    node is. Nothing that exists is overwritten.
+    With --node, each node gets its own certificate: copy ca.pem, cluster.key, tokens.toml and the
+    node's two files below nodes/ to that node. Without it, all nodes share node.pem and its key.
+    Copy ca.pem and one token file to each client. Keep ca.key on no node. Existing files are not
+    overwritten.
     """
     written = write_keys(directory, names, addresses, tokens or _DEFAULT_TOKENS, days, nodes)
     key_dir = KeyDir(directory)
@@ -101,7 +101,7 @@ def new(
 @_names_option
 @_addresses_option
 @_days_option
-@click.option("--replace", is_flag=True, help="Make the files anew when they exist.")
+@click.option("--replace", is_flag=True, help="Overwrite existing files.")
 @json_option
 def add_node(
     directory: Path,
@@ -129,8 +129,8 @@ def add_node(
 def renew(directory: Path, nodes: tuple[str, ...], days: int, json_: bool) -> None:
     """Renew the certificates of NODEs, or all in DIRECTORY; they keep names and addresses.
 
-    Each gets a new private key. DIRECTORY must hold ca.pem and ca.key. Copy the new files to the
-    node's key folder, then send the node a SIGHUP.
+    Each certificate gets a new private key. DIRECTORY must hold ca.pem and ca.key. Copy the new
+    files to the node's key folder, then send the node a SIGHUP.
     """
     written = renew_certificates(directory, nodes, days)
     _show_written(directory, written, json_)
@@ -145,14 +145,14 @@ def renew(directory: Path, nodes: tuple[str, ...], days: int, json_: bool) -> No
     "--domain",
     "domains",
     multiple=True,
-    help="Domain that the token is held to; repeatable. All domains when absent.",
+    help="Domain that the token may use; repeatable. All domains when absent.",
 )
 @json_option
 def add_token(directory: Path, token: str, domains: tuple[str, ...], json_: bool) -> None:
     """Add a client's token to DIRECTORY/tokens.toml and write its secret to DIRECTORY/NAME.token.
 
     Scopes are check, refund, reset, observe, admin. Copy tokens.toml to every node and send each
-    a SIGHUP; NAME.token is for the client alone.
+    node a SIGHUP. Copy NAME.token only to the client.
     """
     file = add_token_to(directory, token, domains)
     _show_written(directory, [KeyDir(directory).tokens, file], json_)
@@ -165,9 +165,10 @@ def add_token(directory: Path, token: str, domains: tuple[str, ...], json_: bool
 @click.argument("name")
 @json_option
 def revoke_token(directory: Path, name: str, json_: bool) -> None:
-    """Remove the token NAME from DIRECTORY/tokens.toml, and DIRECTORY/NAME.token if it is there.
+    """Remove the token NAME from DIRECTORY/tokens.toml, and the file DIRECTORY/NAME.token.
 
-    Copy tokens.toml to every node and send each a SIGHUP: connections with the token end then.
+    Copy tokens.toml to every node and send each node a SIGHUP, which ends connections with the
+    token.
     """
     changed = revoke_token_in(directory, name)
     if json_:
@@ -186,7 +187,7 @@ def revoke_token(directory: Path, name: str, json_: bool) -> None:
 def show(directory: Path, json_: bool) -> None:
     """List the certificates in DIRECTORY with their expiry, and the tokens with their scopes.
 
-    It shows no secret. Tokens hold until they are revoked.
+    It shows no secret. Tokens are valid until they are revoked.
     """
     certificates = list_certificates(KeyDir(directory), datetime.now(UTC))
     tokens = list_tokens(KeyDir(directory))
@@ -245,9 +246,9 @@ def _say_tokens_changed() -> None:
 def rotate(directory: Path, step: str, json_: bool) -> None:
     """Change the cluster key in DIRECTORY while the nodes run, in three steps.
 
-    `add` makes a key that is taken besides the old one, `use` makes it the one that is used, and
-    `drop` forgets the old one. After each step copy cluster.key to every node and send each a
-    SIGHUP, before the next step.
+    `add` makes a new key that nodes accept besides the old one. `use` makes nodes send with the new
+    key, and `drop` removes the old one. After each step, copy cluster.key to every node and send
+    each node a SIGHUP before the next step.
     """
     now = rotate_key(directory, step)
     following = {"add": "use", "use": "drop", "drop": None}[step]

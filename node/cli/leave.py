@@ -1,4 +1,4 @@
-"""`ringfence leave`: have a member hand its shards over, leave and stop, and see that it does."""
+"""`ringfence leave`: make a member hand over its shards, leave and stop, and wait for it."""
 
 from dataclasses import dataclass
 
@@ -21,11 +21,11 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of the member."""
+    """Outcome of the request to leave."""
 
     name: str
     state: str
-    """As the others see it; `left` also when they have forgotten it."""
+    """State in the view of the other members; `left` also when they no longer list it."""
     seconds: float
 
 
@@ -41,9 +41,9 @@ class _Outcome:
 )
 @json_option
 def leave(name: str | None, cluster: str | None, timeout: float, json_: bool) -> None:
-    """Have the member NAME hand over its shards, leave and stop; the token needs the scope admin.
+    """Make the member NAME hand over its shards, leave and stop; the token needs the scope admin.
 
-    Without NAME it is the member at the address given, which then must be only one.
+    Without NAME it is the member at the given address, which then must be a single address.
     """
     outcome = trio.run(_leave, need_cluster(cluster), name, timeout)
     has_left = outcome.state == "left"
@@ -107,12 +107,12 @@ def _called(known: tuple[MemberRow, ...], name: str) -> MemberRow:
 
 
 async def _only_one_at(known: tuple[MemberRow, ...], url: ClusterUrl) -> MemberRow:
-    """Find the member at the one address that was given."""
+    """Return the member at the only given address."""
     names = ", ".join(row.name for row in known)
     if len(url.seeds) != 1:
         raise ConfigError(
-            f"which member shall leave? The address names {len(url.seeds)} of them; give the name "
-            f"of one: {names}"
+            "NAME must be given, because the address names "
+            f"{len(url.seeds)} members; choose from: {names}"
         )
     host, port = url.seeds[0]
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
@@ -121,15 +121,14 @@ async def _only_one_at(known: tuple[MemberRow, ...], url: ClusterUrl) -> MemberR
         if row.host in hosts and row.port == port and row.state not in GONE:
             return row
     raise ConfigError(
-        f"no member calls {host}:{port} its address; give the name of the one that shall leave: "
-        f"{names}"
+        f"no member has the address {host}:{port}; give the name of the member that leaves: {names}"
     )
 
 
 async def _state_of(cluster: Cluster, row: MemberRow, others: list[MemberRow]) -> str:
-    """How the member stands, as the first of the others that answers has it.
+    """Return the member's state from the first other member that answers.
 
-    When there are no others, it has left once it is silent.
+    Without other members, a silent member has left.
     """
     for teller in others or [row]:
         seen = await cluster.members_seen_by(teller)

@@ -1,7 +1,7 @@
-"""`ringfence members`: who is in the cluster, and how everybody fares.
+"""`ringfence members`: members of the cluster with their state, shards and counters.
 
-One node's list says who is there and how far away; each member that answers tells of itself what
-only it knows: its shards, its clock and its counters.
+One node's list has the members and round-trip times. Each member that answers adds its own shards,
+clock and counters.
 """
 
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ __all__ = ["GONE", "members", "show_members"]
 _Row: TypeAlias = dict[str, object]
 
 GONE = ("dead", "left")
-"""States in which nobody answers."""
+"""States in which a member does not answer."""
 _COUNTED = ("keys", "checks", "allowed", "denied", "forwarded", "stood_in", "connections")
 _TOLD = (
     *("address", "zone", "state", "incarnation", "owned_shards", "rtt_ms", "clock_offset_ms"),
@@ -35,20 +35,20 @@ _TOLD = (
 )
 _HEADINGS = {"owned_shards": "shards", "rtt_ms": "RTT", "clock_offset_ms": "clock"}
 _WORDS = ("name", "address", "zone", "state", "version")
-"""Columns that are read from the left."""
+"""Columns that are aligned to the left."""
 _FIRST = (
     *("name", "state", "address", "owned_shards", "checks", "denied", "rtt_ms", "clock_offset_ms"),
     *("stood_in", "forwarded", "version", "keys", "zone", "allowed", "incarnation", "connections"),
 )
-"""Columns by how much they matter; a narrow screen has place for the first ones."""
+"""Columns by importance; a narrow screen shows the first ones."""
 _UNBOUNDED = 10_000
-"""Columns of a screen that any table fits into."""
+"""Screen width that any table fits into."""
 _GUIDES = 8
-"""Columns that the lines of the tree take."""
+"""Width of the tree's lines."""
 
 
 class _Peer(msgspec.Struct, frozen=True):
-    """What a node tells of a member; what newer nodes tell beside is passed over."""
+    """A member in a node's list; unknown fields of newer nodes are ignored."""
 
     name: str
     host: str
@@ -62,12 +62,12 @@ class _Peer(msgspec.Struct, frozen=True):
     version: str
     owned_shards: int
     rtt_ms: float | None = None
-    """Of the way to it; None for the node that tells."""
+    """Round trip to the member in seconds; None for the node that sent the list."""
     clock_offset_ms: float | None = None
-    """How far it corrects its host's clock; None for all but the node that tells."""
+    """Correction of the host's clock; None for all but the node that sent the list."""
     clock_suspect: bool | None = None
     state_for_s: float | None = None
-    """Seconds for which it has been in its state, as the node that tells has seen."""
+    """Seconds since the member entered its state, as the node that sent the list has seen."""
 
 
 @click.command()
@@ -83,9 +83,9 @@ def members(cluster: str | None, json_: bool) -> None:
 
 
 def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
-    """Print a tree by data center, each with one table of as many columns as the screen holds.
+    """Print one table per data center, with as many columns as the screen holds.
 
-    Zones are left out where nobody names one.
+    Zones are absent when no member has one.
     """
     has_zones = any(row["zone"] for row in rows)
     wanted = ["name", *(each for each in _TOLD if has_zones or each != "zone"), *_COUNTED]
@@ -107,7 +107,8 @@ def show_members(screen: Console, asked: str, rows: list[_Row]) -> None:
 
 
 def _remarks(rows: list[_Row]) -> list[str]:
-    """Say what an operator should look at: rules that were refused, and nodes that differ."""
+    """Return warnings for the operator: rejected rules, and nodes that differ in rules or
+    version."""
     hashes: defaultdict[object, list[str]] = defaultdict(list)
     versions: defaultdict[object, list[str]] = defaultdict(list)
     refused: list[str] = []
@@ -135,7 +136,7 @@ def _remarks(rows: list[_Row]) -> list[str]:
 
 
 def _count(rows: list[_Row]) -> str:
-    """How many there are, how many of these are in doubt, and how many are gone."""
+    """Describe the number of members, and of suspect and dead ones."""
     states = Counter(str(row["state"]) for row in rows)
     gone = "".join(f", {states[state]} {state}" for state in GONE if states[state])
     odd = [
@@ -149,7 +150,7 @@ def _count(rows: list[_Row]) -> str:
 
 
 def _fitting(screen: Console, rows: list[_Row], wanted: list[str]) -> list[str]:
-    """Choose the columns that fit, those that matter most first; the name always stands."""
+    """Choose the columns that fit, the most important first; the name is always shown."""
     options = screen.options.update_width(_UNBOUNDED)
     chosen = ["name"]
     for column in sorted(wanted[1:], key=_FIRST.index):
@@ -208,7 +209,7 @@ def _duration(seconds: float) -> str:
 
 
 async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
-    """Ask around; returns who was asked for the list, and a row for each member."""
+    """Query the members; return the member that sent the list, and a row for each member."""
     async with open_cluster(url, raise_on_outage=True) as cluster:
         lists: dict[str, dict[str, _Peer]] = {}
         counters: dict[str, dict[str, int] | None] = {}
@@ -226,11 +227,11 @@ async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
                     nursery.start_soon(ask, row)
         refusal = cluster.outage()
         if refusal is not None:
-            raise refusal  # They are within reach, but the token may not look.
+            raise refusal  # The members are reachable, but the token lacks the scope.
     named = [row.name for row in known if (row.host, row.port) == url.seeds[0]]
     asked = next((name for name in (*named, *sorted(lists)) if name in lists), None)
     if asked is None:
-        raise PeerUnavailable("no member of the cluster tells who is in it")
+        raise PeerUnavailable("no member of the cluster sends its member list")
     return asked, [
         _row_of(peer, lists.get(name, {}).get(name), counters.get(name))
         for name, peer in sorted(lists[asked].items())
@@ -245,12 +246,12 @@ async def _peers_of(cluster: Cluster, row: MemberRow) -> dict[str, _Peer] | None
         return {peer.name: peer for peer in msgspec.convert(told, list[_Peer])}
     except msgspec.ValidationError as error:
         raise RemoteProtocolError(
-            f"member {row.name!r} tells of its fellow members what cannot be read: {error}"
+            f"member {row.name!r} sent a member list that cannot be decoded: {error}"
         ) from error
 
 
 def _row_of(peer: _Peer, own: _Peer | None, counters: dict[str, int] | None) -> _Row:
-    """One member: what is said of it, and, if it answers, what only it knows."""
+    """Return the row of one member: its list entry, and its own statistics when it answers."""
     knows = own or peer
     return {
         "name": peer.name,

@@ -26,7 +26,9 @@ __all__ = ["node"]
     help="UDP address to bind; 127.0.0.1:7101 when absent. A port alone is on 127.0.0.1.",
 )
 @click.option(
-    "--advertise", metavar="HOST:PORT", help="Where others reach it, if not where it listens."
+    "--advertise",
+    metavar="HOST:PORT",
+    help="Address that other nodes use, if it differs from --listen.",
 )
 @click.option(
     "--join",
@@ -35,13 +37,13 @@ __all__ = ["node"]
     help="Any running node of the cluster; also dns:NAME:PORT and srv:NAME. Repeatable.",
 )
 @click.option("--datacenter", help="Nodes of one data center share a ring; dc1 when absent.")
-@click.option("--zone", help="What fails together inside the data center.")
+@click.option("--zone", help="Failure domain inside the data center, such as a rack.")
 @click.option("--weight", type=float, help="Share of the ring, 0.25 to 4; 1 when absent.")
 @click.option(
     "--cluster-name",
     "cluster",
     help="Name of the cluster, ringfence when absent; nodes of clusters with other names are "
-    "refused. It is no address: other commands take that as --cluster URL.",
+    "rejected. It is not an address: other commands take the address as --cluster URL.",
 )
 @click.option("--rules", help="Rule file or directory.")
 @click.option("--keys", help="Directory that `ringfence keys new` wrote.")
@@ -66,7 +68,7 @@ __all__ = ["node"]
 @click.option(
     "--check",
     is_flag=True,
-    help="Read settings, rules, keys and certificates, say what is wrong with them, and end.",
+    help="Validate settings, rules, keys and certificates, report errors, and exit.",
 )
 @click.option("--member", type=int, hidden=True, help="Which of them; its supervisor says this.")
 @click.option("--sibling", "siblings", multiple=True, hidden=True, help="One that runs already.")
@@ -97,12 +99,12 @@ def node(
     gateway_config: Path | None,
     log_level: str,
 ) -> None:
-    """Run a node until SIGTERM, then hand over and leave; SIGHUP reads rules and keys again.
+    """Run a node until SIGTERM, then hand over and leave; SIGHUP reloads rules and keys.
 
-    A node uses one core; with --processes N this command runs N of them and keeps them running.
+    A node uses one core; with --processes N this command runs N nodes and restarts any that fails.
 
-    Nothing needs to be configured: `ringfence node` alone is a cluster of one on loopback, which
-    others join by naming it.
+    It needs no configuration: `ringfence node` alone is a cluster of one on loopback, which other
+    nodes join with --join.
     """
     flags: dict[str, object] = {
         "name": name,
@@ -137,7 +139,7 @@ def node(
 
 
 def _check(settings: NodeSettings, with_gateway: bool, gateway_config: Path | None) -> None:
-    """Read what the node would read at its start, and print what it found."""
+    """Validate the files that a node reads at its start, and print a summary."""
     from node.serve import read_files
     from node.supervisor.member_plan import member_settings, operator_listeners, require_plan
 
@@ -190,7 +192,8 @@ async def _several(
 
 
 def _words(flags: Mapping[str, object], config: Path | None, log_level: str) -> list[str]:
-    """The command line of a member: this one's, but for the gateway, which is its supervisor's."""
+    """Return the command line of a member: this one's without the gateway, which the supervisor
+    runs."""
     words = ["node", "--log-level", log_level]
     words += ["--config", str(config)] if config is not None else []
     for name, value in flags.items():

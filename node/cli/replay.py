@@ -1,4 +1,4 @@
-"""`ringfence replay`: what the rules would do to an access log."""
+"""`ringfence replay`: apply rules to an access log and report the denials."""
 
 import gc
 import math
@@ -47,14 +47,14 @@ __all__ = ["replay", "throttled_rows", "throttled_table"]
 _SHOWN = 10
 _KEPT_CLIENTS = 16_384
 _SQUEEZED = 1.5
-"""By so much longer than its replay is a log whose own times would have given another outcome."""
+"""Ratio of log duration to replay duration from which the outcome may differ."""
 
 
 @click.command()
 @click.argument("log", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--rules", type=click.Path(path_type=Path), help="Rule file or directory.")
 @cluster_option
-@click.option("--local", is_flag=True, help="Decide in this process, without any node.")
+@click.option("--local", is_flag=True, help="Decide in this process, without a node.")
 @click.option(
     "--clock",
     type=click.Choice(["real", "log"]),
@@ -72,19 +72,19 @@ _SQUEEZED = 1.5
 @click.option(
     "--ipv6-prefix",
     type=click.IntRange(1, 128),
-    help="Take IPv6 clients of one network of so many bits for one client; 64 is a subscriber.",
+    help="Treat IPv6 clients with a common prefix of this length as one client; 64 is usual.",
 )
 @click.option(
     "--speed",
     type=click.FloatRange(0, min_open=True),
-    help="Replay at so many times the log's own pace; without pauses when absent.",
+    help="Speed relative to the log's time-stamps; without pauses when absent.",
 )
 @click.option(
     "--default-algorithm",
     type=click.Choice([algorithm.value for algorithm in Algorithm]),
     default=Algorithm.SLIDING_WINDOW.value,
     show_default=True,
-    help="For rules in --rules that name none.",
+    help="Algorithm of rules in --rules without one.",
 )
 @click.option("--max-keys", default=10_000_000, show_default=True, type=click.IntRange(1))
 @json_option
@@ -118,11 +118,13 @@ def replay(
     if local:
         source = click.get_current_context().get_parameter_source("cluster")
         if source is ParameterSource.COMMANDLINE:
-            raise ConfigError("--local decides in this process: it has no use for --cluster")
+            raise ConfigError("--local must be used without --cluster: it decides in this process")
         if loaded is None:
             raise ConfigError("--local needs --rules FILE")
         if speed is not None:
-            raise ConfigError("--speed paces a replay through a cluster; --local has no use for it")
+            raise ConfigError(
+                "--speed must be used without --local: it paces a replay through a cluster"
+            )
     elif clock == "log":
         raise ConfigError(
             "--clock must be real through a cluster, got log; its nodes count by their own clocks: "
@@ -136,7 +138,8 @@ def replay(
     url = None if local else need_cluster(cluster)
     reader = read_log(log)
     is_live = local and clock == "real"
-    # Lines of one log are written when answered, not when asked; a live stream cannot wait.
+    # Servers write a line at the end of a request, so lines are not in order.
+    # A live stream cannot wait for their order.
     batches = reader.batches() if is_live else in_order(reader.batches())
     if ipv6_prefix is not None:
         batches = _grouped(batches, ipv6_prefix)
@@ -177,7 +180,7 @@ def replay(
 
 @contextmanager
 def _without_cycle_search() -> Iterator[None]:
-    """Switch the search for cyclic garbage off: entries make none, and it costs a third more."""
+    """Disable the cyclic garbage collector, which would add a third; entries make no cycles."""
     gc.disable()
     try:
         yield
@@ -186,13 +189,13 @@ def _without_cycle_search() -> Iterator[None]:
 
 
 class _Span:
-    """How long a log is in its own time, and how long its replay took; in seconds."""
+    """Duration of the log by its time-stamps, and of its replay, in seconds."""
 
     logged = replayed = 0.0
 
 
 def _timed(entries: Iterable[Entry], span: _Span) -> Iterator[Entry]:
-    """Pass entries on and note the time between the first and the last."""
+    """Pass entries on and record the time between the first and the last."""
     first = None
     for entry in entries:
         first = entry.time_ns if first is None else first
@@ -201,7 +204,7 @@ def _timed(entries: Iterable[Entry], span: _Span) -> Iterator[Entry]:
 
 
 def _warn_of_squeezed_time(screen: Console, span: _Span) -> None:
-    """Say that nodes count by their own clocks, where that makes another outcome."""
+    """Warn that nodes count by their own clocks, where that changes the outcome."""
     if span.logged > _SQUEEZED * span.replayed:
         logged, replayed = (
             timedelta(seconds=round(seconds)) for seconds in (span.logged, span.replayed)
@@ -215,7 +218,7 @@ def _warn_of_squeezed_time(screen: Console, span: _Span) -> None:
 
 
 def _grouped(batches: Iterable[list[Entry]], ipv6_prefix: int) -> Iterator[list[Entry]]:
-    """Take IPv6 clients of one network for one client."""
+    """Treat IPv6 clients of one network as one client."""
 
     @lru_cache(_KEPT_CLIENTS)
     def group_of(client: str) -> str:
@@ -233,7 +236,7 @@ async def _through(
     speed: float,
     on_progress: Callable[[int], None],
 ) -> Tally:
-    # A trial must neither spend nor read what the live rules count.
+    # A trial must neither read nor change the counters of the live rules.
     trial = None if rules is None else rules.as_trial(secrets.token_bytes(8))
     async with open_cluster(url, raise_on_outage=True, rules=trial) as cluster:
         need_domain(cluster.rules, "the cluster")
@@ -307,7 +310,7 @@ def _rule_rows(tally: Tally) -> list[dict[str, object]]:
 
 
 def _rules_table(tally: Tally) -> Table:
-    """What each rule did; the one that denied most first."""
+    """Return a table of the rules, the one with the most denials first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule", overflow="fold")
     table.add_column("limit")
@@ -326,7 +329,7 @@ def _rules_table(tally: Tally) -> Table:
 
 
 def throttled_rows(tally: Tally) -> list[dict[str, str | int | None]]:
-    """The clients that were denied most often, for a machine."""
+    """Return the clients with the most denials as JSON values."""
     return [
         {
             "client": each.client,
@@ -339,7 +342,7 @@ def throttled_rows(tally: Tally) -> list[dict[str, str | int | None]]:
 
 
 def throttled_table(tally: Tally) -> Table:
-    """The clients that were denied most often."""
+    """Return a table of the clients with the most denials."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.add_column("most throttled clients", overflow="fold")
     for heading in ("denied", "of checks"):

@@ -1,4 +1,4 @@
-"""`ringfence rules check`: read rule files and show what they mean."""
+"""`ringfence rules check`: validate rule files and show their rules."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _UNKNOWN = (
 
 @click.group(cls=VerbGroup)
 def rules() -> None:
-    """Look at rule files."""
+    """Validate and show rule files."""
 
 
 @rules.command()
@@ -35,13 +35,13 @@ def rules() -> None:
     type=click.Choice([algorithm.value for algorithm in Algorithm]),
     default=Algorithm.SLIDING_WINDOW.value,
     show_default=True,
-    help="For rules that name none, as the node's setting.",
+    help="Algorithm of rules without one, as in the node's settings.",
 )
 @click.option(
     "--datacenters",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Print how far rules of global scope can be exceeded in so many data centers.",
+    help="Print the over-admission bound of rules with global scope for N data centers.",
 )
 @click.option(
     "--rtt",
@@ -53,7 +53,7 @@ def rules() -> None:
     "--demand",
     type=click.FloatRange(0, 1_000_000),
     metavar="X",
-    help="With --datacenters: what all callers ask, in multiples of the limit.  [default: 2]",
+    help="With --datacenters: demand of all callers, in multiples of the limit.  [default: 2]",
 )
 @json_option
 def check(
@@ -95,12 +95,12 @@ def check(
 
 
 def _datacenters(count: int | None, rtt: float | None, demand: float | None) -> Datacenters | None:
-    """Take what was said of the data centers; None when nothing was."""
+    """Return the options about data centers; None when none was given."""
     for name, number in (("--rtt", rtt), ("--demand", demand)):
         if number is not None and math.isnan(number):
-            raise ConfigError(f"{name} is no number; write one such as 80")
+            raise ConfigError(f"{name} must be a number such as 80, got nan")
         if number is not None and count is None:
-            raise ConfigError(f"{name} says nothing without --datacenters; add --datacenters N")
+            raise ConfigError(f"{name} must be used with --datacenters; add --datacenters N")
     if count is None:
         return None
     if rtt is None:
@@ -118,7 +118,7 @@ def _refuse_repeated(files: tuple[Path, ...]) -> None:
 
 
 def _admitted(row: ReportRow) -> str:
-    """Say how much passes in a period: usually, and in the worst case."""
+    """Describe how many units pass in a period: usually, and in the worst case."""
     if row.algorithm == Algorithm.CONCURRENCY:
         return f"at most {row.worst} at any instant"
     if row.usual == row.worst:
@@ -127,7 +127,7 @@ def _admitted(row: ReportRow) -> str:
 
 
 def _lines(row: ReportRow) -> Iterator[Text]:
-    """One place of the tree: what it is called, and, of a rule, what is to be known about it."""
+    """Return the lines of one tree entry: its name, and the details of its rule."""
     indent = "  " * row.depth
     head = Text(f"{indent}{printable(row.label)}")
     if row.limit:

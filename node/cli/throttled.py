@@ -1,6 +1,7 @@
-"""`ringfence throttled`: whose checks are denied most, asked of the nodes or of operator's ports.
+"""`ringfence throttled`: the keys with the most denials, from the nodes or from admin ports.
 
-A key is denied by its owner, and by clients, which report to any node; so its counts are added.
+A key is denied by its owner, and by clients, which report to any node. So the counts of all nodes
+are added.
 """
 
 import json
@@ -58,7 +59,7 @@ class _Told(msgspec.Struct):
     seconds: tuple[float, float]
     keys: list[_Key]
     nodes: dict[str, int] = {}
-    """All denials that each node counted; the node that was asked alone when empty."""
+    """All denials per node; empty when only the queried node counted."""
     missing: list[str] = []
     """Nodes that did not answer."""
 
@@ -86,10 +87,11 @@ def throttled(
     count: int,
     json_: bool,
 ) -> None:
-    """Show the keys that were denied most during the last five to ten minutes, by all nodes.
+    """Show the keys that all nodes denied most during the last five to ten minutes.
 
-    Asks the nodes of --cluster, with a token that has the scope observe. URL is a node's operator's
-    port instead, as in http://127.0.0.1:7190; one is enough, for it asks the other nodes.
+    It queries the nodes of --cluster, with a token that has the scope observe. URL names a node's
+    admin port instead, as in http://127.0.0.1:7190; one is enough, because it queries the other
+    nodes.
     """
     if urls:
         opener, headers = _opener(ca), _headers(token_file)
@@ -106,7 +108,7 @@ def throttled(
 
 
 def _show(told: Sequence[_Told], count: int, json_: bool) -> None:
-    """Print the lists as one: what two operator's ports say of one node is said once."""
+    """Print the merged lists; a node that two admin ports report counts once."""
     totals: dict[str, int] = {}
     keys: dict[str, _Key] = {}
     for each in told:
@@ -130,7 +132,7 @@ def _show(told: Sequence[_Told], count: int, json_: bool) -> None:
         screen.print(_table(found))
         screen.print(f"{total} denials in all during the last 5 to 10 minutes")
     else:
-        click.echo("nobody was denied lately")
+        click.echo("no checks were denied lately")
     if missing:
         click.echo(f"not counted, since they do not answer: {', '.join(missing)}", err=True)
 
@@ -149,12 +151,12 @@ def _table(found: Sequence[_Key]) -> Table:
 
 
 def _decider(key: _Key) -> str:
-    """The node that decides a key, or the one that counted it first."""
+    """Return the node that decides a key, or the first one that counted it."""
     return key.owner or next(iter(key.nodes), "")
 
 
 def _name(key: _Key) -> str:
-    """What the key counts, as `client=203.0.113.7`."""
+    """Describe the key, such as `client=203.0.113.7`."""
     if key.counter is None:
         return f"#{key.key}"
     parts = [
@@ -164,7 +166,7 @@ def _name(key: _Key) -> str:
 
 
 async def _ask_cluster(url: ClusterUrl) -> _Told:
-    """Ask every member of a cluster."""
+    """Query every member of a cluster."""
     async with open_cluster(url, raise_on_outage=True) as cluster:
         lists: dict[str, Throttled] = {}
 
@@ -179,7 +181,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Told:
                 nursery.start_soon(ask, row)
         refusal = cluster.outage()
         if refusal is not None:
-            raise refusal  # They can be reached, but the token may not look.
+            raise refusal  # The members are reachable, but the token lacks the scope.
         if not lists:
             raise PeerUnavailable("no member of the cluster says which keys it denied")
         found, routes = joined(lists), cluster.routes

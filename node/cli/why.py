@@ -1,4 +1,4 @@
-"""`ringfence why`: which rules a request meets, and which of them denies it."""
+"""`ringfence why`: which rules a request matches, and which of them denies it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,22 +30,22 @@ __all__ = ["why"]
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one descriptor of the request meets."""
+    """Result of one descriptor of the request."""
 
     descriptor: Descriptor
     decision: Decision
     node: str | None
     hint: str
-    """Which keys the domain's rules have, when no rule applies."""
+    """Keys of the domain's rules when no rule applies."""
 
     @property
     def is_shadow(self) -> bool:
-        """Whether the rule denies nobody."""
+        """Whether the rule is in shadow mode."""
         return self.decision.rule is not None and self.decision.rule.shadow
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left, be it of a shadow rule."""
+        """Whether the limit is used up, also that of a shadow rule."""
         return not self.decision.allowed or self.decision.over_shadow
 
 
@@ -69,10 +69,10 @@ def why(
     cluster: str | None,
     json_: bool,
 ) -> None:
-    """Say for each descriptor of a request which rule it meets, what is left, and who decides.
+    """Print for each descriptor of a request its rule, the remaining units and the deciding member.
 
-    It spends nothing. A request is denied when one of its descriptors is; the exit status is 1
-    then.
+    It spends no units. A request is denied when one of its descriptors is denied; the exit status
+    is 1 then.
     """
     words = [entries] if entries else []
     words += [tuple(other.split(",")) for other in others]
@@ -92,7 +92,7 @@ def why(
 
 
 async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> list[_Answer]:
-    """Peek at each descriptor by itself, so that none hides what another one meets."""
+    """Peek at each descriptor separately, so that each one gets its own result."""
     answers = []
     async with open_cluster(url, raise_on_outage=True, route=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)
@@ -128,7 +128,7 @@ def _lines(answer: _Answer) -> Iterator[str]:
 
 
 def _when(decision: Decision) -> str:
-    """Say when a request passes again."""
+    """Describe when a request passes again."""
     if decision.limit == 0:
         return "; the limit admits nothing"
     return f"; retry after {decision.retry_after:.3f} s" if decision.retry_after else ""

@@ -1,1 +1,1 @@
-"""The demonstration: three nodes on loopback limit a bundled access log, and one of them dies."""
+"""The demonstration: three nodes on loopback limit a bundled access log, and one is killed."""

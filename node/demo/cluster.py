@@ -1,4 +1,4 @@
-"""Three node processes on loopback with keys of their own, for as long as the demo runs."""
+"""Node processes on loopback with temporary keys, for the demo, tests and benchmarks."""
 
 import os
 import socket
@@ -20,24 +20,24 @@ __all__ = ["NAMES", "STARTUP", "DemoCluster", "running_cluster", "started_cluste
 NAMES = ("a", "b", "c")
 _HOST = "127.0.0.1"
 STARTUP = 30.0
-"""Seconds the nodes may take to come up on a busy machine."""
+"""Seconds the nodes may take to start on a busy machine."""
 _LOOK_AGAIN = 0.02
 _TOKEN = "demo"  # noqa: S105 - the name of a token, not the token
 
 
 @dataclass(frozen=True, slots=True)
 class DemoCluster:
-    """The running nodes."""
+    """The running node processes."""
 
     url: str
     processes: dict[str, "subprocess.Popen[bytes]"]
     logs: dict[str, Path]
 
     def start(self, name: str, *flags: str) -> None:
-        """Start a node process; what it logs goes to its file."""
+        """Start a node process that logs to a file."""
         with self.logs[name].open("wb") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603 - our own module
-                # -P: a folder called `node` where the user happens to stand is not ours.
+                # -P: do not import a folder `node` from the working directory.
                 [sys.executable, "-P", "-m", "node.entry", "node", "--name", name, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -46,14 +46,14 @@ class DemoCluster:
             )
 
     def kill(self, name: str) -> None:
-        """End a node as a power failure would."""
+        """Kill a node without warning."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def wait_until_up(self) -> None:
-        """Wait until every node sees all others: before that, some would decide alone.
+        """Wait until every node sees all others; before that, some nodes would decide alone.
 
-        Raises `PeerUnavailable` when one ends, or takes longer than half a minute.
+        Raises `PeerUnavailable` when a node ends or takes longer than half a minute.
         """
         give_up = monotonic() + STARTUP
         while missing := self.missing():
@@ -64,16 +64,16 @@ class DemoCluster:
                 raise PeerUnavailable(f"node {missing[0]} was not up after {STARTUP:g} s")
 
     def missing(self) -> list[str]:
-        """The nodes that do not see all others yet."""
+        """Return the nodes that do not see all others yet."""
         everybody = f"view of {len(self.processes)} members".encode()
         return [name for name in self.processes if everybody not in self.logs[name].read_bytes()]
 
     def assert_running(self) -> None:
-        """Raise `PeerUnavailable` with a node's last words when one has ended by itself."""
+        """Raise `PeerUnavailable` with a node's last log lines when one has ended."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 words = self.logs[name].read_text("utf-8", "replace").strip().splitlines()
-                last = words[-1] if words else "it said nothing"
+                last = words[-1] if words else "its log is empty"
                 raise PeerUnavailable(f"node {name} ended with {process.returncode}: {last}")
 
 
@@ -108,9 +108,9 @@ def started_cluster(
 ) -> Iterator[DemoCluster]:
     """Start a node process per name, without waiting for any.
 
-    All but the first are told of the first, and nothing else. `scopes` are those of the token in
-    the cluster's address; `more_tokens` read `NAME:SCOPES`. `more_flags` are those of one node, by
-    its name. They and all their files are gone when the block ends.
+    All other nodes join through the first one. `scopes` are those of the token in the cluster's
+    address; `more_tokens` have the form `NAME:SCOPES`. `more_flags` has additional flags by node
+    name. The block's end stops the nodes and removes all files.
     """
     with TemporaryDirectory(prefix="ringfence-demo-") as directory:
         home = Path(directory)
@@ -136,14 +136,14 @@ def started_cluster(
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without settings for other nodes; the code is found as here."""
+    """Return this process's environment without node settings, with the same import path."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RINGFENCE_")}
     home = str(Path(__file__).parents[2])
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, [home, kept.get("PYTHONPATH")]))}
 
 
 def _free_ports(count: int) -> list[int]:
-    """Find UDP ports nobody uses; all are held open until the last is found."""
+    """Return free UDP ports; all are held until the last is found."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
     try:
         for held in sockets:
@@ -155,7 +155,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _stop(processes: "dict[str, subprocess.Popen[bytes]]") -> None:
-    """End all at once: asked to leave, each would wait in vain for another to take its counters."""
+    """Kill all at once: in a leave, each would wait for another one to take its counters."""
     for process in processes.values():
         process.kill()
     for process in processes.values():

@@ -1,6 +1,6 @@
-"""Which node decided each check of the demo, as the client sees it: nothing is lost with a node.
+"""Checks per deciding node in the demo, as the client sees them, so a killed node loses none.
 
-A decision says in what role it was made; the ring says who has that role for its key.
+A decision has the role of its decider; the ring names the node with that role for the key.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ringfence.wire import Source
 __all__ = ["CLIENT", "NOBODY", "Share", "Shares", "total_of"]
 
 CLIENT = "client"
-"""Decides by itself what its cached denials and its leases settle."""
+"""The client decides with cached denials and leases."""
 NOBODY = "no node"
 """No node answered in time; the rule's `on_failure` decided."""
 _TAKEN_OVER_AFTER = 1.0
@@ -23,7 +23,7 @@ two seconds to declare it dead; the last answers of the dead node itself arrive 
 
 @dataclass(slots=True)
 class Share:
-    """The checks that one node decided."""
+    """Number of checks that one node decided, by role."""
 
     checks: int = 0
     allowed: int = 0
@@ -33,7 +33,7 @@ class Share:
 
 
 def total_of(shares: Mapping[str, Share]) -> Share:
-    """The sum of all shares."""
+    """Return the sum of all shares."""
     return Share(
         sum(share.checks for share in shares.values()),
         sum(share.allowed for share in shares.values()),
@@ -43,7 +43,7 @@ def total_of(shares: Mapping[str, Share]) -> Share:
 
 
 class Shares:
-    """The share of each node, of the client itself, and of nobody."""
+    """Shares of each node, of the client itself, and of checks without a decision."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -52,7 +52,7 @@ class Shares:
         self.by_name: dict[str, Share] = {}
 
     def died(self, name: str, now: float) -> None:
-        """Note that a node is dead; one at most is."""
+        """Record that a node is dead; at most one is."""
         self._dead, self._died_at = NodeId(name), now
 
     def add(self, decision: Decision, shard: int, received: float) -> None:

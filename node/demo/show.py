@@ -1,4 +1,4 @@
-"""The demo itself: a web server's log through three nodes, one killed midway, then a verdict."""
+"""The demo run: a web server's log through three nodes, one killed midway, then the check."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,29 +29,29 @@ from ringfence.wire import MemberRow, Source
 __all__ = ["Demo", "DemoResult", "run_demo"]
 
 _COUNTED = (Source.OWNER, Source.STANDBY, Source.LEASE)
-"""Whose yes is charged to a counter of the cluster."""
+"""Sources of decisions that are charged to a counter of the cluster."""
 _ANSWER_TIMEOUT = 2.0
-"""Patience with a node, in seconds. Long, so that on a busy machine only the killed one is given up
-and every other key stays with its one owner, as the final judgement demands."""
+"""Time-out of a node in seconds. It is long, so that on a busy machine only the killed node is
+given up. The final check needs one owner for every other key."""
 _REFRESH = 0.5
-"""Seconds between two questions after the shards."""
+"""Seconds between two queries of the shards."""
 _TICK = 0.25
 _LOOK_AGAIN = 0.05
 
 
 @dataclass(slots=True)
 class Demo:
-    """What there is to see while it runs."""
+    """State of the running demo."""
 
     speed: float
     limit: Limit | None = None
-    """The limit of the one rule."""
+    """Limit of the only rule."""
     span_ns: int = 0
     """Time between the first and the last line of the log."""
     total: int = 0
     """Requests in the log."""
     begun: float | None = None
-    """When the replay began, in trio's seconds; None before."""
+    """Start of the replay on trio's clock; None before."""
     took: float = 0.0
     """Seconds of replay until now."""
     killed: str = ""
@@ -59,14 +59,14 @@ class Demo:
     up: set[str] = field(default_factory=set)
     """The nodes that see all others."""
     shards: dict[str, int] = field(default_factory=dict)
-    """How many shards each node owned when it was last asked."""
+    """Shards that each node owned at the last query."""
     shares: dict[str, Share] = field(default_factory=dict)
-    """The checks by who decided them."""
+    """Checks by deciding node."""
     latencies: list[float] = field(default_factory=list)
-    """Seconds per check, as the application waited."""
+    """Seconds that the application waited per check."""
 
     def latency(self, share: float) -> float:
-        """Seconds within which this share of the checks was answered; 0 before the first."""
+        """Return the quantile of the answer times in seconds; 0 before the first."""
         if not self.latencies:
             return 0.0
         ordered = sorted(self.latencies)
@@ -75,7 +75,7 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What it came to."""
+    """Result of the demo."""
 
     lines: int
     malformed: int
@@ -92,7 +92,7 @@ class DemoResult:
 
 
 async def run_demo(demo: Demo, on_change: Callable[[], None]) -> DemoResult:
-    """Start the nodes, replay the bundled log, kill the busiest node at half way.
+    """Start the nodes, replay the bundled log and kill the busiest node midway.
 
     `on_change` is called before anything is started, and then at every change.
     """
@@ -128,7 +128,7 @@ async def _wait_until_up(nodes: DemoCluster, demo: Demo, on_change: Callable[[],
 
 @asynccontextmanager
 async def _connected(nodes: DemoCluster) -> AsyncIterator[Cluster]:
-    """Connect once every node answers."""
+    """Connect as soon as every node answers."""
     url = parse_url(f"{nodes.url}&timeout={_ANSWER_TIMEOUT}")
     async with open_cluster(url) as cluster:
         rows: list[tuple[MemberRow, dict[str, int] | None]] = []
@@ -224,7 +224,7 @@ async def _replay(
 
 
 def _busiest(rows: list[tuple[MemberRow, dict[str, int] | None]]) -> str:
-    """The node that owns most shards: the one whose loss is felt most."""
+    """Return the node that owns the most shards."""
     return max(rows, key=lambda row: (row[1] or {}).get("owned_shards", 0))[0].name
 
 
@@ -243,7 +243,7 @@ async def _tick(demo: Demo, on_change: Callable[[], None]) -> None:
 
 
 async def _count_shards(cluster: Cluster, demo: Demo) -> None:
-    """Ask how many shards each node owns. Slow while a dead member is still among those asked."""
+    """Query how many shards each node owns. Slow while a dead member is among them."""
     while True:
         _note_shards(await cluster.all_stats(), demo)
         await trio.sleep(_REFRESH)

@@ -1,1 +1,1 @@
-"""Replaying access logs: `logs` reads them, `oracle` judges the decisions that came back."""
+"""Replay of access logs: `logs` parses them, `oracle` checks the decisions."""

@@ -1,7 +1,7 @@
-"""Access logs as a stream of entries, whatever their format: Common, Combined or tab-separated.
+"""Access logs as a stream of entries: Common, Combined or tab-separated.
 
-Decides what a line means, which lines cannot be read and why. What is asked of the limiter for an
-entry, and when, belongs to the replay.
+Decides the meaning of a line, and which lines are malformed and why. The replay decides which
+checks an entry causes, and when.
 """
 
 import gzip
@@ -25,23 +25,21 @@ from ringfence.limiter.limit import NS_PER_SECOND
 __all__ = ["Entry", "LogReader", "Problem", "read_log", "sorted_by_time"]
 
 MAX_LINE = 65_536
-"""Longest line in bytes; what exceeds it is skipped without being held in memory."""
+"""Maximum bytes of a line; longer lines are skipped without being held in memory."""
 MAX_PROBLEMS = 5
-"""How many malformed lines are named; all are counted."""
+"""Number of malformed lines that are reported; all are counted."""
 MAX_HEAD = 100
-"""How many lines may pass before one is understood; a log that takes longer is none of ours."""
+"""Maximum number of lines before the first valid one; else the format is unknown."""
 
 _STDIN = 0
 _GZIP_MAGIC = b"\x1f\x8b"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MAX_PIECES = 16_384
-"""Bound of each table of pieces of lines; a full one is emptied."""
+"""Bound of each cache of line parts; a full cache is cleared."""
 _LONGEST_PIECE = 256
-"""Longest piece in characters that is remembered."""
+"""Maximum characters of a cached part."""
 
-_NAMES = (
-    r"(?P<names>\S+ [^\[]*)"  # Client, identity and user, which may hold spaces; or a host first.
-)
+_NAMES = r"(?P<names>\S+ [^\[]*)"  # Client, identity, user with spaces; or a virtual host first.
 _STAMP = (
     r"(?P<minute>\d\d/[A-Za-z]{3}/\d{4}:\d\d:\d\d):(?P<second>[0-5]\d|60) "
     r"(?P<zone>[+-][01]\d[0-5]\d)\] "
@@ -49,7 +47,7 @@ _STAMP = (
 _REQUEST = r'(?P<request>[^"\\]*(?:\\.[^"\\]*)*)'
 _STATUS = r" (?P<status>\d{3}|-)(?: |$)"
 _STATUS_END = 5
-"""Characters after the request that settle the status."""
+"""Characters after the request that contain the status."""
 _ACCESS = re.compile(rf'{_NAMES}\[{_STAMP}"{_REQUEST}"{_STATUS}', re.ASCII)
 _ONLY_NAMES = re.compile(_NAMES, re.ASCII)
 _ONLY_STAMP = re.compile(_STAMP, re.ASCII)
@@ -61,10 +59,10 @@ _TABBED = re.compile(
 
 
 class Entry(NamedTuple):
-    """One request of a log."""
+    """A request of a log."""
 
     time_ns: int
-    """When, in nanoseconds since the Unix epoch."""
+    """Time in nanoseconds since the Unix epoch."""
     client: str
     """Address, host name or user name, as logged."""
     method: str
@@ -85,7 +83,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Stands where a line should be."""
+    """Marks a line that could not be read."""
 
     why: str
 
@@ -95,18 +93,18 @@ _Line: TypeAlias = str | _Unreadable
 
 
 class _Format(Protocol):
-    """How the lines of one kind of log are read."""
+    """Parser of one log format."""
 
     name: str
 
     def parse(self, line: str) -> Entry | str:
-        """Read a line without its end; a string says why that is impossible."""
+        """Parse a line without its end; return an error text when it is malformed."""
 
 
 class LogReader(Iterator[Entry]):
-    """The entries of one log in its own order, read as they are asked for.
+    """Entries of one log in file order, read on demand.
 
-    Every line becomes an entry or counts as malformed; the counts are final when the entries end.
+    Every line becomes an entry or counts as malformed. The counts are final when the entries end.
     """
 
     def __init__(self, name: str, source: io.BufferedReader) -> None:
@@ -125,25 +123,25 @@ class LogReader(Iterator[Entry]):
         return next(self._entries)
 
     def batches(self) -> Iterator[list[Entry]]:
-        """Read the rest in batches, as fast as can be; mixes with no other way of reading.
+        """Read the rest in batches, the fastest way; do not combine it with other reads.
 
-        A batch holds what one read of at most 64 KiB gave, so that a live stream is read as it
-        comes.
+        A batch holds the entries of one read of at most 64 KiB, so a live stream is processed as it
+        arrives.
         """
         return map(self._read, self._rest)
 
     def close(self) -> None:
-        """Read no further and close the file, as the end of the entries does by itself."""
+        """Stop reading and close the file; the end of the entries does so too."""
         self._blocks.close()
 
     @property
     def format(self) -> str:
-        """The format found: `access log` (Common or Combined) or `tab-separated trace`."""
+        """The detected format: `access log` (Common or Combined) or `tab-separated trace`."""
         return self._format.name
 
     @property
     def lines(self) -> int:
-        """Lines read until now, malformed ones included."""
+        """Lines read so far, with malformed ones."""
         return self._line
 
     @property
@@ -158,18 +156,18 @@ class LogReader(Iterator[Entry]):
 
     @property
     def size(self) -> int | None:
-        """Bytes of the file as it lies there, packed or not; None for a stream."""
+        """Bytes of the file on disk, compressed or not; None for a stream."""
         return self._size
 
     @property
     def position(self) -> int:
-        """Bytes of the file that were read until now."""
+        """Bytes of the file read so far."""
         if self._size is None or self._source.closed:
             return self._size or 0
         return self._source.tell()
 
     def _detect(self) -> tuple[list[_Line], _Format]:
-        """Read ahead to the first line that one of the formats understands."""
+        """Read up to the first line that one of the formats accepts."""
         head: list[_Line] = []
         formats: tuple[_Format, ...] = (_TabbedFormat(), _AccessFormat())
         for block in self._blocks:
@@ -189,7 +187,7 @@ class LogReader(Iterator[Entry]):
                 yield from self._read([line])
 
     def _read(self, lines: list[_Line]) -> list[Entry]:
-        """Parse lines; count and name those that cannot be."""
+        """Parse lines; count and report malformed ones."""
         parse = self._format.parse
         entries: list[Entry] = []
         for at, line in enumerate(lines, self._line + 1):
@@ -205,10 +203,10 @@ class LogReader(Iterator[Entry]):
 
 
 def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> LogReader:
-    """Open a log, plain or gzip, and find its format; the path `-` means standard input.
+    """Open a plain or gzip log and detect its format; the path `-` means standard input.
 
-    Holds one line at a time. A stream that breaks off or turns bad keeps what was read before.
-    Raises `ConfigError` when the file cannot be opened, is empty, or is no log of a known format.
+    It holds one line at a time. A truncated or damaged stream yields the entries before the damage.
+    Raises `ConfigError` when the file cannot be opened, is empty, or has an unknown format.
     """
     if str(path) == "-":
         source = _open(_STDIN, "standard input") if standard_input is None else standard_input
@@ -217,9 +215,10 @@ def read_log(path: Path, *, standard_input: io.BufferedReader | None = None) -> 
 
 
 def sorted_by_time(entries: Iterable[Entry]) -> list[Entry]:
-    """Put entries in order of time, those of one instant in the order they came.
+    """Sort entries by time; entries of one instant keep their order.
 
-    Servers write a line when a request ends, so real logs are slightly out of order. Holds all.
+    Servers write a line when a request ends, so real logs are slightly out of order. All entries
+    are in memory.
     """
     return sorted(entries, key=attrgetter("time_ns"))
 
@@ -250,7 +249,7 @@ def _not_a_log(name: str, head: list[_Line]) -> str:
 
 
 def _size_of(source: io.BufferedReader) -> int | None:
-    """Bytes of a regular file; None for anything else."""
+    """Return the bytes of a regular file; None for other files."""
     try:
         status = os.fstat(source.fileno())
     except (OSError, io.UnsupportedOperation):
@@ -259,7 +258,7 @@ def _size_of(source: io.BufferedReader) -> int | None:
 
 
 def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
-    """Give the lines of each read, as text without their ends or as the problems that they are."""
+    """Yield the lines of each read, as text without line ends or as problems."""
     with source:
         if source.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
             with gzip.GzipFile(fileobj=source) as unpacked:
@@ -269,7 +268,7 @@ def _blocks_of(source: io.BufferedReader) -> Generator[list[_Line], None, None]:
 
 
 def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
-    rest = b""  # The beginning of a line whose end is not read yet.
+    rest = b""  # The start of a line whose end is not read yet.
     is_cut = False  # The line being read is too long, and was reported.
     while True:
         try:
@@ -296,7 +295,7 @@ def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
         whole, rest = data[:end], data[end:]
         found: list[_Line] = []
         first = whole.find(b"\n") + 1
-        if first > MAX_LINE:  # No other line is: all others lie within one read.
+        if first > MAX_LINE:  # No other line can be: all others lie within one read.
             found.append(_TOO_LONG)
             whole = whole[first:]
         if whole:
@@ -308,7 +307,7 @@ def _decoded(read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
 
 
 def _split(data: bytes) -> list[str]:
-    # Escapes keep different bytes different, and what they give can be encoded again.
+    # Escapes keep different bytes different, and their result can be encoded again.
     lines = data.decode("utf-8", "backslashreplace").split("\n")
     return [line.rstrip("\r") for line in lines] if b"\r" in data else lines
 
@@ -334,9 +333,9 @@ _new = tuple.__new__
 
 
 class _Pieces(dict[str, _Meaning], Generic[_Meaning]):
-    """Meanings of pieces of lines, found when first asked for; within a bound.
+    """Cache of the meanings of line parts, computed at the first use; bounded.
 
-    Raises `KeyError` for a piece that `meaning_of` finds none for.
+    Raises `KeyError` for a part without a meaning.
     """
 
     def __init__(self, meaning_of: Callable[[str], _Meaning | None]) -> None:
@@ -355,11 +354,11 @@ class _Pieces(dict[str, _Meaning], Generic[_Meaning]):
 
 
 class _AccessFormat:
-    """Apache's Common log format, and Combined, which only adds to its end.
+    """Parser of Apache's Common log format, and of Combined, which appends fields.
 
-    `_ACCESS` says what a line means. Its pieces mean the same wherever they stand, and a log
-    repeats its clients, seconds and requests, so the meaning of a piece is remembered. A line with
-    an odd piece is read by the whole expression.
+    The expression `_ACCESS` defines a line. A log repeats its clients, seconds and requests, so the
+    meanings of line parts are cached. A line with an unknown part is parsed by the whole
+    expression.
     """
 
     name = "access log"
@@ -412,7 +411,7 @@ class _AccessFormat:
 
 
 def _start_of_minute(text: str) -> int | None:
-    """Turn `17/May/2015:10:05+0200` into seconds since the epoch; None if no clock showed that."""
+    """Convert `17/May/2015:10:05+0200` to seconds since the epoch; None for an impossible time."""
     day, month, year = text[:2], text[3:6].capitalize(), text[7:11]
     hours, minutes, zone = text[12:14], text[15:17], text[17:]
     try:
@@ -427,11 +426,12 @@ def _start_of_minute(text: str) -> int | None:
 
 
 def _client_of(names: str) -> str:
-    """Find the client before the time of a line: client, identity, user, or a virtual host first.
+    """Return the client from the text before the time: client, identity, user, or a virtual host
+    first.
 
-    A virtual host stands there when the second word is an address, or when it is a name with a dot
-    and identity `-` and a user follow it. Clients cannot write any of the first two words, so none
-    can pass for another.
+    The first word is a virtual host when the second word is an address, or a name with a dot that
+    identity `-` and a user follow. Clients control none of the first two words, so no client can
+    pose as another.
     """
     first, _, others = names.partition(" ")
     second, _, others = others.partition(" ")
@@ -451,7 +451,7 @@ def _is_address(text: str) -> bool:
 
 
 def _method_and_path(request: str) -> tuple[str, str]:
-    """Split a request line; HTTP/0.9 has no version, and what is no request gives `-` and `-`."""
+    """Split a request line into method and path; both are `-` when it is not a request."""
     method, space, rest = request.partition(" ")
     if not space:
         return "-", "-"

@@ -1,7 +1,7 @@
-"""A replay without any node: an engine in this process, by the log's own clock or by this host's.
+"""Replay without a node: an engine in this process, by the log's clock or by this host's.
 
-Lines are decided many at a time. Only a line that meets a quota rule beside others is decided
-alone, because a denial by quotas must give back what other rules were charged.
+Many lines are decided at once. A line that matches a quota rule and other rules is decided alone,
+because a denial by a quota must refund what other rules were charged.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ __all__ = ["replay_offline"]
 _AT_ONCE = 4096
 """Lines that are decided together."""
 _KEPT_PLANS = 65_536
-"""Lines whose counters are kept worked out: logs repeat their clients and paths."""
+"""Number of cached plans; logs repeat their clients and paths."""
 _OVER = frozenset({Code.DENIED.value, Code.NEVER.value})
 
 
@@ -36,10 +36,11 @@ def replay_offline(
     max_keys: int,
     on_progress: Callable[[int], None],
 ) -> Tally:
-    """Decide every line, in the order given.
+    """Decide every line in the given order.
 
-    Without a `clock` the time is that of the line, and never goes back: a line that is older than
-    one before it counts as `late`, at the time of the newest. Memory does not grow with the log.
+    Without a `clock`, the time of the line counts and never goes back. A line that is older than
+    one before it counts as `late`, at the time of the newest line. Memory does not grow with the
+    log.
     """
     run = _Run(rules, shape, clock, max_keys)
     for batch in batches:
@@ -50,14 +51,14 @@ def replay_offline(
 
 
 class _Plan:
-    """The counters that lines with the same fields meet."""
+    """The counters of lines with the same fields."""
 
     __slots__ = ("alone", "has_rule", "is_lone", "keys", "numbers")
 
     def __init__(self, matches: Sequence[Match | None]) -> None:
         met = [match for match in matches if match is not None and match.rule.limit is not None]
         self.has_rule = any([match is not None for match in matches])
-        """Whether a rule speaks of these lines, be it that they are unlimited."""
+        """Whether a rule matches these lines; it may be unlimited."""
         self.keys = [match.key for match in met]
         self.numbers = [match.rule.id for match in met]
         self.is_lone = len(met) == 1
@@ -67,7 +68,7 @@ class _Plan:
 
 
 class _Plans(dict[Values, _Plan]):
-    """Plans by the fields they are made of, found when first asked for; within a bound."""
+    """Cache of plans by their fields, computed at the first use; bounded."""
 
     def __init__(self, rules: RuleSet, shape: Shape) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class _Plans(dict[Values, _Plan]):
 
 
 class _Run:
-    """One pass over a log."""
+    """A pass over a log."""
 
     def __init__(self, rules: RuleSet, shape: Shape, clock: Clock | None, max_keys: int) -> None:
         self.tally = Tally.of(rules)
@@ -96,7 +97,7 @@ class _Run:
         self._has_quota = any([rule.quota for rule in rules.rules()])
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Decide some lines."""
+        """Decide a batch of lines."""
         plans = [self._plans[values] for values in map(self._fields_of, entries)]
         instants = self._instants(entries)
         start = 0
@@ -109,7 +110,7 @@ class _Run:
         self._decide(entries[start:], plans[start:], instants[start:])
 
     def _instants(self, entries: Sequence[Entry]) -> list[int]:
-        """The time of each line; never less than that of a line before it."""
+        """Return the time of each line, never less than that of an earlier line."""
         if self._clock is not None:
             return [self._clock.now()] * len(entries)
         times = [entry.time_ns for entry in entries]
@@ -124,12 +125,12 @@ class _Run:
     def _decide(
         self, entries: Sequence[Entry], plans: Sequence[_Plan], instants: list[int]
     ) -> None:
-        """Decide lines whose rules deny each for itself."""
+        """Decide lines whose rules are independent."""
         tally = self.tally
         clients = [entry.client for entry in entries]
         lines: Sequence[int] = range(len(plans))  # The line of each key.
         groups: list[int] = []
-        if all([plan.is_lone for plan in plans]):  # By far the most frequent case.
+        if all([plan.is_lone for plan in plans]):  # The most frequent case.
             keys = [plan.keys[0] for plan in plans]
             numbers = [plan.numbers[0] for plan in plans]
         else:

@@ -1,4 +1,4 @@
-"""A replay through the embedded client, against a running cluster."""
+"""Replay through the embedded client, against a running cluster."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from ringfence.wire import BY_POLICY, Source
 __all__ = ["replay_online"]
 
 _AT_ONCE = 256
-"""Checks on their way at the same time."""
+"""Maximum number of checks in flight."""
 
 
 async def replay_online(
@@ -28,8 +28,8 @@ async def replay_online(
 ) -> Tally:
     """Check every line at its time, `speed` times as fast as it was logged; inf for no pauses.
 
-    `on_decision` is told each decision and when its check was sent and answered (trio's clock).
-    At most 256 checks wait for their answers at once; when they all do, the replay falls behind.
+    `on_decision` receives each decision and the times when its check was sent and answered (trio's
+    clock). At most 256 checks are in flight; when they all are, the replay falls behind.
     """
     tally = Tally()
     slots = trio.Semaphore(_AT_ONCE)

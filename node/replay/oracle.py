@@ -1,8 +1,8 @@
-"""How far recorded decisions went beyond a limit: a judge that shares no code with the engines.
+"""Over-admission of recorded decisions, computed without code of the engines.
 
-A recorder sees when a check was sent and when its answer came; the owner decided somewhere between.
-Only what holds wherever in between that was counts as over-admission, so a clean cluster is never
-accused. Whether a limit was reached too early, and how long callers waited, is judged elsewhere.
+A record has the times of the check and of its answer; the owner decided between them. Only an
+excess that holds for every instant between them counts as over-admission, so a correct cluster is
+never accused. Wrong denials and waiting times are checked elsewhere.
 """
 
 from bisect import bisect_left
@@ -20,22 +20,22 @@ __all__ = ["Recorded", "of_living_owners", "over_admitted"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One check as the one who asked saw it."""
+    """A check as its caller saw it."""
 
     key: bytes
     cost: int
     sent_ns: int
-    """When the check left: nanoseconds since the Unix epoch, on the asker's clock."""
+    """Time of the check in nanoseconds since the Unix epoch, on the caller's clock."""
     received_ns: int
-    """When its answer came, on the same clock."""
+    """Time of the answer on the same clock."""
     admitted: bool
-    """Charged, and not refunded since."""
+    """Whether it was charged and not refunded."""
     owner: str
     """The node that decided; empty when none did."""
 
 
 def of_living_owners(records: Collection[Recorded], dead: Collection[str]) -> list[Recorded]:
-    """Leave out every key that a node in `dead` ever decided: its counts may have died with it."""
+    """Remove every key that a node in `dead` decided, because its counts may be lost."""
     lost = {record.key for record in records if record.owner in dead}
     return [record for record in records if record.key not in lost]
 
@@ -43,10 +43,10 @@ def of_living_owners(records: Collection[Recorded], dead: Collection[str]) -> li
 def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 0) -> int:
     """Count the units that were admitted beyond `limit`, over all keys.
 
-    Of each key it counts the excess of windows that share no record, chosen so that the sum is
-    largest; an exact limiter would have denied at least as much. `slack_ns` is how far the asker's
-    clock and an owner's may stand apart. Raises `ValueError` for `concurrency`, whose releases are
-    not recorded. Cost: a sort of the records.
+    Of each key it sums the excess of windows without common records, chosen so that the sum is
+    maximal. An exact limiter would have denied at least as much. `slack_ns` is the maximum
+    difference between the caller's and an owner's clock. Raises `ValueError` for `concurrency`,
+    whose releases are not recorded. Cost: a sort of the records.
     """
     flights: defaultdict[bytes, list[_Flight]] = defaultdict(list)
     for record in records:
@@ -60,7 +60,7 @@ def over_admitted(records: Iterable[Recorded], limit: Limit, *, slack_ns: int = 
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """An admitted cost, charged at some instant from `start` to `end`."""
+    """An admitted cost, charged at an instant between `start` and `end`."""
 
     start: int
     end: int
@@ -89,11 +89,12 @@ def _with_soft_margin(limit: Limit, amount: int) -> int:
 
 
 def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int) -> int:
-    """Excess over `size` units at once and `amount` more per period, in stretches of any length.
+    """Return the excess over `size` units at once plus `amount` per period, in stretches of any
+    length.
 
-    One pass over starts and ends in order of time. A stretch begins with a start and ends with an
-    end; certain to lie in it is what started and ended within. Costs and instants are scaled, by
-    the period and by the amount, so that all terms stay integers.
+    One pass over starts and ends in order of time. A stretch begins at a start and ends at an end;
+    only costs that start and end inside it count. Costs and instants are scaled by the period and
+    by the amount, so that all terms are integers.
     """
     starts = sorted({flight.start for flight in flights})
     place_of = {start: place for place, start in enumerate(starts)}
@@ -112,14 +113,14 @@ def _over_bucket(flights: list[_Flight], size: int, amount: int, period_ns: int)
 
 
 class _Stretches:
-    """The best of many open stretches, each the sum of its beginning and all charged since it.
+    """Maximum over many open stretches, each the sum of its initial value and all later charges.
 
-    A tree over the beginnings in order of time: per node the sum of its charges, and its best
-    beginning with the charges from there to the node's end. A change costs one path to the root.
+    A tree over the beginnings in order of time. Each tree node has the sum of its charges, and the
+    best beginning with the charges from there to its end. An update changes one path to the root.
     """
 
     _UNOPENED = -(1 << 200)
-    """Below anything that instants and costs of 64 bits can make."""
+    """Below every value from instants and costs of 64 bits."""
 
     def __init__(self, count: int) -> None:
         self._leaves = 1 << (count - 1).bit_length()
@@ -128,16 +129,16 @@ class _Stretches:
 
     @property
     def best(self) -> int:
-        """The largest sum of all stretches begun."""
+        """Return the largest sum of all open stretches."""
         return self._best[1]
 
     def begin(self, place: int, value: int) -> None:
-        """Open the stretch that begins at `place`, worth `value` so far."""
+        """Open the stretch that begins at `place` with the initial value `value`."""
         self._best[self._leaves + place] = value
         self._climb(self._leaves + place)
 
     def charge(self, place: int, cost: int) -> None:
-        """Add `cost` to every stretch that began at `place` or before it."""
+        """Add `cost` to every stretch that began at or before `place`."""
         self._charged[self._leaves + place] += cost
         self._best[self._leaves + place] += cost
         self._climb(self._leaves + place)
@@ -152,7 +153,7 @@ class _Stretches:
 
 
 def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], allowed: int) -> int:
-    """Excess in windows that do not overlap; a flight across a boundary belongs to none."""
+    """Return the excess in disjoint windows; a cost across a boundary belongs to none."""
     charged: Counter[object] = Counter()
     for flight in flights:
         window = window_of(flight.start)
@@ -162,7 +163,7 @@ def _over_windows(flights: list[_Flight], window_of: Callable[[int], object], al
 
 
 def _window_namer(limit: Limit) -> Callable[[int], object]:
-    """Give the function that names the window which an instant falls into."""
+    """Return a function that maps an instant to its window."""
     if limit.calendar is None:
         return lambda instant: instant // limit.period_ns
     zone: tzinfo = UTC if limit.timezone == "UTC" else ZoneInfo(limit.timezone)
@@ -179,15 +180,16 @@ _CALENDAR_NAMES: dict[Calendar, Callable[[datetime], tuple[int, ...]]] = {
 
 
 def _over_spans(flights: list[_Flight], length: int, allowed: int) -> int:
-    """Excess in any span `[start, start + length)`: only spans that begin with a flight matter."""
+    """Return the excess in any span `[start, start + length)`; only spans that begin with a cost
+    matter."""
     return _over_any(flights, sorted({flight.start for flight in flights}), length, allowed)
 
 
 def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
-    """Excess over what weighted counters can promise.
+    """Return the excess over the guarantee of weighted counters.
 
-    Their estimate holds all of the newest `slots` counters, so those never exceed the limit; any
-    span of a period reaches into one counter more, whose weight may have fallen to nothing.
+    Their estimate contains all of the newest `slots` counters, so those never exceed the limit. A
+    span of one period reaches into one more counter, whose weight may be zero.
     """
     slots, length = limit.slots, limit.period_ns
     over = _over_spans(flights, length, 2 * allowed)
@@ -200,16 +202,18 @@ def _over_estimate(flights: list[_Flight], limit: Limit, allowed: int) -> int:
 
 
 def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: int) -> int:
-    """Most excess of spans `[start, start + length)`, begun at any of `starts`, without overlap."""
+    """Return the maximum excess of disjoint spans `[start, start + length)` that begin at
+    `starts`."""
     certain = [flight for flight in flights if flight.end - flight.start < length]
     starting, started = _running_total((flight.start, flight.cost) for flight in certain)
     ending, ended = _running_total((flight.end, flight.cost) for flight in certain)
-    # From the last start back: either no span begins here, or one does and the next comes after it.
+    # From the last start backwards: a span begins here and the next comes after it,
+    # or none begins here.
     over = [0] * (len(starts) + 1)
     for place in range(len(starts) - 1, -1, -1):
         start, end = starts[place], starts[place] + length
-        # No flight is as long as a span, so what began before it and ended within is all there is
-        # to take off.
+        # No cost interval is as long as a span, so only costs that began before it and ended inside
+        # are subtracted.
         charged = ended[bisect_left(ending, end)] - started[bisect_left(starting, start)]
         excess = max(0, charged - allowed)
         over[place] = max(over[place + 1], excess + over[bisect_left(starts, end)])
@@ -217,6 +221,6 @@ def _over_any(flights: list[_Flight], starts: list[int], length: int, allowed: i
 
 
 def _running_total(costs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
-    """Sort (instant, cost) and give the instants, and the cost before each and in all."""
+    """Sort (instant, cost) pairs; return the instants and the running totals of the costs."""
     ordered = sorted(costs)
     return [at for at, _ in ordered], list(accumulate((cost for _, cost in ordered), initial=0))

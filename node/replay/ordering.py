@@ -1,7 +1,7 @@
 """Entries of a log in order of time, in bounded memory.
 
-Servers write a line when a request ends, so real logs are slightly out of order. Holding some lines
-back puts them right; a line that comes later still stays where it is, and its reader notices.
+Servers write a line when a request ends, so real logs are slightly out of order. A buffer of lines
+restores the order. A line that is even later keeps its place, and the replay counts it as late.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,14 +12,14 @@ from node.replay.logs import Entry
 __all__ = ["in_order"]
 
 _HELD = 65_536
-"""Lines held back: how many newer lines may stand before a line that is put right."""
+"""Size of the buffer: a line may come after this many newer lines and is still sorted."""
 _time_of = itemgetter(Entry._fields.index("time_ns"))
 
 
 def in_order(batches: Iterable[list[Entry]], held: int = _HELD) -> Iterator[list[Entry]]:
-    """Sort by time, those of one instant in the order they came, as far as `held` lines reach.
+    """Sort entries by time within a buffer of `held` lines; equal times keep their order.
 
-    Holds at most twice `held` entries and a batch.
+    It holds at most twice `held` entries and a batch.
     """
     waiting: list[Entry] = []
     for batch in batches:

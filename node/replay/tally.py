@@ -1,4 +1,4 @@
-"""What a replay counts, and the descriptors it makes of a log's line."""
+"""Counts of a replay, and the descriptors of a log line."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ DOMAIN = "log"
 """The domain of every check that a replay makes."""
 
 KEPT_CLIENTS = 65_536
-"""Clients whose counts are kept at least; beyond twice as many the least denied are dropped."""
+"""Number of clients to keep; beyond twice as many, those with the fewest denials are dropped."""
 
 Values: TypeAlias = str | tuple[str, ...]
 """One field of a line alone, or several."""
@@ -37,13 +37,13 @@ _FIELDS = ("client", "method", "path", "status")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which fields of a line make which descriptor."""
+    """The fields of a line that form each descriptor."""
 
     descriptors: tuple[tuple[str, ...], ...]
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> "Shape":
-        """Read `client`, `client,path` and so on, one descriptor each."""
+        """Parse `client`, `client,path` and so on, one descriptor each."""
         shape = tuple(tuple(name.strip() for name in text.split(",")) for text in texts)
         for names in shape:
             for name in names:
@@ -54,15 +54,15 @@ class Shape:
         return cls(shape)
 
     def of(self, entry: Entry) -> tuple[Descriptor, ...]:
-        """Describe one line."""
+        """Return the descriptors of one line."""
         return self.describe(self.reader()(entry))
 
     def reader(self) -> Callable[[Entry], Values]:
-        """Give the function that reads the fields of a line that `describe` needs."""
+        """Return a function that extracts the fields for `describe` from a line."""
         return attrgetter(*[name for names in self.descriptors for name in names])
 
     def describe(self, values: Values) -> tuple[Descriptor, ...]:
-        """Make the descriptors of lines with these fields."""
+        """Return the descriptors of lines with these fields."""
         rest = iter((values,) if isinstance(values, str) else values)
         return tuple(
             [
@@ -73,18 +73,18 @@ class Shape:
 
 
 class ThrottledClient(NamedTuple):
-    """A client that was denied."""
+    """A client with denials."""
 
     client: str
     denied: int
     checked: int
     rule: Rule | None
-    """The rule that denied it most often; None when no rule did, but `on_failure`."""
+    """The rule with the most denials of the client; None when only `on_failure` denied it."""
 
 
 @dataclass(slots=True)
 class RuleTally:
-    """What one rule did."""
+    """Counts of one rule."""
 
     rule: Rule
     checks: int = 0
@@ -100,25 +100,25 @@ class Tally:
     allowed: int = 0
     denied: int = 0
     errors: int = 0
-    """Checks that no member decided, at least for one of their counters: `on_failure` did."""
+    """Checks with a counter that `on_failure` decided instead of a member."""
     no_rule: int = 0
-    """Checks that met no rule at all, and so were allowed."""
+    """Checks that matched no rule and so were allowed."""
     late: int = 0
-    """Lines too far out of order to be counted at their own time."""
+    """Lines that were too late to be counted at their own time."""
     most_late_ns: int = 0
-    """How far the time of the worst of them lay back."""
+    """Largest delay of such a line."""
     rules: dict[int, RuleTally] = field(default_factory=dict)
-    """Every rule with a limit that was met, by its id."""
+    """Matched rules with a limit, by id."""
     denied_by_client: Counter[str] = field(default_factory=Counter)
     checked_by_client: Counter[str] = field(default_factory=Counter)
     denied_by_rule: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Denials by client and id of the rule."""
     clients_dropped: bool = False
-    """Whether there were too many clients to count: then what is known by client is a minimum."""
+    """Whether clients were dropped; then counts per client are minimums."""
 
     @classmethod
     def of(cls, rules: RuleSet) -> "Tally":
-        """Begin a tally that knows all rules which a line may meet."""
+        """Create a tally with all rules that a line may match."""
         known = [rule for rule in rules.rules() if rule.domain == DOMAIN and rule.limit is not None]
         return cls(rules={rule.id: RuleTally(rule) for rule in known})
 
@@ -141,9 +141,9 @@ class Tally:
         self.add_lines([entry.client])
 
     def deny(self, clients: Sequence[str], pairs: Iterable[tuple[str, int]]) -> None:
-        """Count the client of every denied check, and the client and id of every rule behind it.
+        """Count the client of every denied check, with the id of each denying rule.
 
-        Comes before `add_lines` of the same checks.
+        Call it before `add_lines` of the same checks.
         """
         self.denied += len(clients)
         self.denied_by_client.update(clients)
@@ -158,14 +158,14 @@ class Tally:
             self._drop_clients()
 
     def most_throttled(self, count: int) -> list[ThrottledClient]:
-        """The clients denied most often."""
+        """Return the clients with the most denials."""
         return [
             ThrottledClient(client, denied, self.checked_by_client[client], self._rule_of(client))
             for client, denied in self.denied_by_client.most_common(count)
         ]
 
     def rules_by_denials(self) -> list[RuleTally]:
-        """Every rule that was met, the one that denied most first."""
+        """Return every matched rule, the one with the most denials first."""
         return sorted(self.rules.values(), key=lambda tally: -tally.denied)
 
     def _rule_of(self, client: str) -> Rule | None:
@@ -177,7 +177,7 @@ class Tally:
         return self.rules[worst].rule
 
     def _drop_clients(self) -> None:
-        """Keep the clients denied most, then those that asked most."""
+        """Keep the clients with the most denials, then those with the most checks."""
         self.clients_dropped = True
         denied, checked = self.denied_by_client, self.checked_by_client
         kept = set(
@@ -193,7 +193,7 @@ class Tally:
 
 
 def need_domain(rules: RuleSet, where: str) -> None:
-    """Raise `ConfigError` when the rules say nothing of the domain that a replay checks in."""
+    """Raise `ConfigError` when the rules lack the domain of the replay."""
     if not rules.knows_domain(DOMAIN):
         known = ", ".join(rules.domains) or "none"
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""Several members on one host: one supervisor, a process for each member, one operator's port.
+"""Several members on one host: one supervisor, one process per member, one admin port.
 
-`supervisor.supervise` runs in the process that was asked for, `member_process.serve_member` in each
-that it starts.
+`supervisor.supervise` runs in the supervisor's process, and `member_process.serve_member` in each
+process that it starts.
 """

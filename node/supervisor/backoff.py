@@ -1,21 +1,21 @@
-"""How long a member that has died waits before it is started again."""
+"""Back-off before a failed member is restarted."""
 
 __all__ = ["BackOff"]
 
 _FIRST = 0.5
 _LONGEST = 30.0
 _WELL_AFTER = 60.0
-"""Seconds after which a member that has run so long counts as well."""
+"""A member that ran for this many seconds resets the delay."""
 
 
 class BackOff:
-    """Twice as long with every death, until a member has lived for a minute."""
+    """A delay that doubles with every failure, until a member has run for a minute."""
 
     def __init__(self) -> None:
         self._pause = _FIRST
 
     def after(self, lived: float) -> float:
-        """Seconds to wait now that it has died after `lived` seconds."""
+        """Return the seconds to wait after a member has failed after `lived` seconds."""
         if lived >= _WELL_AFTER:
             self._pause = _FIRST
         pause = self._pause

@@ -1,7 +1,7 @@
-"""A gateway beside a node, or several: a process of its own, which lives as long as they do.
+"""A gateway process beside one or several nodes, with the same lifetime.
 
-It shares no loop with the limiter. It ends when its standard input does, so that a node that is
-killed takes it along and another one finds the ports free.
+It shares no event loop with the limiter. It ends when its standard input closes, so it ends with a
+killed node and its ports become free.
 """
 
 import logging
@@ -29,12 +29,12 @@ __all__ = ["check_gateway", "cluster_url", "with_gateway_beside"]
 logger = logging.getLogger("ringfence.node")
 
 _TOKENS = ("gateway", "app")
-"""Whose token the gateway shows: its own, or that of any application."""
+"""Tokens that the gateway may use, in order of preference."""
 _WRONG_INPUT = 2
-"""Exit status of a gateway whose settings or ports are not good."""
+"""Exit status of a gateway with wrong settings or ports."""
 _PAUSE = 1.0
 _PATIENCE = 15.0
-"""How long a gateway may finish what it has under way."""
+"""Seconds in which a gateway may finish requests in flight."""
 
 
 async def with_gateway_beside(
@@ -43,11 +43,11 @@ async def with_gateway_beside(
     config: Path | None,
     operator_ports: Sequence[Listener] = (),
 ) -> None:
-    """Run what `serve` runs, and a gateway from when it has started until it has ended.
+    """Run `serve`, and a gateway while it serves.
 
-    `nodes` are those that it starts and the gateway asks; `config` is the gateway's settings file;
-    `operator_ports` are the TCP ports of the nodes, which the gateway must leave to them.
-    Raises `ConfigError` for settings that are wrong, and when the gateway cannot start by them.
+    `nodes` are the nodes that `serve` starts and that the gateway uses. `config` is the gateway's
+    settings file. `operator_ports` are the nodes' TCP ports, which the gateway must not use. Raises
+    `ConfigError` for wrong settings, and when the gateway cannot start.
     """
     environment = check_gateway(nodes, config, operator_ports)
     words = [sys.executable, "-m", "node.entry", "gateway", "--with-stdin"]
@@ -65,14 +65,14 @@ async def with_gateway_beside(
 def check_gateway(
     nodes: Sequence[NodeSettings], config: Path | None, operator_ports: Sequence[Listener]
 ) -> dict[str, str]:
-    """Check the settings of a gateway beside these nodes; return the environment that it needs.
+    """Validate the settings of a gateway beside these nodes; return its environment.
 
     Raises `ConfigError`.
     """
     from ringfence.gateway import load_gateway_settings
 
     environment = {**os.environ, ENVIRONMENT: cluster_url(*nodes)}
-    environment.pop(NOTIFY_SOCKET, None)  # It is the node that tells systemd.
+    environment.pop(NOTIFY_SOCKET, None)  # The node notifies systemd.
     gateway = load_gateway_settings(config, environment)
     own = [replace(each, setting=f"the gateway's {each.setting}") for each in gateway.listeners]
     require_distinct([*operator_ports, *own])
@@ -80,7 +80,9 @@ def check_gateway(
 
 
 def cluster_url(settings: NodeSettings, *others: NodeSettings) -> str:
-    """How a client on this host reaches the nodes. Raises `ConfigError` when they have no token."""
+    """Return the address of the nodes for a client on this host.
+
+    Raises `ConfigError` when they have no token."""
     place = ",".join([_place(each) for each in (settings, *others)])
     datacenter = f"datacenter={quote(settings.datacenter)}"
     if not settings.keys:
@@ -105,7 +107,7 @@ def _place(settings: NodeSettings) -> str:
 
 
 async def _keep_running(words: list[str], environment: Mapping[str, str]) -> None:
-    """Start the gateway, and again whenever it ends; raise `ConfigError` when it never can."""
+    """Start the gateway and restart it whenever it ends; raise `ConfigError` for wrong settings."""
     for attempt in count():
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.PIPE, env=dict(environment)

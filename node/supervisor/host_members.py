@@ -1,4 +1,4 @@
-"""What a supervisor knows of the members of its host."""
+"""State of the members of a host in their supervisor."""
 
 from dataclasses import dataclass, field
 
@@ -13,24 +13,24 @@ __all__ = ["Host", "HostMember"]
 
 @dataclass(slots=True)
 class HostMember:
-    """One member, whichever process it is at the moment."""
+    """A member of the host, independent of its current process."""
 
     index: int
     name: str
     address: str
-    """`HOST:PORT` under which the others reach it."""
+    """`HOST:PORT` that other members use."""
     operator_address: Address | None
     process: trio.Process | None = None
     is_up: bool = False
     """Whether it serves."""
     was_ever_up: bool = False
     has_left: bool = False
-    """Whether it was asked to leave and did."""
+    """Whether the member has left on request."""
     restarts: int = 0
     began: trio.Event = field(default_factory=trio.Event)
-    """Set once its first process serves, or has ended."""
+    """Set when its first process serves or has ended."""
     life: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Cancelled when the process takes too long to end."""
+    """Cancelled when the process takes too long to exit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Host:
 
     @staticmethod
     def of(settings: NodeSettings) -> "Host":
-        """Work the members out of the settings that they share."""
+        """Return the members of a host from their shared settings."""
         members = []
         for index in range(settings.processes):
             own = member_settings(settings, index, [])

@@ -1,7 +1,8 @@
-"""The operator's port of a host: metrics, health and leaving of all members; the rest is one's.
+"""The admin port of a host: metrics, health and leave requests of all members.
 
-Members have operator's ports of their own on loopback. They, too, decide who may look: a request is
-passed on with the token and the host name it came with, and a refusal is passed back.
+Members have their own admin ports on loopback, which check the access. A request is forwarded with
+its token and host name, and a rejection is passed back. Other requests go to the first member that
+answers.
 """
 
 import logging
@@ -36,7 +37,7 @@ _PASSED_BACK = (b"www-authenticate", b"allow", b"content-security-policy", b"ref
 async def open_page(host: Host, address: Address, keys: KeyDir | None) -> AdminPort:
     """Bind the port. Raises `ConfigError`."""
     containment = Containment(logger, trio.current_time)
-    name = host.members[0].name  # With a certificate for each node, the port presents this one.
+    name = host.members[0].name  # With node certificates, the port presents this one.
     limits = AdminLimits()
     page = _Page(host, request_throttle(limits))
     return await bind_port(page.respond, _log_refusal, address, keys, name, containment, limits)
@@ -47,7 +48,7 @@ def _log_refusal(cause: str) -> None:
 
 
 class _Page:
-    """Answers for all members of a host."""
+    """HTTP application of the host's admin port."""
 
     def __init__(self, host: Host, throttle: Throttle) -> None:
         self._host = host
@@ -88,7 +89,7 @@ class _Page:
     async def _ready(self, request: AdminRequest) -> AdminResponse:
         """Ready when all members are that have not been asked to leave."""
         staying = [member for member in self._host.members if not member.has_left]
-        async with self._asking:  # Concurrent probes share one question to the members.
+        async with self._asking:  # Concurrent probes share one query of the members.
             known = [(member.name, member.is_up) for member in staying]
             if known != self._told_of or trio.current_time() - self._told_at >= _READY_FRESH:
                 told = await self._ask_all(request, staying)

@@ -1,8 +1,8 @@
-"""Which member of a host listens where, and what it is called.
+"""Names and ports of the members of one host.
 
-Member I of a host, counted from 0, is called `NAME-I`, has the UDP port `listen` + I and the
-operator's port `http` + 1 + I on loopback; the port `http` itself is the supervisor's. Together
-they are one zone, so that standbys are on other hosts.
+Member I, counted from 0, has the name `NAME-I`, the UDP port `listen` + I and the admin port `http`
++ 1 + I on loopback. The supervisor uses the port `http`. All members are in one zone, so that
+standbys are on other hosts.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 def member_settings(settings: NodeSettings, index: int, siblings: Sequence[str]) -> NodeSettings:
-    """What member `index` is told; `siblings` are addresses of members of this host that run."""
+    """Return the settings of member `index`; `siblings` are addresses of running members of this
+    host."""
     http = operator_address(settings, index)
     return msgspec.structs.replace(
         settings,
@@ -36,14 +37,14 @@ def member_settings(settings: NodeSettings, index: int, siblings: Sequence[str])
 
 
 def operator_address(settings: NodeSettings, index: int) -> Address | None:
-    """Where the supervisor asks member `index` what operators want to know, if they ask at all."""
+    """Return the admin address of member `index`; None without an admin port."""
     if settings.http_at is None:
         return None
     return _LOOPBACK, settings.http_at[1] + 1 + index
 
 
 def operator_listeners(settings: NodeSettings) -> list[Listener]:
-    """Return the TCP ports of this host's operator's ports, the supervisor's and its members'."""
+    """Return the TCP ports of all admin ports of this host: the supervisor's and its members'."""
     http = settings.http_at
     if http is None:
         return []
@@ -55,7 +56,7 @@ def operator_listeners(settings: NodeSettings) -> list[Listener]:
 
 
 def require_plan(settings: NodeSettings) -> None:
-    """Raise `ConfigError` when there are no ports for so many members."""
+    """Raise `ConfigError` when the ports do not suffice for the number of members."""
     last = settings.processes - 1
     for name, address in (("listen", settings.listen_at), ("advertise", settings.advertise_at)):
         if address[1] + last > _LAST_PORT:

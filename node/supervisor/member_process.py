@@ -1,7 +1,7 @@
 """One member in a process that a supervisor has started.
 
-It says on standard output when it serves. When its standard input ends, the supervisor is gone, and
-the member leaves as if it had been told to: nobody else would ever stop it.
+It writes a line to standard output when it serves. When its standard input closes, the supervisor
+has ended, and the member leaves and exits, because nothing else would stop it.
 """
 
 import os
@@ -19,7 +19,7 @@ UP = b"up\n"
 
 
 async def serve_member(settings: NodeSettings) -> None:
-    """Run a node until it is told to leave, or nobody is left to tell it."""
+    """Run a node until a signal, or until standard input closes."""
     async with trio.open_nursery() as nursery:
 
         async def run(task_status: trio.TaskStatus[Node]) -> None:
@@ -31,5 +31,5 @@ async def serve_member(settings: NodeSettings) -> None:
         sys.stdout.buffer.flush()
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as supervisor:
             while await supervisor.receive_some():
-                pass  # It has nothing to say.
+                pass  # The supervisor sends no data.
         node.ask_to_leave()

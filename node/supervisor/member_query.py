@@ -1,4 +1,4 @@
-"""One question to the operator's port of a member of this host, over loopback."""
+"""HTTP request to the admin port of a member of this host, over loopback."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ __all__ = ["Told", "ask_member"]
 
 _PATIENCE = 5.0
 _MOST = 32 << 20
-"""Bytes of an answer: a page of metrics has some hundred kilobytes."""
+"""Maximum bytes of a response; a metrics page has some hundred kilobytes."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a member has answered."""
+    """HTTP response of a member."""
 
     status: int
     headers: Headers
@@ -29,7 +29,7 @@ class Told:
 async def ask_member(
     address: Address, method: bytes, target: bytes, headers: Headers
 ) -> Told | None:
-    """Ask, and return the whole answer; None when there is none within five seconds."""
+    """Send a request and return the response; None after five seconds without one."""
     with trio.move_on_after(_PATIENCE):
         try:
             stream = await trio.open_tcp_stream(*address)

@@ -1,4 +1,4 @@
-"""One page of metrics of several members: each sample says in a label which member's it is."""
+"""Merged metrics of several members, with the member's name as a label of each sample."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,9 +18,9 @@ _LABEL = "member"
 def merged(
     pages: Mapping[str, str], members: Sequence[HostMember], accept: str
 ) -> tuple[bytes, str]:
-    """Join pages, each in the form of OpenMetrics, by the member's name; with the content type.
+    """Merge OpenMetrics pages by member name; return the page and its content type.
 
-    What the supervisor knows of its members comes first.
+    The supervisor's own metrics come first.
     """
     found = {family.name: family for family in _supervised(members)}
     for name, page in pages.items():

@@ -1,8 +1,8 @@
-"""The process that starts the members of a host, keeps them running and has them leave.
+"""The process that starts the members of a host, restarts failed ones and stops them.
 
-It decides nothing about a check and holds no counter: when it dies, its members leave the cluster
-in good order. A member that dies is started again, after a pause that grows; one that was asked to
-leave stays away, and when all have left the supervisor ends.
+It decides no check and holds no counter. When it ends, its members leave the cluster gracefully. A
+failed member is restarted after a growing delay. A member that was asked to leave is not restarted.
+When all members have left, the supervisor exits.
 """
 
 import logging
@@ -31,9 +31,9 @@ __all__ = ["supervise"]
 logger = logging.getLogger("ringfence.node")
 
 _WRONG_INPUT = 2
-"""Exit status of a node whose settings, rules or keys are not good."""
+"""Exit status of a node with wrong settings, rules or keys."""
 _GRACE = 5.0
-"""Seconds that members may take to end beyond those in which they hand over."""
+"""Seconds that members may take to exit after the handover time-out."""
 
 
 async def supervise(
@@ -44,8 +44,8 @@ async def supervise(
 ) -> None:
     """Run `settings.processes` members until SIGTERM, SIGINT, or until all have left.
 
-    `words` are the arguments of `ringfence` with which a member is started; what tells one from the
-    other is added. SIGHUP is passed on. Raises `ConfigError` when a member cannot start.
+    `words` are the `ringfence` arguments of each member; the supervisor adds the member's index.
+    SIGHUP is forwarded. Raises `ConfigError` when a member cannot start.
     """
     require_plan(settings)
     host = Host.of(settings)
@@ -58,7 +58,7 @@ async def supervise(
             async with trio.open_nursery() as members:
                 first, *others = host.members
                 members.start_soon(supervisor.keep, first)
-                # Whom the others join: they would each begin a cluster of their own.
+                # The other members join this one; otherwise each would start its own cluster.
                 await first.began.wait()
                 for member in others:
                     members.start_soon(supervisor.keep, member)
@@ -73,13 +73,13 @@ async def supervise(
 async def _open_page(
     settings: NodeSettings, host: Host, nursery: trio.Nursery
 ) -> Callable[[], None]:
-    """Open the host's operator's port, if there is to be one; return what renews its certificate.
+    """Open the host's admin port, if configured; return a function that renews its certificate.
 
     The returned function raises `ConfigError`.
     """
     if settings.http_at is None:
         return _nothing
-    from node.supervisor.host_port import open_page  # Members without the port start without it.
+    from node.supervisor.host_port import open_page  # Only hosts with the port need it.
 
     keys = KeyDir(Path(settings.keys)) if settings.keys else None
     page = await open_page(host, settings.http_at, keys)
@@ -89,25 +89,25 @@ async def _open_page(
 
 
 def _nothing() -> None:
-    """There is no certificate to read again."""
+    """Do nothing: the port has no certificate."""
 
 
 class _Supervisor:
-    """What happens to the members of a host."""
+    """Runs the members of a host."""
 
     def __init__(self, host: Host, words: Sequence[str]) -> None:
         self._host = host
         self._words = words
         self._stopping = trio.Event()
         self._deadline = inf
-        """When members that have not ended are killed."""
+        """Instant at which members that have not ended are killed."""
 
     async def heed(
         self, signals: AsyncIterator[int], patience: float, renew: Callable[[], None]
     ) -> None:
-        """Pass signals on; after one that ends, wait so long before members are killed.
+        """Forward signals; after a terminating one, kill members that exceed the time-out.
 
-        At SIGHUP the host's own port takes a renewed certificate, too, by `renew`.
+        At SIGHUP `renew` also reloads the certificate of the host's port.
         """
         async for number in signals:
             if number == signal.SIGHUP:
@@ -115,7 +115,7 @@ class _Supervisor:
                     renew()
                 except ConfigError as error:
                     logger.error("the old certificate of the host's port stays: %s", error)
-                # One that starts reads everything anyway, and would die of the signal.
+                # A starting process reads all files anyway, and the signal would kill it.
                 self._tell(signal.SIGHUP, [each for each in self._host.members if each.is_up])
                 continue
             if not self._stopping.is_set():
@@ -135,7 +135,7 @@ class _Supervisor:
                     member.process.send_signal(number)
 
     async def keep(self, member: HostMember) -> None:
-        """Run a member, and again whenever it dies."""
+        """Run a member and restart it whenever it fails."""
         back_off = BackOff()
         while not self._stopping.is_set():
             begun = trio.current_time()
@@ -157,7 +157,7 @@ class _Supervisor:
         member.has_left = True
 
     async def _live(self, member: HostMember) -> int:
-        """Run a member's process to its end; its exit status."""
+        """Run a member's process until it ends; return its exit status."""
         siblings = [each.address for each in self._host.members if each.is_up]
         words = [sys.executable, "-P", "-m", "node.entry", *self._words]
         words += ["--member", str(member.index)]
@@ -168,7 +168,7 @@ class _Supervisor:
         )
         member.process = process
         member.life = trio.CancelScope(deadline=self._deadline)
-        if self._stopping.is_set():  # The signal came while it was being started.
+        if self._stopping.is_set():  # The signal arrived during the start.
             process.terminate()
         try:
             with member.life:
@@ -199,9 +199,9 @@ class _Supervisor:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment; members find the code where this process has found it.
+    """Return the environment of a member, with the import path of this process.
 
-    They tell systemd nothing: the host is ready when all of them are.
+    Members do not notify systemd: the host is ready when all members are.
     """
     home = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))

@@ -1,6 +1,6 @@
-"""What a node tells systemd when its unit has `Type=notify`; elsewhere nothing happens.
+"""Notifications to systemd for units with `Type=notify`.
 
-Source: sd_notify(3). One datagram to the socket that NOTIFY_SOCKET names.
+Source: sd_notify(3). One datagram to the socket in NOTIFY_SOCKET; without it, nothing is sent.
 """
 
 import logging
@@ -16,7 +16,7 @@ NOTIFY_SOCKET = "NOTIFY_SOCKET"
 
 
 def notify_systemd(state: str, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Send `READY=1` or `STOPPING=1`; a failure is logged, since the node can go on without."""
+    """Send `READY=1` or `STOPPING=1`; log a failure, because the node can run without it."""
     path = environment.get(NOTIFY_SOCKET, "")
     if not path.startswith(("/", "@")):
         return

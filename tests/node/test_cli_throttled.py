@@ -100,7 +100,7 @@ def test_people_read_names_and_how_sure_a_count_is(serve: Serve) -> None:
 
 
 def test_when_nobody_was_denied_that_is_said(serve: Serve) -> None:
-    assert run(serve(told("a"))).output == "nobody was denied lately\n"
+    assert run(serve(told("a"))).output == "no checks were denied lately\n"
 
 
 def test_the_token_is_shown_and_the_count_asked_for(serve: Serve, tmp_path: Path) -> None:

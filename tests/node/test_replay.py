@@ -330,12 +330,12 @@ def test_people_see_the_counts_and_who_was_throttled_most(
     ("words", "said"),
     [
         (["--local"], "--local needs --rules"),
-        (["--rules", "RULES", "--local", "--speed", "5"], "--speed paces"),
+        (["--rules", "RULES", "--local", "--speed", "5"], "--speed must be used without --local"),
         (["--rules", "RULES", "--clock", "log"], "--clock must be real through a cluster"),
         (["--rules", "RULES"], "no cluster address"),
         (
             ["--rules", "RULES", "--local", "--cluster", "ringfence://127.0.0.1"],
-            "no use for --cluster",
+            "--local must be used without --cluster",
         ),
         (["--rules", "RULES", "--local", "--descriptor", "ip"], "a line has no 'ip'"),
         (["--rules", "RULES", "--local", "--default-algorithm", "gcra"], "token_bucket"),
