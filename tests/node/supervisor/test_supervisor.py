@@ -34,7 +34,8 @@ descriptors:
 
 def free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody uses, for UDP and for TCP."""
-    for first in range(21000 + os.getpid() % 8000, 32000, count):
+    # Test processes that run side by side have adjacent process ids.
+    for first in range(21000 + os.getpid() * 64 % 8000, 32000, count):
         held = []
         try:
             for port in range(first, first + count):
