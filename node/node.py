@@ -53,7 +53,6 @@ from ringfence import runtime
 from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import new_engine
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import Link, LinkSettings
@@ -66,6 +65,7 @@ from ringfence.wire import (
     MAX_KEYS,
     Answer,
     AskTakenOver,
+    Batch,
     Copy,
     DenialRevoked,
     Digest,
@@ -89,6 +89,7 @@ from ringfence.wire import (
     Refused,
     Report,
     Request,
+    Results,
     Role,
     SlotsFree,
     Stats,
@@ -663,12 +664,13 @@ class Node:
 
         A frame without carried limits whose rows are held here takes one call of the engine.
         """
-        if request.limits:
-            return _CARRIED_ROW_COST * len(request.keys)
-        if len(request.keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
+        keys = request.batch.keys
+        if request.batch.limits:
+            return _CARRIED_ROW_COST * len(keys)
+        if len(keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
             return 0
-        is_here = self._deciding.holds(request.keys)
-        return 0 if is_here else _FOREIGN_ROW_COST * len(request.keys)
+        is_here = self._deciding.holds(keys)
+        return 0 if is_here else _FOREIGN_ROW_COST * len(keys)
 
     def wait_turn(self, sender: Sender[Session], steps: Iterator[None], rows: int) -> bool:
         """Let a request wait for its turn; return False when too many wait."""
@@ -704,7 +706,7 @@ class Node:
             overruled = overrule(batch, self._counts_by_rule)
             if overruled:
                 self.counters.add("overruled_limits", overruled)
-        if held_up_ns > request.deadline_ms * 1_000_000 and request.op is Op.CHECK:
+        if held_up_ns > request.deadline_ms * 1_000_000 and batch.op is Op.CHECK:
             # The caller has given up. Frames arrive in order, so the oldest ones are shed first.
             self.counters.add("shed", len(batch))
             reason = (
@@ -764,7 +766,7 @@ class Node:
     ) -> None:
         """Decide in a task of its own."""
         assert self._nursery is not None
-        if request.op is Op.CHECK and part.batch.leases:
+        if part.batch.op is Op.CHECK and part.batch.leases:
             self._note_waiters(sender, part.batch.leases)
         assert self._transport is not None
         waited_ms = (self._transport.held_up_ns if waited_ns is None else waited_ns) // 1_000_000
@@ -835,8 +837,7 @@ class Node:
             request.seq,
             self._view.hash,
             self._rules.version,
-            verdicts.outcomes,
-            verdicts.sources,
+            verdicts,
             rows,
         )
 

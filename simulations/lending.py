@@ -15,9 +15,8 @@ from random import Random
 from node.requests.client_leases import Lender
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.limiter import NS_PER_SECOND, Code, Engine, EngineRule, Limit, Snapshot
-from ringfence.peering.columns import Batch
 from ringfence.rules import Rule
-from ringfence.wire import LeaseGrant, LeaseRequest, Op
+from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
 
 __all__ = ["Admission", "LendingWorld", "replayed"]
 

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 from benchmarks.reporting.figure import Figure, measure
 from ringfence.limiter.outcome import Outcomes
-from ringfence.wire import Answer, Message, Op, Request, decode, encode
+from ringfence.wire import Answer, Batch, Message, Op, Request, Results, decode, encode
 
 __all__ = ["answer_of", "request_of", "run"]
 
@@ -42,18 +42,11 @@ def request_of(size: int) -> Request:
     rng = Random(size)
     return Request(
         seq=123_456,
-        op=Op.CHECK,
         view=rng.getrandbits(64),
         deadline_ms=250,
         hops=0,
-        stand_in=False,
-        keys=[rng.randbytes(KEY_BYTES) for _ in range(size)],
-        costs=[1] * size,
-        groups=[],
-        limits=[],
-        which=[],
-        ages_ns=[],
-        leases=[],
+        as_standby=False,
+        batch=Batch(Op.CHECK, [rng.randbytes(KEY_BYTES) for _ in range(size)], [1] * size),
     )
 
 
@@ -69,7 +62,7 @@ def answer_of(size: int) -> Answer:
         delay_ns=[0] * size,
         leases=[0] * size,
     )
-    return Answer(123_456, rng.getrandbits(64), 3, outcomes, [0] * size)
+    return Answer(123_456, rng.getrandbits(64), 3, Results(outcomes, [0] * size))
 
 
 def _us_each(call: Callable[[], object], calls: int) -> float:

@@ -30,7 +30,7 @@ from ringfence.transport.quic.connection import QuicConnection
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificates import ClientTls, load_client_tls
 from ringfence.transport.udp.udp_trio import TrioUdp
-from ringfence.wire import AskRules, Hello, Op, Request, Role, encode
+from ringfence.wire import AskRules, Batch, Hello, Op, Request, Role, encode
 
 __all__ = ["FLOODS", "NICER", "TOKEN"]
 
@@ -346,21 +346,21 @@ async def _carried_limits(target: _Target) -> None:
 
 
 def _request(
-    seq: int, deadline_ms: int, keys: list[bytes], limit: Limit, *, stand_in: bool = False
+    seq: int, deadline_ms: int, keys: list[bytes], limit: Limit, *, as_standby: bool = False
 ) -> Request:
     costs, which = [1] * len(keys), [1] * len(keys)
     return Request(
-        seq, Op.CHECK, 0, deadline_ms, 0, stand_in, keys, costs, [], [limit], which, [], []
+        seq, 0, deadline_ms, 0, as_standby, Batch(Op.CHECK, keys, costs, [], [limit], which)
     )
 
 
 async def _takeovers(target: _Target) -> None:
-    """P9: checks of keys of all owners with `stand_in` and a deadline of 1 ms."""
+    """P9: checks of keys of all owners with `as_standby` and a deadline of 1 ms."""
     limit = Limit.of_ns(1_000_000, 60 * NS_PER_SECOND)
 
     def make(seq: int) -> bytes:
         keys = [b"taken%d-%d" % (seq % 500, number) for number in range(40)]
-        return encode(_request(seq, 1, keys, limit, stand_in=True))
+        return encode(_request(seq, 1, keys, limit, as_standby=True))
 
     await _asking(target, 6, 4, make)
 

@@ -15,7 +15,6 @@ from hashring import Member, NodeId, View
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.peering.clock import SystemClock
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
 from ringfence.rules import RuleSet
 from ringfence.transport.interface import Connection
@@ -31,6 +30,7 @@ from ringfence.wire import (
     Ping,
     Pong,
     Request,
+    Results,
     Role,
     Rules,
     Source,
@@ -89,10 +89,11 @@ class _Member:
     def answer(self, message: Message) -> Message:
         match message:
             case Request() as asked:
-                batch = Batch(asked.op, asked.keys, asked.costs, asked.groups)
-                outcomes = decide_by(self._engine, batch, START)
-                sources: list[int] = [Source.OWNER] * len(batch)
-                return Answer(asked.seq, self._view, self._rules.version, outcomes, sources)
+                outcomes = decide_by(self._engine, asked.batch, START)
+                sources: list[int] = [Source.OWNER] * len(asked.batch)
+                return Answer(
+                    asked.seq, self._view, self._rules.version, Results(outcomes, sources)
+                )
             case Hello():
                 return Welcome(self._name, self._view, self._rules.version)
             case AskMembers(seq):

@@ -21,9 +21,8 @@ from node.admin.summary import ClusterSummary
 from node.admin.throttle import Throttle
 from node.config.access import Scope
 from node.node import Node
-from ringfence.peering.columns import Batch
 from ringfence.rules import Descriptor
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Source
 
 __all__ = ["OPEN_METRICS", "AdminApp"]
 

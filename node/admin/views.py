@@ -16,12 +16,11 @@ from node.metrics.denied_keys import joined, values_of
 from node.metrics.throttled_keys import PERIOD
 from node.node import Node
 from ringfence.limiter import Code
-from ringfence.peering.columns import Results
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, format_limit
 from ringfence.rules.descriptor_tree import place
 from ringfence.rules.keys import decode_key
 from ringfence.rules.report import Datacenters, describe
-from ringfence.wire import Source, Throttled
+from ringfence.wire import Results, Source, Throttled
 
 __all__ = [
     "datacenters_of",

@@ -21,10 +21,10 @@ from node.metrics.counters import Counters
 from node.shards.ownership import ShardOwnership
 from ringfence import runtime
 from ringfence.limiter import CHARGED_CODES, Engine, EngineRule, Limit
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link import Link
 from ringfence.rules import Rule, RuleSet
 from ringfence.wire import (
+    Batch,
     Digest,
     DigestMismatch,
     Done,
@@ -33,6 +33,7 @@ from ringfence.wire import (
     RecoverCounts,
     RecoverCountsReply,
     Refused,
+    Results,
     WindowCounts,
 )
 

@@ -11,9 +11,8 @@ from hashring import NodeId, Ring, shard_of
 from node.metrics.counters import Counters
 from ringfence import runtime
 from ringfence.limiter import Code
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link import Link
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op, Results
 
 __all__ = ["SplitBorrowing"]
 
@@ -98,7 +97,7 @@ class SplitBorrowing:
                 found.append(answer)
             answered.set()
 
-        link.ask(batch.take(rows), hops=_LAST_HOP, stand_in=False, done=done)
+        link.ask(batch.take(rows), hops=_LAST_HOP, as_standby=False, done=done)
         await answered.wait()
         for answer in found:
             codes, retry_after_ns = answer.outcomes.codes, answer.outcomes.retry_after_ns

@@ -3,8 +3,7 @@
 from collections import Counter
 
 from ringfence.limiter import Code
-from ringfence.peering.columns import Results
-from ringfence.wire import Op
+from ringfence.wire import Op, Results
 
 __all__ = ["Counters"]
 
@@ -47,7 +46,7 @@ class Counters:
         """Raise one counter."""
         self._counts[name] += count
 
-    def decided(self, op: Op, verdicts: Results, *, stand_in: bool) -> None:
+    def decided(self, op: Op, verdicts: Results, *, as_standby: bool) -> None:
         """Count a batch this node decided by its own counters."""
         counts = self._counts
         rows = len(verdicts.outcomes)
@@ -66,7 +65,7 @@ class Counters:
             counts["denied"] += codes.count(Code.DENIED) + codes.count(Code.NEVER)
             counts["uncharged"] += codes.count(Code.UNCHARGED)
             counts["unknown_rule"] += codes.count(Code.UNKNOWN_RULE)
-        if stand_in:
+        if as_standby:
             counts["stood_in"] += rows
 
     def as_dict(self) -> dict[str, int]:

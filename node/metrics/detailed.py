@@ -11,11 +11,10 @@ from time import perf_counter_ns
 
 from node.metrics.throttled_keys import ThrottledKeys
 from ringfence.limiter import Code
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Rule, RuleSet
 from ringfence.rules.descriptor_tree import place
 from ringfence.rules.ruleset import metric_of_key
-from ringfence.wire import BY_POLICY, Op, Source
+from ringfence.wire import BY_POLICY, Batch, Op, Results, Source
 
 __all__ = [
     "MOST_LABELS",
@@ -118,7 +117,7 @@ class Metrics:
         detailed = [rule.id.to_bytes(8, "big") for rule in rules.rules() if rule.is_detailed]
         self._detailed_rules = frozenset(detailed)
 
-    def decided(self, batch: Batch, verdicts: Results, *, stand_in: bool) -> None:
+    def decided(self, batch: Batch, verdicts: Results, *, as_standby: bool) -> None:
         """Count a batch that this node decided."""
         if batch.op is not Op.CHECK:
             return
@@ -126,7 +125,7 @@ class Metrics:
         self.frames = frames = self.frames + 1
         if self._detailed_rules:
             self._count_metrics(keys, codes)
-        if len(keys) == 1 and not stand_in:  # By far the most frequent frame.
+        if len(keys) == 1 and not as_standby:  # By far the most frequent frame.
             self._asked[keys[0][:8]] += 1
             if codes[0]:
                 self._count_odd(keys, codes)
@@ -134,7 +133,7 @@ class Metrics:
                 return
         else:
             self._larger.add(len(keys))
-            if stand_in:
+            if as_standby:
                 self._count_each(keys, codes, [Source.STANDBY] * len(keys))
             else:
                 self._asked.update(map(_rule_of_key, keys))

@@ -13,10 +13,9 @@ from node.replay.tally import DOMAIN, Shape, Tally, Values
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Code, Engine
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Results
 from ringfence.peering.engine_choice import engine_rules, new_engine
 from ringfence.rules import Match, RuleSet
-from ringfence.wire import Op, Source
+from ringfence.wire import Op, Results, Source
 
 __all__ = ["replay_offline"]
 

@@ -7,8 +7,7 @@ Otherwise a client could reset the key, or lock it for everyone.
 from collections.abc import Callable
 
 from ringfence.limiter import MAX_CARRIED_SLOTS
-from ringfence.peering.columns import Batch
-from ringfence.wire import ErrorCode, Refused
+from ringfence.wire import Batch, ErrorCode, Refused
 
 __all__ = ["oversized", "overrule"]
 

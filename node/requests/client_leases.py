@@ -17,10 +17,9 @@ from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from ringfence.limiter import Algorithm, Code, Engine, Outcomes
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by
 from ringfence.rules import Rule
-from ringfence.wire import LeaseGrant, LeaseRequest, Op
+from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
 
 __all__ = ["Lender"]
 

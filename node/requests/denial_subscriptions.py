@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from ringfence.limiter import Code
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op, Results
 
 __all__ = ["DenialSubscriptions"]
 

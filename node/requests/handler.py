@@ -25,13 +25,23 @@ from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Batch, Done, Results, Shed, empty_results
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
 from ringfence.peering.router import Router, Routes
 from ringfence.peering.slot_queue import MOST_PER_CONNECTION, MOST_WAITERS, SlotQueue
+from ringfence.peering.target import ResultCallback, Shed
 from ringfence.rules import Rule
-from ringfence.wire import BY_POLICY, ErrorCode, Op, Refused, Request, Source
+from ringfence.wire import (
+    BY_POLICY,
+    Batch,
+    ErrorCode,
+    Op,
+    Refused,
+    Request,
+    Results,
+    Source,
+    empty_results,
+)
 
 __all__ = ["RequestHandler", "NodeRoutes"]
 
@@ -201,9 +211,9 @@ class RequestHandler:
             return [Part(None, batch)] if self._may_wait(batch) else _overloaded(request.seq)
         is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)
         if is_here and (request.hops >= _MOST_HOPS or not self.borrowing.may_help(batch)):
-            return self._decide(batch, is_stand_in=request.stand_in)
+            return self._decide(batch, as_standby=request.as_standby)
         is_last = request.hops >= _MOST_HOPS
-        if is_last and not (request.stand_in or self._may_decide(batch)):
+        if is_last and not (request.as_standby or self._may_decide(batch)):
             return Refused(
                 request.seq,
                 ErrorCode.NOT_HERE,
@@ -217,7 +227,7 @@ class RequestHandler:
 
         A group waits as a whole for all that one of its rows waits for.
         """
-        may_forward = not (request.stand_in or request.hops >= _MOST_HOPS)
+        may_forward = not (request.as_standby or request.hops >= _MOST_HOPS)
         rows_by_need = self._sort_by_need(batch, may_forward=may_forward)
         here = rows_by_need.pop(_NOTHING, [])
         late = len(batch) - len(here)
@@ -226,7 +236,7 @@ class RequestHandler:
         parts: list[Part] = []
         if here:
             part = Part(here, batch if not late else batch.take(here))
-            part.verdicts = self._decide(part.batch, is_stand_in=request.stand_in)
+            part.verdicts = self._decide(part.batch, as_standby=request.as_standby)
             may_borrow = may_forward and self._may_wait(batch)
             short = self.borrowing.short(part.batch, part.verdicts) if may_borrow else []
             parts = part.split(short)
@@ -275,7 +285,7 @@ class RequestHandler:
                 with runtime.move_on_after(within):
                     await self.borrowing.borrow(batch, part.verdicts)
                 return part.verdicts
-            if request.stand_in or request.hops >= _MOST_HOPS:
+            if request.as_standby or request.hops >= _MOST_HOPS:
                 with runtime.move_on_after(within):
                     return await self._decide_here(batch, request)
                 return None
@@ -314,13 +324,13 @@ class RequestHandler:
         """See `Target`: rows that are not decided here wait for another member."""
         return False
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
+    def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
         """Be the target of the own router: it sends us what is ours by the ring."""
         if not self._has_all(batch.keys):
             assert self._nursery is not None
-            self._nursery.start_soon(self._fetch_and_decide, batch, stand_in, done)
+            self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
             return
-        verdicts = self._decide(batch, is_stand_in=stand_in)
+        verdicts = self._decide(batch, as_standby=as_standby)
         if Code.DENIED in verdicts.outcomes.codes and self.borrowing.may_help(batch):
             assert self._nursery is not None
             self._nursery.start_soon(self._borrow, batch, verdicts, done)
@@ -357,10 +367,10 @@ class RequestHandler:
 
     # -- here ----------------------------------------------------------------------------------
 
-    def _decide(self, batch: Batch, *, is_stand_in: bool) -> Results:
+    def _decide(self, batch: Batch, *, as_standby: bool) -> Results:
         """Decide a batch; a row that was decided on another path gets the same outcome."""
         if not batch.ids or batch.op not in COUNTED_ONCE:
-            return self._count(batch, is_stand_in=is_stand_in)
+            return self._count(batch, as_standby=as_standby)
         known = self._decided_checks.find(batch.ids)
         if known:
             self._counters.add("repeated_checks", len(known))
@@ -369,9 +379,9 @@ class RequestHandler:
                 verdicts.put_row(index, row)
             rest = [index for index in range(len(batch)) if index not in known]
             if rest:
-                verdicts.scatter(rest, self._count(batch.take(rest), is_stand_in=is_stand_in))
+                verdicts.scatter(rest, self._count(batch.take(rest), as_standby=as_standby))
         else:
-            verdicts, rest = self._count(batch, is_stand_in=is_stand_in), list(range(len(batch)))
+            verdicts, rest = self._count(batch, as_standby=as_standby), list(range(len(batch)))
         now = self._clock.now()
         for index in rest:
             self._decided_checks.remember(
@@ -379,17 +389,17 @@ class RequestHandler:
             )
         return verdicts
 
-    def _count(self, batch: Batch, *, is_stand_in: bool) -> Results:
+    def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
         outcomes = self.slots.decide(batch, now)
         self._holdings.decided(batch, outcomes, now)
-        stands_in = is_stand_in and self._stands_in(batch)
+        stands_in = as_standby and self._stands_in(batch)
         verdicts = Results(
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)
         )
-        self._counters.decided(batch.op, verdicts, stand_in=stands_in)
+        self._counters.decided(batch.op, verdicts, as_standby=stands_in)
         if self.measures is not None:
-            self.measures.decided(batch, verdicts, stand_in=stands_in)
+            self.measures.decided(batch, verdicts, as_standby=stands_in)
         self._admitted(batch, verdicts)
         if self.lifted is not None and batch.op in _LIFTING:
             self.lifted(batch.keys)
@@ -404,20 +414,20 @@ class RequestHandler:
         owners = self.ring.owner_by_shard
         return any([not owners or owners[shard_of(key)] != self._me for key in batch.keys])
 
-    async def _borrow(self, batch: Batch, verdicts: Results, done: Done) -> None:
+    async def _borrow(self, batch: Batch, verdicts: Results, done: ResultCallback) -> None:
         await self._containment.run("borrowing", self.borrowing.borrow, batch, verdicts)
         done(verdicts)
 
-    async def _fetch_and_decide(self, batch: Batch, stand_in: bool, done: Done) -> None:
+    async def _fetch_and_decide(self, batch: Batch, as_standby: bool, done: ResultCallback) -> None:
         found: list[Results] = []
 
         async def decide() -> None:
             for _ in range(_TRIES):
                 shards = self._missing(batch)
                 if not shards:
-                    found.append(self._decide(batch, is_stand_in=stand_in))
+                    found.append(self._decide(batch, as_standby=as_standby))
                     break
-                if stand_in:
+                if as_standby:
                     # The router has just asked the owner, in vain.
                     if not await self._take_over_if_unreachable(shards):
                         continue
@@ -432,11 +442,11 @@ class RequestHandler:
         for _ in range(_TRIES):
             shards = self._missing(batch)
             if not shards:
-                return self._decide(batch, is_stand_in=request.stand_in)
+                return self._decide(batch, as_standby=request.as_standby)
             ours = [shard for shard in shards if self._is_ours(shard)]
             if ours:
                 await self._handoff.acquire(ours)
-            elif not request.stand_in:
+            elif not request.as_standby:
                 return None
             else:
                 hops = min(request.hops + 1, _MOST_HOPS)
@@ -456,7 +466,7 @@ class RequestHandler:
         if owner is None or link is None or await self._is_unreachable(owner):
             return None
         reply = self._new_reply()
-        link.ask(batch, hops=hops, stand_in=False, done=reply.resolve)
+        link.ask(batch, hops=hops, as_standby=False, done=reply.resolve)
         steps = 0
         while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
             steps += 1

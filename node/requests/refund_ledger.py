@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from ringfence.limiter import CHARGED_CODES, Limit
 from ringfence.limiter.groups import ID_BYTES, carried
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Source
+from ringfence.wire import Batch, Results, Source
 
 __all__ = ["RefundLedger", "rests_within"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ringfence.peering.columns import Batch, Results, empty_results
+from ringfence.wire import Batch, Results, empty_results
 
 __all__ = ["Part"]
 

@@ -32,8 +32,7 @@ from node.shards.outgoing_transfers import (
 )
 from node.shards.replicas import Replicas
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
-from ringfence.peering.columns import LEASE, Batch
-from ringfence.wire import DecidedCheck, Op, Pull, Pulled, ShardGroup
+from ringfence.wire import LEASE, Batch, DecidedCheck, Op, Pull, Pulled, ShardGroup
 
 __all__ = ["ShardOwnership"]
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from ringfence.errors import RingfenceError
 from ringfence.limiter import Code
-from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row
 from ringfence.rules import Rule
-from ringfence.wire import Source
+from ringfence.wire import CODE, SOURCE, Batch, OutcomeRow, Results, Source
 
 __all__ = [
     "NO_RULE",
@@ -30,7 +29,7 @@ _NEVER = Code.NEVER.value
 _UNKNOWN = Code.UNKNOWN_RULE.value
 _OVERDRAWN = Code.OVERDRAWN.value
 _SOURCES = tuple(Source)
-_NO_ROW: Row = (0, 0, 0, 0, 0, 0, 0, 0)
+_NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
 """In a decision that does not come of a single row."""
 
 
@@ -101,7 +100,7 @@ class Decision:
     allowed: bool
     """Whether the request passes."""
 
-    def __init__(self, rule: Rule | None, row: Row, told: "Told | None" = None) -> None:
+    def __init__(self, rule: Rule | None, row: OutcomeRow, told: "Told | None" = None) -> None:
         """Of one counter, a `row` by its `rule`; of several, what they tell together.
 
         The compiled `rows.decisions` does this too.
@@ -227,7 +226,7 @@ def status_of(rule: Rule, verdicts: Results, index: int) -> Status:
     return status_of_row(rule, verdicts.row(index))
 
 
-def status_of_row(rule: Rule, row: Row) -> Status:
+def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
     """Read one row as the application sees it."""
     code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
     is_denied = code == _DENIED or code == _NEVER or code == _OVERDRAWN  # noqa: PLR1714 - faster

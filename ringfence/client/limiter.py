@@ -37,10 +37,10 @@ from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable, RingfenceError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Limit, Outcomes
-from ringfence.peering.columns import CODE, SOURCE, Batch, Results, Row, TimedOut, Waiting
+from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import Descriptor, Match, Rule, RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.rules.descriptor_tree import place as place_of
-from ringfence.wire import BY_POLICY, Op
+from ringfence.wire import BY_POLICY, CODE, SOURCE, Batch, Op, OutcomeRow, Results
 
 __all__ = ["Decider", "Limiter"]
 
@@ -67,7 +67,7 @@ class Decider(Protocol):
     ) -> Results:
         """Decide every row; never raises for a member that cannot be had."""
 
-    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
         """Let a check by its rule's own limit leave with others, and say where to wait for it.
 
         None when it cannot; then, and when the wait brings no row, `decide_one` decides. It brings
@@ -78,10 +78,10 @@ class Decider(Protocol):
         self,
         key: bytes,
         cost: int,
-        asked: Waiting | None,
+        asked: PendingCheck | None,
         late: TimedOut | None,
         within: float | None,
-    ) -> Awaitable[Row]:
+    ) -> Awaitable[OutcomeRow]:
         """Decide a lone check that could not join, or was `asked` in vain, or whose answer is
         `late`; by the policy, `within` seconds after it was asked.
 

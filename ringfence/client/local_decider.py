@@ -10,12 +10,12 @@ from ringfence.client.slots.held_slots import HeldSlots
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
+from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import RuleSet
 from ringfence.runtime import checkpoint
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["LocalDecider"]
 
@@ -79,16 +79,16 @@ class LocalDecider:
         self,
         key: bytes,
         cost: int,
-        asked: Waiting | None,
+        asked: PendingCheck | None,
         late: TimedOut | None,
         within: float | None,
-    ) -> Row:
+    ) -> OutcomeRow:
         """Decide a lone check now."""
         if self._turns.is_over():
             await checkpoint()
         return self.decide_lone(key, cost)
 
-    def decide_lone(self, key: bytes, cost: int) -> Row:
+    def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
         """Decide a check as `decide_now` does; a batch around it takes as long as all else here."""
         with self._lock:
             told = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())

@@ -25,9 +25,8 @@ from ringfence.client.slots.slot_waits import SlotWait, SlotWaits
 from ringfence.client.url import ENVIRONMENT
 from ringfence.integrations._core import clock
 from ringfence.limiter import Outcomes
-from ringfence.peering.columns import Batch, Results, Row
 from ringfence.rules import RuleSet
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["FakeClock", "FakeCluster"]
 
@@ -168,7 +167,7 @@ class _Decider(LocalDecider):
         """Leave it to what all share."""
         return self._cluster.decide(batch)
 
-    def decide_lone(self, key: bytes, cost: int) -> Row:
+    def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
         """Leave it to what all share."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 

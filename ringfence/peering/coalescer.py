@@ -22,26 +22,24 @@ from trio.lowlevel import (
 
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
-from ringfence.peering.columns import (
+from ringfence.peering.target import (
     SHED,
-    Answered,
-    Asked,
-    Batch,
-    Done,
+    CheckAnswer,
     RefundFn,
-    Results,
+    ResultCallback,
+    SentBatch,
     Shed,
     TimedOut,
 )
 from ringfence.runtime import Future, new_future
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op, Results
 
 __all__ = ["PendingBatch", "new_pending_batch"]
 
 _LAST_CHARGED = Code.OVER_SOFT.value
 _SHED_LATE = TimedOut(lambda done: done(SHED), is_shed=True)
 
-_Answers: TypeAlias = Sequence[Answered] | Mapping[int, Answered]
+_Answers: TypeAlias = Sequence[CheckAnswer] | Mapping[int, CheckAnswer]
 """Answers by row."""
 _Yielded = TypeVar("_Yielded")
 
@@ -68,7 +66,7 @@ class PendingBatch(ABC):
     def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
         """When the first of them asked."""
-        self.asked: Asked | None = None
+        self.asked: SentBatch | None = None
         """The batch as the link has it, once the link has opened this crowd."""
         self.room = room
         """How many may join; whoever lets them join heeds it."""
@@ -84,7 +82,7 @@ class PendingBatch(ABC):
         """Rows that were answered before others."""
         self._gone: list[tuple[int, RefundFn]] = []
         """Rows that nobody waits for any more."""
-        self._late: list[tuple[int, Done]] = []
+        self._late: list[tuple[int, ResultCallback]] = []
         """Rows that are waited for together with other answers by now."""
 
     def join(self, key: bytes, cost: int) -> None:
@@ -93,7 +91,7 @@ class PendingBatch(ABC):
         self.costs.append(cost)
 
     @abstractmethod
-    async def wait(self, give_back: RefundFn) -> Answered:
+    async def wait(self, give_back: RefundFn) -> CheckAnswer:
         """Wait for the answer to the row that was added last.
 
         When the wait is cancelled, what the row was charged, or will be, is given back.
@@ -139,14 +137,14 @@ class PendingBatch(ABC):
         if not self.is_answered:
             self._wake(self._lates(is_given_up=False))
 
-    def _lates(self, *, is_given_up: bool) -> Sequence[Answered]:
+    def _lates(self, *, is_given_up: bool) -> Sequence[CheckAnswer]:
         asked = self.asked
         return [
             TimedOut(partial(self._hear, at), asked, at, is_given_up)
             for at in range(len(self.keys))
         ]
 
-    def _hear(self, at: int, done: Done) -> None:
+    def _hear(self, at: int, done: ResultCallback) -> None:
         if at in self._parts:
             done(self._parts[at])
             return
@@ -155,16 +153,16 @@ class PendingBatch(ABC):
         if self.is_answered:  # It came before the late task could ask.
             self._tell(at, done)
 
-    def _tell(self, at: int, done: Done) -> None:
+    def _tell(self, at: int, done: ResultCallback) -> None:
         answer = self._answer
         done(answer.slice(at, at + 1) if isinstance(answer, Results) else answer)
 
     @abstractmethod
-    def _wake(self, answers: Sequence[Answered]) -> None:
+    def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         """Let the tasks that wait go on, each with its answer."""
 
     @abstractmethod
-    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
         """Let those tasks that wait for some rows go on, each with its answer."""
 
     def _leave(self, at: int, give_back: RefundFn) -> None:
@@ -182,7 +180,7 @@ class PendingBatch(ABC):
         elif verdicts is not None and verdicts.outcomes.codes[at] <= _LAST_CHARGED:
             give_back(self.batch, [at], verdicts, self.asked_at)
 
-    def _answer_at_once(self) -> Answered:
+    def _answer_at_once(self) -> CheckAnswer:
         """What the row that was added last is told when the batch was answered as it joined."""
         if self._verdicts is None:
             return _SHED_LATE if isinstance(self._answer, Shed) else None
@@ -203,7 +201,7 @@ class _TrioPendingBatch(PendingBatch):
         super().__init__(asked_at, room)
         self._tasks: list[Task | None] = []
 
-    async def wait(self, give_back: RefundFn) -> Answered:
+    async def wait(self, give_back: RefundFn) -> CheckAnswer:
         if self.is_answered:
             return self._answer_at_once()
         at = len(self._tasks)
@@ -211,14 +209,14 @@ class _TrioPendingBatch(PendingBatch):
         answers: _Answers = await wait_task_rescheduled(partial(self._stand_up, at, give_back))
         return answers[at]
 
-    def _wake(self, answers: Sequence[Answered]) -> None:
+    def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
         told = _Told(answers)
         for task in tasks:
             if task is not None:
                 reschedule(task, told)
 
-    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
         told = _Told(answers)
         for at in answers:
             task = self._tasks[at]
@@ -256,13 +254,13 @@ class _FuturePendingBatch(PendingBatch):
 
     def __init__(self, asked_at: float, room: int) -> None:
         super().__init__(asked_at, room)
-        self._futures: list[Future[Answered]] = []
+        self._futures: list[Future[CheckAnswer]] = []
 
-    async def wait(self, give_back: RefundFn) -> Answered:
+    async def wait(self, give_back: RefundFn) -> CheckAnswer:
         if self.is_answered:
             return self._answer_at_once()
         at = len(self._futures)
-        future: Future[Answered] = new_future()
+        future: Future[CheckAnswer] = new_future()
         self._futures.append(future)
         try:
             return await future
@@ -270,12 +268,12 @@ class _FuturePendingBatch(PendingBatch):
             self._leave(at, give_back)
             raise
 
-    def _wake(self, answers: Sequence[Answered]) -> None:
+    def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         for future, answer in zip(self._futures, answers, strict=False):
             if not future.done():  # The task may have been cancelled meanwhile, or told of Late.
                 future.set_result(answer)
 
-    def _wake_some(self, answers: Mapping[int, Answered]) -> None:
+    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
         for at, answer in answers.items():
             if not self._futures[at].done():
                 self._futures[at].set_result(answer)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from ringfence.errors import ConfigError
 from ringfence.limiter import Engine, EngineRule, Outcomes, compiled_tables, why_not_compiled
-from ringfence.peering.columns import Batch
 from ringfence.rules import Rule
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op
 
 __all__ = [
     "ENVIRONMENT",

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from ringfence.limiter import Code, Engine, Limit, Outcome
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import chosen_engine, decide_by, new_engine
 from ringfence.rules import OnFailure, Rule
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Source
 
 __all__ = ["FailurePolicy"]
 

@@ -16,22 +16,28 @@ from hashring import SHARDS, NodeId, Ring, pick, shard_of
 from ringfence import runtime
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcome
-from ringfence.peering.columns import (
-    Asked,
-    Batch,
-    Results,
-    Row,
+from ringfence.peering.link.round_trips import HedgingBudget
+from ringfence.peering.one_shot_event import OneShotEvent
+from ringfence.peering.target import (
+    PendingCheck,
+    SentBatch,
     Shed,
     Target,
     TimedOut,
-    Waiting,
     age_ns_of,
-    empty_results,
-    joined_verdicts,
 )
-from ringfence.peering.link.round_trips import HedgingBudget
-from ringfence.peering.one_shot_event import OneShotEvent
-from ringfence.wire import MAX_KEYS, NO_ID, CheckId, Op, Source
+from ringfence.wire import (
+    MAX_KEYS,
+    NO_ID,
+    Batch,
+    CheckId,
+    Op,
+    OutcomeRow,
+    Results,
+    Source,
+    empty_results,
+    join_results,
+)
 
 __all__ = ["Fallback", "Router", "Routes"]
 
@@ -138,7 +144,7 @@ class Router:
         self._complete(gathering, vetoes)
         return gathering.verdicts
 
-    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
         """Let a lone check leave with others for the member that decides it: the path of most.
 
         None when none can be asked like this; then, and when the wait brings no row, `decide_one`
@@ -164,10 +170,10 @@ class Router:
         self,
         key: bytes,
         cost: int,
-        asked: Waiting | None,
+        asked: PendingCheck | None,
         late: TimedOut | None,
         within: float | None,
-    ) -> Row:
+    ) -> OutcomeRow:
         """Have a lone check decided that could not `join`, or whose owner did not answer, or not
         yet; `within` seconds after it was `asked`, when that is given.
 
@@ -237,11 +243,11 @@ class Router:
                 for index in range(len(refund)):
                     self._fallback(refund, index)
             elif self.routes is not None:
-                stand_in = source is Source.STANDBY
+                as_standby = source is Source.STANDBY
                 every = range(len(refund))
-                for indexes, target in _split(self.routes, refund, every, stand_in=stand_in):
+                for indexes, target in _split(self.routes, refund, every, as_standby=as_standby):
                     part = refund.take(indexes)
-                    target.ask(part, hops=0, stand_in=stand_in, done=_nothing)
+                    target.ask(part, hops=0, as_standby=as_standby, done=_nothing)
 
     async def _gather(
         self,
@@ -257,27 +263,27 @@ class Router:
         batch = gathering.batch
         if gathering.waiters and await self._be_patient(gathering):
             return
-        for stand_in in attempts:
+        for as_standby in attempts:
             routes = self.routes
-            if routes is None or (routes is asked and not stand_in):
+            if routes is None or (routes is asked and not as_standby):
                 continue
             moved: Sequence[int] = ()
-            if stand_in and asked is not None and routes is not asked:
+            if as_standby and asked is not None and routes is not asked:
                 # The members changed while we waited: whoever owns it now has not been asked.
                 moved = _moved(asked, routes, batch, gathering.missing)
             asked = routes
             rest = sorted({*gathering.missing} - {*moved}) if moved else gathering.missing
             if gathering.shed:
                 rest = [index for index in rest if index not in gathering.shed]
-            if not stand_in:
+            if not as_standby:
                 self.hedging.checks += len(rest)
             parts = [
                 (indexes, target, as_standby)
-                for rows, as_standby in ((moved, False), (rest, stand_in))
-                for indexes, target in _split(routes, batch, rows, stand_in=as_standby)
+                for rows, as_standby in ((moved, False), (rest, as_standby))
+                for indexes, target in _split(routes, batch, rows, as_standby=as_standby)
             ]
             waiters = gathering.ask(parts, hops)
-            if self._patience is None or stand_in or batch.op is not Op.CHECK:
+            if self._patience is None or as_standby or batch.op is not Op.CHECK:
                 await gathering.wait(waiters)
             else:
                 with runtime.move_on_after(self._patience_with(waiters, self._patience)):
@@ -432,7 +438,7 @@ class _Waiter:
         """Whether the member is too busy."""
         self.on_late: Callable[[Results], None] | None = None
         """Called with verdicts that come when the caller has its decision."""
-        self.asked: Asked | None = None
+        self.asked: SentBatch | None = None
         self.first_row = 0
         """Where the rows of `part` begin in what was `asked`."""
         self._on_done = on_done
@@ -498,7 +504,7 @@ class _PendingRequest:
             if earlier and not part.ids:
                 part = replace(part, ids=_ids_of(earlier, indexes))
             waiter = self.new_waiter(part, indexes, target)
-            waiter.asked = target.ask(part, hops=hops, stand_in=as_standby, done=waiter.resolve)
+            waiter.asked = target.ask(part, hops=hops, as_standby=as_standby, done=waiter.resolve)
         return self.waiters[len(earlier) :]
 
     def note_refunded(self, rows: Iterable[int]) -> None:
@@ -574,7 +580,7 @@ class _PendingRequest:
         ]
         if len(answered) != len(self.waiters):
             return False
-        joined = joined_verdicts(answered, len(self.batch))
+        joined = join_results(answered, len(self.batch))
         if joined is None:
             return False
         for waiter in self.waiters:
@@ -606,11 +612,11 @@ def _moved(old: Routes, new: Routes, batch: Batch, indexes: Sequence[int]) -> li
 
 
 def _split(
-    routes: Routes, batch: Batch, indexes: Sequence[int], *, stand_in: bool
+    routes: Routes, batch: Batch, indexes: Sequence[int], *, as_standby: bool
 ) -> list[tuple[Sequence[int], Target]]:
     """Cut rows by the member that decides, each part as large as a frame may be."""
     keys = batch.keys if len(indexes) == len(batch.keys) else [batch.keys[i] for i in indexes]
-    members = [routes.standby(key) for key in keys] if stand_in else routes.owners(keys)
+    members = [routes.standby(key) for key in keys] if as_standby else routes.owners(keys)
     first = members[0] if members else None
     if first is not None and len(keys) <= MAX_KEYS and members.count(first) == len(keys):
         target = routes.targets.get(first)

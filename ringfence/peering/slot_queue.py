@@ -13,9 +13,8 @@ from heapq import heappop, heappush
 from typing import Generic, TypeAlias, TypeVar
 
 from ringfence.limiter import Algorithm, Code, Limit, Outcomes
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Rule
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op, Results
 
 __all__ = ["ASK_AGAIN_NS", "MOST_PER_CONNECTION", "MOST_WAITERS", "SlotQueue"]
 

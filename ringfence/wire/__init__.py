@@ -67,17 +67,22 @@ from ringfence.wire.messages.peer_messages import (
     TransferOffer,
     WindowCounts,
 )
-from ringfence.wire.messages.request_messages import (
+from ringfence.wire.messages.request_columns import (
     BY_POLICY,
+    CODE,
+    LEASE,
     NO_ID,
-    Answer,
+    SOURCE,
+    Batch,
     CheckId,
-    DecidedCheck,
     Op,
     OutcomeRow,
-    Request,
+    Results,
     Source,
+    empty_results,
+    join_results,
 )
+from ringfence.wire.messages.request_messages import Answer, DecidedCheck, Request
 from ringfence.wire.messages.session_messages import (
     Goodbye,
     Hello,
@@ -102,6 +107,13 @@ __all__ = [
     "Refused",
     "ErrorCode",
     "Request",
+    "Batch",
+    "Results",
+    "CODE",
+    "LEASE",
+    "SOURCE",
+    "empty_results",
+    "join_results",
     "Op",
     "PackedRules",
     "Answer",

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from hashring import NodeId, View
 from ringfence.limiter import Code
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.router import Routes
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op, Results
 from simulations.core_level.deciding import CoreRouter
 from simulations.core_level.event_loop import Future, TaskSet
 from simulations.core_level.link import CoreLink, Server

@@ -14,9 +14,9 @@ from node.requests.handler import Reply, RequestHandler
 from node.requests.request_parts import Part
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
-from ringfence.peering.columns import Asked, Batch, Done, Results, Shed, empty_results
 from ringfence.peering.router import Fallback, Routes
-from ringfence.wire import BY_POLICY, Op, Request, Source
+from ringfence.peering.target import ResultCallback, SentBatch, Shed
+from ringfence.wire import BY_POLICY, Batch, Op, Request, Results, Source, empty_results
 from simulations.core_level.event_loop import Future
 from simulations.core_level.handoff import Waits
 
@@ -26,7 +26,9 @@ __all__ = ["CoreDeciding", "CoreRouter"]
 class _Asked(Protocol):
     """A link, or the node itself."""
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> Asked | None:
+    def ask(
+        self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback
+    ) -> SentBatch | None:
         """Decide it."""
 
 
@@ -51,12 +53,12 @@ class CoreRouter:
         """Have a single check decided, by whomever it takes."""
         asking = _Asking(batch, self._waits.seconds)
         asked: Routes | None = None
-        for stand_in in self._attempts:
+        for as_standby in self._attempts:
             routes = self.routes
-            if routes is None or (routes is asked and not stand_in):
+            if routes is None or (routes is asked and not as_standby):
                 continue
             asked = routes
-            verdicts = await self._ask(routes, asking, hops, stand_in)
+            verdicts = await self._ask(routes, asking, hops, as_standby)
             if isinstance(verdicts, Shed):
                 asking.final = self.fall_back(batch, is_shed=True)
                 return asking.final
@@ -75,10 +77,10 @@ class CoreRouter:
         return verdicts
 
     async def _ask(
-        self, routes: Routes, asking: "_Asking", hops: int, stand_in: bool
+        self, routes: Routes, asking: "_Asking", hops: int, as_standby: bool
     ) -> Results | Shed | None:
         key = asking.batch.keys[0]
-        name = routes.standby(key) if stand_in else routes.owner(key)
+        name = routes.standby(key) if as_standby else routes.owner(key)
         target = None if name is None else self._target_of(name)
         if target is None:
             return None
@@ -90,7 +92,7 @@ class CoreRouter:
             else:
                 answer.resolve(found)
 
-        asked = target.ask(asking.batch, hops=hops, stand_in=stand_in, done=done)
+        asked = target.ask(asking.batch, hops=hops, as_standby=as_standby, done=done)
         if asked is not None and not asking.batch.ids and (first := asked.identify()) is not None:
             asking.batch = replace(asking.batch, ids=[first])
         found = await answer
@@ -108,15 +110,15 @@ class CoreRouter:
         if source not in (Source.OWNER, Source.STANDBY):
             return
         asking.is_refunded = True
-        stand_in = source is Source.STANDBY
+        as_standby = source is Source.STANDBY
         key = asking.batch.keys[0]
-        name = self.routes.standby(key) if stand_in else self.routes.owner(key)
+        name = self.routes.standby(key) if as_standby else self.routes.owner(key)
         target = None if name is None else self._target_of(name)
         if target is not None:
             age_ns = max(0, round((self._waits.seconds - asking.began) * 1e9))
             refund = Batch(Op.REFUND, asking.batch.keys, asking.batch.costs, ages_ns=[age_ns])
             refund.leases = [late.outcomes.leases[0]]
-            target.ask(refund, hops=0, stand_in=stand_in, done=_nothing)
+            target.ask(refund, hops=0, as_standby=as_standby, done=_nothing)
 
 
 @dataclass(slots=True)
@@ -143,12 +145,12 @@ class CoreDeciding(RequestHandler):
         self._wake = wake
         self._core_resumed: Future[None] | None = None
 
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> None:
+    def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
         """Be the target of the own router."""
         if self._missing(batch):
-            self._waits.tasks.start(self._fetch_and_decide(batch, stand_in, done))
+            self._waits.tasks.start(self._fetch_and_decide(batch, as_standby, done))
         else:
-            done(self._decide(batch, is_stand_in=stand_in))
+            done(self._decide(batch, as_standby=as_standby))
 
     def answer(self, request: Request, part: Part, reply: Callable[[Results | None], None]) -> None:
         """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
@@ -165,7 +167,7 @@ class CoreDeciding(RequestHandler):
         async def decide() -> None:
             if self._core_resumed is not None:
                 await self._core_resumed
-            if request.stand_in or request.hops >= 2:
+            if request.as_standby or request.hops >= 2:
                 once(await self._decide_here(batch, request))
             else:
                 foreign = sum([not self._is_ours(shard_of(key)) for key in batch.keys])
@@ -183,7 +185,7 @@ class CoreDeciding(RequestHandler):
             if is_over:
                 return
             cancel()
-            if request.stand_in or request.hops >= 2:
+            if request.as_standby or request.hops >= 2:
                 once(None)
             else:
                 once(self._core_router.fall_back(batch))

@@ -8,18 +8,18 @@ back. Frames are not joined, and carry values instead of bytes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from gossip import Record
 from hashring import View
 from node.requests.deduplication.decided_checks import COUNTED_ONCE
-from ringfence.peering.columns import SHED, Batch, Done, Results
 from ringfence.peering.link.outgoing import QueuedBatch, make_request
 from ringfence.peering.link.round_trips import RoundTrips
 from ringfence.peering.link.settings import LinkSettings
-from ringfence.wire import Answer, ErrorCode, Message, Op, Ping, Refused, Request
+from ringfence.peering.target import SHED, ResultCallback
+from ringfence.wire import Answer, Batch, ErrorCode, Message, Op, Ping, Refused, Request
 from simulations.core_level.network import CoreNetwork
 
 __all__ = ["Asked", "CoreLink", "Home", "Look", "Respond", "Server", "Told"]
@@ -125,19 +125,19 @@ class CoreLink:
         return now - max(min(since), self._heard_at) if since else 0.0
 
     def ask(
-        self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: Done
+        self, batch: Batch, *, hops: int = 0, as_standby: bool = False, done: ResultCallback
     ) -> QueuedBatch | None:
         """Have the member decide `batch`; `done(None)` when it could not in time."""
         if self.is_lost or self._is_closed:
             done(None)
             return None
-        ask = QueuedBatch(batch, hops, stand_in, done, self._home.seconds, _nothing)
+        ask = QueuedBatch(batch, hops, as_standby, done, self._home.seconds, _nothing)
         seq = self._add(_Frame(ask.asked_at, ask, None), self._answer_timeout)
         ask.id = self._session, seq, 0
         deadline_ms = round(self._settings.slow_timeout * 1000)
         request = make_request([ask], seq, self._view(), deadline_ms)
         if batch.op in COUNTED_ONCE and not batch.ids:
-            request.ids = [ask.id]
+            request.batch = replace(batch, ids=[ask.id])
         self._send(seq, request)
         return ask
 
@@ -196,7 +196,7 @@ class CoreLink:
         def serve(came: float) -> None:
             waited_ms = (home.seconds - came) * 1000
             match message:
-                case Request(op=Op.CHECK) if waited_ms > message.deadline_ms:
+                case Request(batch=Batch(op=Op.CHECK)) if waited_ms > message.deadline_ms:
                     # As `Node.decide` has it.
                     respond(Refused(seq, ErrorCode.TOO_LATE, f"waited {waited_ms:.0f} ms"))
                 case _:
@@ -214,12 +214,12 @@ class CoreLink:
         frame = self._frames.pop(seq, None)
         if isinstance(reply, Answer):
             ask = self._given_up.get(seq) if frame is None else frame.ask
-            if ask is not None and not ask.stand_in:
+            if ask is not None and not ask.as_standby:
                 self._round_trips.sample(self._heard_at - ask.asked_at)
             if frame is not None and frame.ask is not None:
-                frame.ask.on_results(Results(reply.outcomes, reply.sources))
+                frame.ask.on_results(reply.results)
             elif (late := self._given_up.pop(seq, None)) is not None:
-                late.on_results(Results(reply.outcomes, reply.sources))
+                late.on_results(reply.results)
             self._home.heard(self.to, reply.view)
         elif frame is not None and frame.ask is not None and _is_shed(reply):
             frame.ask.on_results(SHED)

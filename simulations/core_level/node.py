@@ -25,11 +25,11 @@ from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication
 from node.shards.stall_recovery import StallRecovery
 from ringfence.limiter import Engine
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import Link
 from ringfence.peering.router import Router
 from ringfence.rules import Rule, RuleSet
+from ringfence.wire import Batch, Results
 from simulations.core_level.deciding import CoreDeciding, CoreRouter
 from simulations.core_level.event_loop import TaskSet
 from simulations.core_level.gossiping import CoreGossiping

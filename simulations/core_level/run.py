@@ -10,9 +10,8 @@ from math import inf
 from random import Random
 from time import perf_counter
 
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Descriptor, Rule
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 from simulations.core_level.watch import detection_bound
 from simulations.core_level.world import CoreWorld, drive
 from simulations.judging.checking import check

@@ -3,16 +3,17 @@
 The part of `node.node` and `node.requests.sessions` that hands each message to its handler.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hashring import NodeId
 from node.requests.sessions.session import internal_refusal
 from node.shards.replication import as_snapshot
-from ringfence.peering.columns import Batch, Results
 from ringfence.wire import (
     Answer,
     AskTakenOver,
+    Batch,
     Copy,
     Digest,
     Done,
@@ -24,6 +25,7 @@ from ringfence.wire import (
     RecoverCounts,
     Refused,
     Request,
+    Results,
     TakenOver,
     TransferAck,
     TransferOffer,
@@ -100,14 +102,7 @@ class CoreSession:
             answer(internal_refusal(pull.seq))
 
     def _check(self, sender: str, request: Request, answer: Respond) -> None:
-        batch = Batch(
-            request.op,
-            request.keys,
-            request.costs,
-            ages_ns=request.ages_ns,
-            leases=request.leases,
-            ids=request.ids,
-        )
+        batch = replace(request.batch)  # The sender keeps its own: nothing was encoded in between.
         self._node.asked(request.hops)
         self._node.notice_stall()
 
@@ -116,7 +111,7 @@ class CoreSession:
                 answer(Refused(request.seq, ErrorCode.NOT_HERE, "could not have these keys"))
             else:
                 view = self._node.view.hash
-                answer(Answer(request.seq, view, 0, verdicts.outcomes, verdicts.sources, rows))
+                answer(Answer(request.seq, view, 0, verdicts, rows))
                 self._node.slots.answered(sender, part, verdicts)
 
         decided = self._node.deciding.decide_now(request, batch)
@@ -130,7 +125,7 @@ class CoreSession:
                 if part.is_decided:
                     reply(part.batch, part.rows, part.verdicts)
                 else:
-                    if request.op is Op.CHECK:
+                    if batch.op is Op.CHECK:
                         self._node.slots.pass_on(sender, part.batch.leases)
                     told = partial(reply, part.batch, part.rows)
                     self._node.deciding.answer(request, part, told)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from node.requests.handler import RequestHandler
 from node.requests.sessions.session import Session
-from ringfence.peering.columns import Batch, Results
+from ringfence.wire import Batch, Results
 from simulations.core_level.event_loop import Future
 
 if TYPE_CHECKING:

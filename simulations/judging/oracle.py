@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 
 from ringfence.client.requests.request_rows import RequestRows
 from ringfence.limiter import Algorithm, Code, Engine
-from ringfence.peering.columns import Results
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Rule
-from ringfence.wire import Source
+from ringfence.wire import Results, Source
 from simulations.what_if.data_centers import MAX_KEYS
 
 __all__ = ["Answer", "Errors", "Oracle", "Recent", "ask", "as_logs"]

@@ -58,7 +58,7 @@ ANSWERS = (
         "what is given back is not found when it arrives later than the check did",
         (
             Edit(
-                "ringfence.peering.columns:age_ns_of",
+                "ringfence.peering.target:age_ns_of",
                 "return passed_ns + min(passed_ns, _LATER_NS)",
                 "return passed_ns",
             ),

@@ -1,8 +1,7 @@
 from ringfence.client.decision import NO_RULE, Status, decide, status_of, unlimited
 from ringfence.limiter import Code, Limit, Outcomes
-from ringfence.peering.columns import Results
 from ringfence.rules import Rule
-from ringfence.wire import Source
+from ringfence.wire import Results, Source
 
 SECOND = 1_000_000_000
 

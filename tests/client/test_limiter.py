@@ -10,11 +10,10 @@ import ringfence
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Algorithm, Code, Engine, Limit, Outcome
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Descriptor, RuleSet, parse_limit
 from ringfence.rules.loading.mapping import load_mapping
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 from tests.vectors.algorithms import CHARGE_VECTORS, VECTORS, Vector
 
 SECOND = 1_000_000_000

@@ -4,8 +4,8 @@ import pytest
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code, Outcomes
 from ringfence.peering.coalescer import new_pending_batch
-from ringfence.peering.columns import SHED, Results, TimedOut
-from ringfence.wire import Source
+from ringfence.peering.target import SHED, TimedOut
+from ringfence.wire import Results, Source
 
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 

@@ -1,10 +1,9 @@
 import pytest
 
 from ringfence.limiter import Algorithm, Code, Limit, Outcome
-from ringfence.peering.columns import Batch
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.rules import OnFailure, Rule, adhoc_rule, encode_key
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Source
 
 MINUTE = 60_000_000_000
 LIMIT = Limit.of_ns(2, MINUTE, Algorithm.FIXED_WINDOW)

@@ -9,14 +9,14 @@ from hashring import Member, NodeId, Ring, View, shard_of
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.peering.coalescer import new_pending_batch
-from ringfence.peering.columns import SHED, Batch, Results, TimedOut
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
+from ringfence.peering.target import SHED, TimedOut
 from ringfence.rules import OnFailure, Rule, encode_key
 from ringfence.runtime import current_time
-from ringfence.wire import MAX_KEYS, Op, Source
+from ringfence.wire import MAX_KEYS, Batch, Op, Results, Source
 
 MINUTE = 60_000_000_000
 RING = View.of(Member(NodeId(name)) for name in "abc").ring("dc1")
@@ -70,17 +70,17 @@ class CountingMember:
     def is_alive(self):
         return self.answers_others
 
-    def ask(self, batch, *, hops, stand_in, done):
-        self.asked.append((batch, hops, stand_in))
+    def ask(self, batch, *, hops, as_standby, done):
+        self.asked.append((batch, hops, as_standby))
         self.dones.append(done)
-        self._decide(batch, stand_in, done)
+        self._decide(batch, as_standby, done)
         return None if self.is_lost else self
 
-    def _decide(self, batch, stand_in, done):
+    def _decide(self, batch, as_standby, done):
         if self.sheds or self.is_lost:
             done(SHED if self.sheds else None)
             return
-        source = Source.STANDBY if stand_in else Source.OWNER
+        source = Source.STANDBY if as_standby else Source.OWNER
         verdicts = Results(decide_by(self.engine, batch, NOW), [source] * len(batch))
         if self.holds is None:
             done(verdicts)
@@ -181,7 +181,7 @@ async def test_when_the_owner_is_lost_the_standby_decides_in_its_place():
 
     assert codes(verdicts) == [Code.ALLOWED]
     assert verdicts.sources == [Source.STANDBY]
-    assert [(hops, stand_in) for _, hops, stand_in in town.standby(key).asked] == [(0, True)]
+    assert [(hops, as_standby) for _, hops, as_standby in town.standby(key).asked] == [(0, True)]
 
 
 async def test_who_owns_a_key_since_the_members_changed_is_asked_as_its_owner():
@@ -191,7 +191,7 @@ async def test_who_owns_a_key_since_the_members_changed_is_asked_as_its_owner():
     without_a = Ring.of(member for member in RING.members if member.name != "a")
     later = Routes(without_a, town.members)
 
-    def fall_silent(batch, *, hops, stand_in, done):
+    def fall_silent(batch, *, hops, as_standby, done):
         town.router.routes = later
         done(None)
 
@@ -200,7 +200,7 @@ async def test_who_owns_a_key_since_the_members_changed_is_asked_as_its_owner():
     verdicts = await town.check([gone, stays])
 
     assert verdicts.sources == [Source.OWNER, Source.STANDBY]
-    assert [(len(batch), stand_in) for batch, _, stand_in in town.members["c"].asked] == [
+    assert [(len(batch), as_standby) for batch, _, as_standby in town.members["c"].asked] == [
         (1, False),
         (1, True),
     ]
@@ -233,8 +233,8 @@ async def test_a_member_that_may_not_be_asked_is_the_last_one_asked():
     for batch in ([key_of("a")], [key_of("a"), key_of("b")]):
         asked = []
 
-        def refuse(part, *, hops, stand_in, done, asked=asked):
-            asked.append(stand_in)
+        def refuse(part, *, hops, as_standby, done, asked=asked):
+            asked.append(as_standby)
             done(AccessDenied("no scope"))
 
         town.members["a"].ask = refuse
@@ -456,7 +456,7 @@ async def test_a_standby_gets_back_what_it_was_charged():
 
     assert codes(verdicts) == [Code.UNCHARGED, Code.NEVER]
     assert town.members["c"].left(moved) == 3
-    assert [stand_in for *_, stand_in in town.members["c"].asked] == [True, True]
+    assert [as_standby for *_, as_standby in town.members["c"].asked] == [True, True]
 
 
 async def test_a_place_in_a_denied_group_is_released_and_not_handed_out():
@@ -703,9 +703,9 @@ async def test_while_all_owners_are_slow_few_checks_are_asked_twice_and_none_by_
     assert len(found) == 2000
     assert set(found) <= {Source.OWNER, Source.STANDBY}
     asked = [
-        stand_in
+        as_standby
         for member in town.members.values()
-        for batch, _, stand_in in member.asked
+        for batch, _, as_standby in member.asked
         if batch.op is Op.CHECK
     ]
     assert 0 < town.router.hedging.taken <= 16 + 0.02 * 2000
@@ -801,7 +801,7 @@ class Door:
         crowd.join(key, cost)
         if within is not None:
             trio.lowlevel.spawn_system_task(self._be_late, crowd, within)
-        crowd.asked = self._member.ask(crowd.batch, hops=0, stand_in=False, done=crowd.resolve)
+        crowd.asked = self._member.ask(crowd.batch, hops=0, as_standby=False, done=crowd.resolve)
         return crowd
 
     async def _be_late(self, crowd, within):

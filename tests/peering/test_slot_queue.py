@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, SlotQueue
 from ringfence.rules import Rule
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 SECOND = 10**9
 SLOTS, RATE, SHADOW = 7, 8, 9

@@ -5,8 +5,7 @@ import time
 from node.cross_dc.split_borrowing import SplitBorrowing
 from node.metrics.counters import Counters
 from ringfence.limiter import Code, Outcomes
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import MAX_KEYS, Op, Source
+from ringfence.wire import MAX_KEYS, Batch, Op, Results, Source
 
 
 async def test_a_full_frame_of_denied_split_keys_is_scanned_at_once() -> None:

@@ -18,8 +18,8 @@ from ringfence.limiter import (
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import Loaded, load_text
-from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, decode, encode
-from tests.node.requests.sessions.test_session import APP, check, key_of, running_node
+from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, Results, decode, encode
+from tests.node.requests.sessions.test_session import APP, check, key_of, running_node, with_columns
 
 LONGEST_NS = 2**63 - 1
 DAY_NS = 86_400 * NS_PER_SECOND
@@ -59,11 +59,11 @@ async def test_a_cost_near_2_to_the_53_under_a_carried_limit_poisons_no_key(
     async with running_node() as world:
         attacker, other = await world.call(APP), await world.call(replace(APP, session=2))
         poisoned, healthy = key_of("a", 0), key_of("a", 1)
-        spend = replace(check(1, poisoned, cost=2**53 - 1000), limits=[HUGE])
+        spend = with_columns(check(1, poisoned, cost=2**53 - 1000), limits=[HUGE])
         await attacker.say(spend)
 
         answers = await other.say(
-            replace(check(1, poisoned), limits=[DAILY]), check(2, healthy), check(3, healthy)
+            with_columns(check(1, poisoned), limits=[DAILY]), check(2, healthy), check(3, healthy)
         )
 
         assert not other.closed
@@ -117,12 +117,12 @@ async def test_an_answer_that_cannot_be_encoded_refuses_its_request_alone(
 def test_the_codec_carries_the_longest_duration_for_any_longer_one() -> None:
     outcomes = Outcomes([2], [1], [0], [2**70], [2**70], [2**70], [0])
 
-    answer = decode(encode(Answer(1, 0, 0, outcomes, [0])))
+    answer = decode(encode(Answer(1, 0, 0, Results(outcomes, [0]))))
 
     assert isinstance(answer, Answer)
-    assert answer.outcomes.retry_after_ns == [LONGEST_NS]
-    assert answer.outcomes.reset_after_ns == [LONGEST_NS]
-    assert answer.outcomes.delay_ns == [LONGEST_NS]
+    assert answer.results.outcomes.retry_after_ns == [LONGEST_NS]
+    assert answer.results.outcomes.reset_after_ns == [LONGEST_NS]
+    assert answer.results.outcomes.delay_ns == [LONGEST_NS]
 
 
 def rules_of(amount: int) -> Loaded:
@@ -134,9 +134,9 @@ def rules_of(amount: int) -> Loaded:
 
 def own(seq: int, key: bytes, cost: int) -> Request:
     """A check by the limit of the node's own rule."""
-    return replace(check(seq, key, cost=cost), limits=[], which=[])
+    return with_columns(check(seq, key, cost=cost), limits=[], which=[])
 
 
 def codes_of(message: Message) -> list[int]:
     assert isinstance(message, Answer)
-    return message.outcomes.codes
+    return message.results.outcomes.codes

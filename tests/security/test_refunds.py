@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -28,7 +27,14 @@ from ringfence.wire import (
     Role,
     token_digest,
 )
-from tests.node.requests.sessions.test_session import Caller, HandClock, World, check, reason_of
+from tests.node.requests.sessions.test_session import (
+    Caller,
+    HandClock,
+    World,
+    check,
+    reason_of,
+    with_columns,
+)
 
 MINUTE_NS = 60 * NS_PER_SECOND
 SECRET = b"s" * 32
@@ -90,13 +96,13 @@ USER, PLACES, HOT = key_of("user", "u"), key_of("places", "p"), key_of("hot", "h
 
 def ask(seq: int, key: bytes, cost: int = 1, op: Op = Op.CHECK, lease: int = 0) -> Request:
     leases = [lease] if lease else []
-    return replace(check(seq, key, cost=cost, op=op), limits=[], which=[], leases=leases)
+    return with_columns(check(seq, key, cost=cost, op=op), limits=[], which=[], leases=leases)
 
 
 def left(messages: list[Message]) -> int:
     [answer] = messages
     assert isinstance(answer, Answer)
-    return answer.outcomes.remaining[0]
+    return answer.results.outcomes.remaining[0]
 
 
 async def test_nobody_gives_back_what_others_were_charged(autojump_clock: object) -> None:
@@ -162,7 +168,7 @@ async def test_nobody_releases_the_places_of_others(autojump_clock: object) -> N
         holder, attacker = await join(world, "app"), await join(world, "other")
         [held] = await holder.say(ask(1, PLACES, 2))
         assert isinstance(held, Answer)
-        lease = held.outcomes.leases[0]
+        lease = held.results.outcomes.leases[0]
         await attacker.say(ask(1, PLACES, 1))
 
         stolen = await attacker.say(ask(2, PLACES, 2, Op.REFUND, lease))
@@ -191,11 +197,14 @@ async def test_a_limit_that_comes_along_neither_resets_nor_locks_a_key_of_a_rule
         await honest.say(ask(1, USER, 4))
         huge = Limit.of_ns(2**53 - 1, 3600 * NS_PER_SECOND, Algorithm.TOKEN_BUCKET)
 
-        [answer] = await attacker.say(replace(check(1, USER, cost=10**6), limits=[huge]))
+        [answer] = await attacker.say(with_columns(check(1, USER, cost=10**6), limits=[huge]))
         after = await honest.say(ask(2, USER, 0))
 
         assert isinstance(answer, Answer)
-        assert (answer.outcomes.codes, answer.outcomes.limits) == ([Code.NEVER], [5])
+        assert (answer.results.outcomes.codes, answer.results.outcomes.limits) == (
+            [Code.NEVER],
+            [5],
+        )
         assert left(after) == 1
         assert world.count("overruled_limits") == 1
 

@@ -3,9 +3,8 @@
 import pytest
 import trio
 
-from ringfence.peering.columns import Batch
 from ringfence.peering.slot_queue import MOST_PER_CONNECTION
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op
 from tests.node.cluster import counter, owned, world
 from tests.node.end_to_end.test_slots import RULES, run_time
 

@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -22,7 +21,13 @@ from ringfence.limiter import (
 )
 from ringfence.wire import MAX_KEY, Answer, ErrorCode, encode
 from tests.node.cluster import world
-from tests.node.requests.sessions.test_session import APP, check, reason_of, running_node
+from tests.node.requests.sessions.test_session import (
+    APP,
+    check,
+    reason_of,
+    running_node,
+    with_columns,
+)
 from tests.programs import require_compiled
 
 MINUTE_NS = 60 * NS_PER_SECOND
@@ -48,7 +53,7 @@ async def test_a_frame_of_limits_with_3600_slots_costs_a_node_no_memory(
     async with running_node() as world:
         caller = await world.call(APP)
         keys = [number.to_bytes(8, "big") + b"key" for number in range(500)]
-        frame = replace(check(1, *keys), limits=[FINE])
+        frame = with_columns(check(1, *keys), limits=[FINE])
         before, _ = tracemalloc.get_traced_memory()
 
         heard = await caller.say(frame)

@@ -1,4 +1,4 @@
-"""P9: a client's stand_in flag and short deadline make no node take shards from a healthy owner."""
+"""P9: a client's `as_standby` and short deadline make no node take shards from a healthy owner."""
 
 from itertools import combinations
 
@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from ringfence.rules import Descriptor
-from ringfence.wire import Hello, Op, Request, Role, Source, encode
+from ringfence.wire import Batch, Hello, Op, Request, Role, Source, encode
 from tests.node.cluster import NAMES, World, address_of, owned, world
 from tests.node.requests.sessions.test_session import Caller
 
@@ -32,7 +32,7 @@ def impatient(w: World, seq: int) -> bytes:
     descriptors = [Descriptor((("tenant", f"{seq}-{number}"),)) for number in range(KEYS)]
     keys = [match.key for match in w.rules.match("api", descriptors) if match is not None]
     costs = [1] * KEYS
-    return encode(Request(seq, Op.CHECK, 0, 1, 0, True, keys, costs, [], [], [], [], []))
+    return encode(Request(seq, 0, 1, 0, True, Batch(Op.CHECK, keys, costs)))
 
 
 def taken(w: World) -> int:

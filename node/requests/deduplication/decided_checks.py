@@ -13,8 +13,16 @@ from dataclasses import replace
 from hashring import shard_of
 from node.requests.deduplication.direct_checks import DirectChecks
 from ringfence.limiter import CHARGED_CODES
-from ringfence.peering.columns import CODE, Results, Row
-from ringfence.wire import Answer, CheckId, DecidedCheck, Op, Source, decode
+from ringfence.wire import (
+    CODE,
+    Answer,
+    CheckId,
+    DecidedCheck,
+    Op,
+    OutcomeRow,
+    Source,
+    decode,
+)
 
 __all__ = ["COUNTED_ONCE", "DecidedChecks"]
 
@@ -51,10 +59,10 @@ class DecidedChecks:
         """Return whether a row of this request was decided on another path."""
         return (session, seq) in self._requests
 
-    def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[Row, int]]:
+    def find(self, ids: Sequence[CheckId]) -> dict[int, tuple[OutcomeRow, int]]:
         """Return the outcomes that are known and when they were decided, by index into `ids`."""
-        found: dict[int, tuple[Row, int]] = {}
-        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
+        found: dict[int, tuple[OutcomeRow, int]] = {}
+        answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for index, (session, seq, row) in enumerate(ids):
             if not seq:
                 continue
@@ -85,7 +93,7 @@ class DecidedChecks:
         """
         self._direct.add(session, seq, keys, costs, rows, now, now + 2 * deadline_ns)
 
-    def remember(self, id: CheckId, key: bytes, cost: int, row: Row, now: int) -> None:  # noqa: A002
+    def remember(self, id: CheckId, key: bytes, cost: int, row: OutcomeRow, now: int) -> None:  # noqa: A002
         """Keep the outcome of a check that was decided at `now`."""
         session, seq, place = id
         if not seq:
@@ -124,7 +132,7 @@ class DecidedChecks:
         self, shard: int, known: Container[CheckId], now: int
     ) -> Iterator[tuple[DecidedCheck, int]]:
         """Go through what was decided directly, and when, but for the checks that are `known`."""
-        answers: dict[tuple[int, int], dict[int, tuple[Row, int]]] = {}
+        answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for request, row, key, cost in self._direct.of_shard(shard, now):
             id_ = (*request, row)
             if id_ in known:
@@ -157,15 +165,15 @@ class DecidedChecks:
                     theirs_first.append(replace(check, age_ns=age_ns))
         return ours_first, theirs_first
 
-    def _answered(self, request: tuple[int, int]) -> dict[int, tuple[Row, int]]:
+    def _answered(self, request: tuple[int, int]) -> dict[int, tuple[OutcomeRow, int]]:
         """Read the decided rows out of the answers to a request, and when they were given."""
         payloads, at = self._answers_to(*request)
-        found: dict[int, tuple[Row, int]] = {}
+        found: dict[int, tuple[OutcomeRow, int]] = {}
         for answer in map(decode, payloads):
             if isinstance(answer, Answer):
-                verdicts = Results(answer.outcomes, answer.sources)
-                rows = range(len(answer.sources)) if answer.rows is None else answer.rows
+                results = answer.results
+                rows = range(len(results.sources)) if answer.rows is None else answer.rows
                 for place, row in enumerate(rows):
-                    if answer.sources[place] in _DECIDED:  # Not decided by the failure policy.
-                        found[row] = verdicts.row(place), at
+                    if results.sources[place] in _DECIDED:  # Not decided by the failure policy.
+                        found[row] = results.row(place), at
         return found

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from node.requests.refund_ledger import RefundLedger
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Op, Role
+from ringfence.wire import Batch, Op, Results, Role
 
 __all__ = ["Sender", "SentAnswers"]
 

@@ -19,7 +19,6 @@ from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
 from node.requests.sessions.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
-from ringfence.peering.columns import Batch, Results
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     MAX_ARRAYS,
@@ -34,6 +33,7 @@ from ringfence.wire import (
     AskTakenOver,
     AskThrottled,
     BadMessage,
+    Batch,
     CheckId,
     Copy,
     Digest,
@@ -54,6 +54,7 @@ from ringfence.wire import (
     Refused,
     Report,
     Request,
+    Results,
     Role,
     Stats,
     SubscribeDenials,
@@ -391,13 +392,14 @@ class Session:
 
     def _ask(self, request: Request, sender: "Sender[Session]") -> None:
         seq = request.seq
-        scope = _SCOPES[request.op]
+        batch = request.batch
+        scope = _SCOPES[batch.op]
         if not self._may(seq, scope):
             return
         if request.hops and self._role is not Role.NODE:
             self._refuse(ErrorCode.NOT_PERMITTED, "only a node forwards")
             return
-        if not self._may_ask(seq, request.keys):
+        if not self._may_ask(seq, batch.keys):
             return
         if sender.has_asked(seq):
             self._desk.repeated()
@@ -407,21 +409,10 @@ class Session:
             if answers:
                 self._desk.unsettle(self)  # What it was denied then may have been lifted since.
             return
-        batch = Batch(
-            request.op,
-            request.keys,
-            request.costs,
-            request.groups,
-            request.limits,
-            request.which,
-            request.ages_ns,
-            request.leases,
-            request.ids,
-        )
-        is_first_ask = request.op in COUNTED_ONCE and not request.ids
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
             batch.ids = _ids(sender.who[1], seq, range(len(batch)))
-        if request.op is Op.REFUND and sender.ledger is not None:
+        if batch.op is Op.REFUND and sender.ledger is not None:
             self._desk.cut(sender.ledger.bound(batch))
         cost = self._desk.cost_of(request)
         # A member's frames hold checks of many callers, so short ones need not wait for long ones.
@@ -453,7 +444,7 @@ class Session:
         if isinstance(decided, Results):
             self._answer(sender, request, batch, decided, None if place is None else list(place))
             return
-        is_first_ask = request.op in COUNTED_ONCE and not request.ids
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         sender.remember(request.seq, None)
         for part in decided:
             if place is not None:
@@ -496,7 +487,7 @@ class Session:
     ) -> Iterator[None]:
         """Decide and answer a request step by step, until a step is refused."""
         deadline_ns = request.deadline_ms * 1_000_000
-        may_be_late = request.op is Op.CHECK
+        may_be_late = batch.op is Op.CHECK
         for step in steps_of(batch.groups, len(batch), cost):
             if step.start:
                 yield
@@ -525,7 +516,7 @@ class Session:
     ) -> None:
         seq = request.seq
         part = batch.take(rows)
-        is_first_ask = request.op in COUNTED_ONCE and not request.ids
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
         if is_first_ask and self._desk.was_decided_elsewhere(sender.who[1], seq):
             part.ids = _ids(sender.who[1], seq, rows)
         decided = self._desk.decide(request, part, waited_ns)
@@ -563,7 +554,7 @@ class Session:
         try:
             return encode(answer)
         except LocalProtocolError:
-            logger.exception("answer not encoded: rows=%d", len(answer.outcomes))
+            logger.exception("answer not encoded: rows=%d", len(answer.results.outcomes))
             self._desk.refused("internal")
             return encode(Refused(answer.seq, ErrorCode.INTERNAL, _INTERNAL))
 

@@ -30,7 +30,6 @@ from ringfence.errors import (
 )
 from ringfence.limiter import Code
 from ringfence.peering.clock import Clock
-from ringfence.peering.columns import Batch, Results, Row, TimedOut, Waiting
 from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import CertificateExpired, Link, LinkSettings
 from ringfence.peering.link.calls import ask_to_leave, call, counters_of, peers_of, throttled_of
@@ -38,11 +37,13 @@ from ringfence.peering.link.outgoing import join_batches
 from ringfence.peering.link.round_trips import HedgingBudget
 from ringfence.peering.router import Router, Routes
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
+from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import (
     AskMembers,
     AskRules,
+    Batch,
     Hello,
     LeaseGrant,
     LeaseRequest,
@@ -50,9 +51,11 @@ from ringfence.wire import (
     Members,
     Message,
     Op,
+    OutcomeRow,
     Ping,
     Plain,
     Pong,
+    Results,
     Rules,
     Source,
     Throttled,
@@ -216,7 +219,7 @@ class Cluster:
             self.near.denials.drop(batch.keys)
         return verdicts
 
-    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
+    def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
         """See `Decider`."""
         return self._router.join(key, cost, within)
 
@@ -224,10 +227,10 @@ class Cluster:
         self,
         key: bytes,
         cost: int,
-        asked: Waiting | None,
+        asked: PendingCheck | None,
         late: TimedOut | None,
         within: float | None,
-    ) -> Awaitable[Row]:
+    ) -> Awaitable[OutcomeRow]:
         """Decide a lone check: owner, standby, or the rule's `on_failure`."""
         return self._router.decide_one(key, cost, asked, late, within)
 

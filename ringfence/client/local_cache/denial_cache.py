@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from ringfence.client.decision import Decision
 from ringfence.limiter import Algorithm, Code
-from ringfence.peering.columns import Batch, Results, Row
 from ringfence.rules import Rule
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["Denial", "DenialCache"]
 
@@ -47,7 +46,7 @@ class Denial:
     said: Decision | None = None
     """The decision that was last made by it."""
 
-    def row(self, now: float) -> Row:
+    def row(self, now: float) -> OutcomeRow:
         """Say it again, with what is left of its durations."""
         passed_ns = int((now - self.asked_at) * 1e9)
         retry_ns = max(1, self.retry_after_ns - passed_ns)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from ringfence.client.decision import Decision
 from ringfence.limiter import Code
-from ringfence.peering.columns import Row
-from ringfence.wire import MAX_COST, LeaseGrant, Source
+from ringfence.wire import MAX_COST, LeaseGrant, OutcomeRow, Source
 
 __all__ = ["LeaseAsk", "Lease", "Leases"]
 
@@ -68,7 +67,7 @@ class Lease:
         new, self.reported = checks - self.reported, checks
         return new
 
-    def row(self) -> Row:
+    def row(self) -> OutcomeRow:
         """The decision on a check that it paid for."""
         remaining = self.remaining + self.left
         return (_ALLOWED, self.limit, remaining, 0, self.reset_after_ns, 0, 0, _LEASE)

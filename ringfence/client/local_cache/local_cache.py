@@ -15,9 +15,8 @@ from ringfence.client.local_cache.denial_cache import Denial, DenialCache
 from ringfence.client.local_cache.leases import Lease, LeaseAsk, Leases
 from ringfence.client.local_cache.local_decisions import LocalDecisions
 from ringfence.limiter import Code, Outcomes
-from ringfence.peering.columns import Batch, Results, Row
 from ringfence.rules import Rule
-from ringfence.wire import Source
+from ringfence.wire import Batch, OutcomeRow, Results, Source
 
 __all__ = ["LocalCache"]
 
@@ -149,7 +148,7 @@ class LocalCache:
         if batch.groups or batch.limits:
             return None
         now = self._now()
-        rows: list[Row] = []
+        rows: list[OutcomeRow] = []
         denials: list[Denial] = []
         for key, cost in zip(batch.keys, batch.costs, strict=True):
             denial = self._standing(key, cost, now)

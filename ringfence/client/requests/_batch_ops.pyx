@@ -5,7 +5,7 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 
-from ringfence.peering.columns import CODE as _CODE
+from ringfence.wire import CODE as _CODE
 from ringfence.client.decision import Decision as _DecisionType
 from ringfence.limiter import Code
 

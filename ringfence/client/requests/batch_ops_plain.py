@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from ringfence.client.decision import Decision
-from ringfence.peering.columns import Row
 from ringfence.rules import Rule
+from ringfence.wire import OutcomeRow
 
 __all__ = ["decisions", "find_lone"]
 
@@ -30,6 +30,6 @@ def find_lone(
     return rules, keys
 
 
-def decisions(rules: list[Rule], rows: list[Row]) -> list[Decision]:
+def decisions(rules: list[Rule], rows: list[OutcomeRow]) -> list[Decision]:
     """Make the decision of each row, by its rule. Raises `ValueError` when lengths differ."""
     return [Decision(rule, row) for rule, row in zip(rules, rows, strict=True)]

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from ringfence.client.decision import NO_RULE, Decision, Status, decide, status_of, unlimited
 from ringfence.errors import ConfigError
 from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Match, Rule
-from ringfence.wire import MAX_KEYS, Op
+from ringfence.wire import MAX_KEYS, Batch, Op, Results
 
 __all__ = ["RequestRows", "charged", "has_slots", "is_out_of_slots", "other_wait"]
 

@@ -9,8 +9,7 @@ owners.
 import weakref
 from dataclasses import dataclass, replace
 
-from ringfence.peering.columns import Batch
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op
 
 __all__ = ["RENEWED_PART", "Held", "HeldSlots"]
 

@@ -13,12 +13,12 @@ from random import Random
 from typing import TypeAlias
 
 from ringfence.errors import AccessDenied, PeerUnavailable, RemoteProtocolError, RingfenceError
-from ringfence.peering.columns import SHED
 from ringfence.peering.link.denial_subscription import DenialSubscription
 from ringfence.peering.link.errors import error_of
 from ringfence.peering.link.frames_in_flight import REPLIES
 from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
+from ringfence.peering.target import SHED
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     Answer,

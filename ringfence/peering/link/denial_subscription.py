@@ -4,9 +4,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol
 
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.link.frames_in_flight import OnResults
-from ringfence.wire import SubscribeDenials
+from ringfence.wire import Batch, Results, SubscribeDenials
 
 __all__ = ["DenialSubscription", "LocalDecisions"]
 

@@ -11,15 +11,16 @@ from itertools import islice
 from typing import TypeAlias, TypeVar
 
 from ringfence.errors import AccessDenied, RemoteProtocolError
-from ringfence.peering.columns import SHED, Batch, Results, Shed
 from ringfence.peering.internal_errors import OnError
 from ringfence.peering.link.outgoing import QueuedBatch
 from ringfence.peering.link.partial_answers import PartialAnswers
 from ringfence.peering.link.queue_limit import QueueLimit
 from ringfence.peering.link.round_trips import RoundTrips
 from ringfence.peering.link.settings import LinkSettings
+from ringfence.peering.target import SHED, Shed
 from ringfence.wire import (
     Answer,
+    Batch,
     DigestMismatch,
     Done,
     Exchanged,
@@ -29,6 +30,7 @@ from ringfence.wire import (
     Pong,
     Pulled,
     RecoverCountsReply,
+    Results,
     Rules,
     Stats,
     TakenOver,
@@ -134,7 +136,7 @@ class FramesInFlight:
         frame = self.by_seq.get(seq) or self._expired.get(seq)
         if frame is not None and frame.batches and not frame.is_measured:
             frame.is_measured = True
-            if not frame.batches[0].stand_in:
+            if not frame.batches[0].as_standby:
                 took = now - frame.batches[0].asked_at
                 self.round_trips.sample(took)
                 deadline = self._settings.deadline
@@ -155,13 +157,12 @@ class FramesInFlight:
             self._answer_rows(frame, answer, on_results)
             return True
         rows = sum([len(each.batch) for each in frame.batches])
-        if len(answer.outcomes) != rows or not rows:
+        if len(answer.results.outcomes) != rows or not rows:
             self.fail(frame)
             raise RemoteProtocolError(
-                f"answer must have {rows} rows, got {len(answer.outcomes)}: it does not fit the"
-                " request"
+                f"answer must have {rows} rows, got {len(answer.results.outcomes)}"
             )
-        results = Results(answer.outcomes, answer.sources)
+        results = answer.results
         self._limit.waiting -= rows
         start = 0
         for each in frame.batches:
@@ -182,12 +183,11 @@ class FramesInFlight:
         if rows is None:
             self.fail(frame)
             raise RemoteProtocolError(
-                f"answer must have rows of its request, got {len(answer.outcomes)} rows that were"
-                " not asked for"
+                f"rows of an answer must be rows of its request, got {answer.rows}"
             )
         if frame.parts is None:
             frame.parts = PartialAnswers(frame.batches)
-        new = frame.parts.take(rows, Results(answer.outcomes, answer.sources))
+        new = frame.parts.take(rows, answer.results)
         if not frame.parts.is_complete:
             self.by_seq[answer.seq] = frame
         for part in new:
@@ -216,7 +216,7 @@ class FramesInFlight:
             return
         if frame.parts is None:
             frame.parts = PartialAnswers(frame.batches)
-        for part in frame.parts.take(rows, Results(answer.outcomes, answer.sources)):
+        for part in frame.parts.take(rows, answer.results):
             complete = frame.parts.complete(part.queued)
             if part.queued.on_rows is not None:
                 call_back(partial(part.queued.on_rows, part.rows), part.results, self._report)
@@ -328,5 +328,5 @@ def _rows_of(frame: Frame, answer: Answer) -> Sequence[int] | None:
     """Return the rows of a frame that an answer is about; None when the rows do not fit."""
     count = sum([len(each.batch) for each in frame.batches])
     rows = range(count) if answer.rows is None else answer.rows
-    fits = count and len(answer.outcomes) == len(rows) and rows[-1] < count
+    fits = count and len(answer.results.outcomes) == len(rows) and rows[-1] < count
     return rows if fits else None

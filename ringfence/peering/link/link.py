@@ -12,8 +12,6 @@ from typing import Protocol
 
 from ringfence.errors import RingfenceError
 from ringfence.peering.coalescer import PendingBatch, new_pending_batch
-from ringfence.peering.columns import SHED, Batch
-from ringfence.peering.columns import Done as OnDone
 from ringfence.peering.link.connection import ConnectionEvents, Destination, LinkConnection, Prove
 from ringfence.peering.link.denial_subscription import DenialSubscription, LocalDecisions
 from ringfence.peering.link.frames_in_flight import OnReply, Reply
@@ -21,8 +19,9 @@ from ringfence.peering.link.outgoing import QueuedBatch
 from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
 from ringfence.peering.link.timeouts import TimeoutWatcher
+from ringfence.peering.target import SHED, ResultCallback
 from ringfence.transport.interface import Address, Transport
-from ringfence.wire import Hello, Message
+from ringfence.wire import Batch, Hello, Message
 
 __all__ = ["Link", "LinkListener"]
 
@@ -130,7 +129,7 @@ class Link:
         return self.connection.is_ready and not self.connection.is_pinging
 
     def ask(
-        self, batch: Batch, *, hops: int = 0, stand_in: bool = False, done: OnDone
+        self, batch: Batch, *, hops: int = 0, as_standby: bool = False, done: ResultCallback
     ) -> QueuedBatch | None:
         """Have the member decide `batch`; `done(None)` when it could not in time.
 
@@ -146,7 +145,7 @@ class Link:
         if not self._queue.has_room(len(batch)):
             done(SHED)
             return None
-        queued = self._queue.add(batch, hops, stand_in, done, self._transport.now())
+        queued = self._queue.add(batch, hops, as_standby, done, self._transport.now())
         connection.send_queued()
         return queued
 

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringfence.peering.columns import Batch, Done, Results
-from ringfence.wire import NO_ID, CheckId, Request
+from ringfence.peering.target import ResultCallback
+from ringfence.wire import NO_ID, Batch, CheckId, Request, Results
 
 __all__ = ["MOST_ROWS", "QueuedBatch", "coalesce", "join_batches", "make_request"]
 
@@ -20,8 +20,8 @@ class QueuedBatch:
 
     batch: Batch
     hops: int
-    stand_in: bool
-    on_results: Done
+    as_standby: bool
+    on_results: ResultCallback
     asked_at: float
     withdraw: Callable[["QueuedBatch"], None]
     """Removes the batch from the send queue."""
@@ -56,27 +56,14 @@ def make_request(together: list[QueuedBatch], seq: int, view: int, deadline_ms: 
     """Make the request that asks for all of these batches."""
     first = together[0]
     batch = first.batch if len(together) == 1 else join_batches([each.batch for each in together])
-    return Request(
-        seq=seq,
-        op=batch.op,
-        view=view,
-        deadline_ms=deadline_ms,
-        hops=first.hops,
-        stand_in=first.stand_in,
-        keys=batch.keys,
-        costs=batch.costs,
-        groups=batch.groups,
-        limits=batch.limits,
-        which=batch.which,
-        ages_ns=batch.ages_ns,
-        leases=batch.leases,
-        ids=batch.ids,
-    )
+    return Request(seq, view, deadline_ms, first.hops, first.as_standby, batch)
 
 
 def _is_same_kind(one: QueuedBatch, other: QueuedBatch) -> bool:
     return (
-        one.batch.op is other.batch.op and one.hops == other.hops and one.stand_in == other.stand_in
+        one.batch.op is other.batch.op
+        and one.hops == other.hops
+        and one.as_standby == other.as_standby
     )
 
 

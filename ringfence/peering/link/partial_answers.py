@@ -6,8 +6,8 @@ Decides what each of these answers adds. Most frames are answered as a whole and
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringfence.peering.columns import Results, empty_results
 from ringfence.peering.link.outgoing import QueuedBatch
+from ringfence.wire import Results, empty_results
 
 __all__ = ["AnsweredRows", "PartialAnswers"]
 

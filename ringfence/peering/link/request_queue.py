@@ -12,14 +12,13 @@ from typing import TypeAlias
 
 from ringfence.errors import LocalProtocolError
 from ringfence.peering.coalescer import PendingBatch, new_pending_batch
-from ringfence.peering.columns import SHED, Batch, Shed
-from ringfence.peering.columns import Done as OnDone
 from ringfence.peering.internal_errors import OnError
 from ringfence.peering.link.frames_in_flight import Frame, FramesInFlight, OnReply, call_back
 from ringfence.peering.link.outgoing import MOST_ROWS, QueuedBatch, coalesce, make_request
 from ringfence.peering.link.queue_limit import QueueLimit
 from ringfence.peering.link.settings import LinkSettings
-from ringfence.wire import MAX_DEADLINE_MS, Message, Op, Ping, encode
+from ringfence.peering.target import SHED, ResultCallback, Shed
+from ringfence.wire import MAX_DEADLINE_MS, Batch, Message, Op, Ping, encode
 
 __all__ = ["RequestQueue"]
 
@@ -76,10 +75,10 @@ class RequestQueue:
         return self._limit.has_room(rows)
 
     def add(
-        self, batch: Batch, hops: int, stand_in: bool, on_results: OnDone, now: float
+        self, batch: Batch, hops: int, as_standby: bool, on_results: ResultCallback, now: float
     ) -> QueuedBatch:
         """Add a batch to the queue."""
-        queued = QueuedBatch(batch, hops, stand_in, on_results, now, self._withdraw)
+        queued = QueuedBatch(batch, hops, as_standby, on_results, now, self._withdraw)
         self._limit.waiting += len(batch)
         self._queue.append(queued)
         return queued

@@ -46,7 +46,8 @@ from ringfence.wire.messages.peer_messages import (
     TransferOffer,
     WindowCounts,
 )
-from ringfence.wire.messages.request_messages import DecidedCheck, Source
+from ringfence.wire.messages.request_columns import Source
+from ringfence.wire.messages.request_messages import DecidedCheck
 
 __all__ = ["Move", "READERS", "VALIDATED_AS_LAID_OUT", "lay_out"]
 

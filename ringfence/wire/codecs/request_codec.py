@@ -18,7 +18,8 @@ from ringfence.wire.codecs.integer_columns import (
     write_runs,
 )
 from ringfence.wire.codecs.limit_codec import read_limit, write_limit
-from ringfence.wire.messages.request_messages import Answer, CheckId, Op, Request, Source
+from ringfence.wire.messages.request_columns import Batch, CheckId, Op, Results, Source
+from ringfence.wire.messages.request_messages import Answer, Request
 
 __all__ = [
     "ANSWER",
@@ -47,44 +48,40 @@ _LAST_SOURCE = len(Source) - 1
 
 def write_request(message: Request) -> list[object]:
     """Lay a request out."""
-    keys = message.keys
+    batch = message.batch
+    keys = batch.keys
     count = len(keys)
     _check_keys(keys)
-    groups = message.groups
+    groups = batch.groups
     fields = [
         REQUEST,
         integer(message.seq, "Request.seq", 1),
-        message.op,
+        batch.op,
         integer(message.view, "Request.view"),
         integer(message.deadline_ms, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
         integer(message.hops, "Request.hops", 0, 2),
-        message.stand_in,
+        message.as_standby,
         keys,
-        write_integers(message.costs, count, "Request.costs", MAX_COST),
+        write_integers(batch.costs, count, "Request.costs", MAX_COST),
         write_runs(groups, count, "Request.groups") if groups else None,
     ]
-    has_extras = message.limits or message.which or message.ages_ns or message.leases
-    if has_extras or message.op is Op.RENEW:
-        fields += _write_extras(message, count)
+    has_extras = batch.limits or batch.which or batch.ages_ns or batch.leases
+    if has_extras or batch.op is Op.RENEW:
+        fields += _write_extras(batch, count)
     else:
         fields += (None, None, None, None)
-    fields.append(_write_ids(message.ids, count) if message.ids else None)
+    fields.append(_write_ids(batch.ids, count) if batch.ids else None)
     return fields
 
 
 def read_request(fields: list[object]) -> Request:
     """Take a request out of its `REQUEST_FIELDS` fields."""
-    _, seq, op, view, deadline, hops, stand_in, keys, costs, groups, *extras = fields
+    _, seq, op, view, deadline, hops, as_standby, keys, costs, groups, *extras = fields
     limits, which, ages, leases, ids = extras
     checked = _read_keys(keys)
     count = len(checked)
-    message = Request(
-        integer(seq, "Request.seq", 1),
+    batch = Batch(
         _read_op(op),
-        integer(view, "Request.view"),
-        integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
-        integer(hops, "Request.hops", 0, 2),
-        flag(stand_in, "Request.stand_in"),
         checked,
         read_integers(costs, count, "Request.costs", MAX_COST),
         [] if groups is None else read_runs(groups, count, "Request.groups"),
@@ -95,14 +92,22 @@ def read_request(fields: list[object]) -> Request:
         [] if ids is None else _read_ids(ids, count),
     )
     has_extras = not (limits is None and which is None and ages is None and leases is None)
-    if has_extras or message.op is Op.RENEW:
-        _check_extras(message)
-    return message
+    if has_extras or batch.op is Op.RENEW:
+        _check_extras(batch)
+    return Request(
+        integer(seq, "Request.seq", 1),
+        integer(view, "Request.view"),
+        integer(deadline, "Request.deadline_ms", 1, MAX_DEADLINE_MS),
+        integer(hops, "Request.hops", 0, 2),
+        flag(as_standby, "Request.as_standby"),
+        batch,
+    )
 
 
 def write_answer(message: Answer) -> list[object]:
     """Lay an answer out."""
-    outcomes = message.outcomes
+    results = message.results
+    outcomes = results.outcomes
     count = len(outcomes)
     return [
         ANSWER,
@@ -117,7 +122,7 @@ def write_answer(message: Answer) -> list[object]:
         write_durations(outcomes.reset_after_ns, count, "Answer.reset_after_ns"),
         write_durations(outcomes.delay_ns, count, "Answer.delay_ns"),
         write_integers(outcomes.leases, count, "Answer.leases"),
-        write_integers(message.sources, count, "Answer.sources", _LAST_SOURCE),
+        write_integers(results.sources, count, "Answer.sources", _LAST_SOURCE),
         None if message.rows is None else _write_rows(message.rows, count),
     ]
 
@@ -145,16 +150,18 @@ def read_answer(fields: list[object]) -> Answer:
         integer(seq, "Answer.seq", 1),
         integer(view, "Answer.view"),
         integer(rules, "Answer.rules"),
-        Outcomes(
-            read_integers(codes, count, "Answer.codes", _LAST_CODE),
-            read_integers(limits, count, "Answer.limits"),
-            read_integers(remaining, count, "Answer.remaining"),
-            read_integers(retry, count, "Answer.retry_after_ns"),
-            read_integers(reset, count, "Answer.reset_after_ns"),
-            read_integers(delay, count, "Answer.delay_ns"),
-            read_integers(leases, count, "Answer.leases"),
+        Results(
+            Outcomes(
+                read_integers(codes, count, "Answer.codes", _LAST_CODE),
+                read_integers(limits, count, "Answer.limits"),
+                read_integers(remaining, count, "Answer.remaining"),
+                read_integers(retry, count, "Answer.retry_after_ns"),
+                read_integers(reset, count, "Answer.reset_after_ns"),
+                read_integers(delay, count, "Answer.delay_ns"),
+                read_integers(leases, count, "Answer.leases"),
+            ),
+            read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
         ),
-        read_integers(sources, count, "Answer.sources", _LAST_SOURCE),
         None if rows is None else _read_rows(rows, count),
     )
 
@@ -207,10 +214,10 @@ def _read_limits(wire: object, count: int) -> list[Limit]:
     return [read_limit(limit, "Request.limits") for limit in limits]
 
 
-def _write_extras(message: Request, count: int) -> list[object]:
+def _write_extras(batch: Batch, count: int) -> list[object]:
     """Lay out the four columns that most requests do without."""
-    _check_extras(message)
-    limits, which, ages, leases = message.limits, message.which, message.ages_ns, message.leases
+    _check_extras(batch)
+    limits, which, ages, leases = batch.limits, batch.which, batch.ages_ns, batch.leases
     return [
         [write_limit(limit) for limit in limits] if limits else None,
         write_integers(which, count, "Request.which") if which else None,
@@ -232,16 +239,16 @@ def _read_ids(wire: object, count: int) -> list[CheckId]:
     return list(zip(sessions, seqs, rows, strict=True))
 
 
-def _check_extras(message: Request) -> None:
+def _check_extras(batch: Batch) -> None:
     """Refuse columns that this request must not have, or lacks."""
-    limits, which = message.limits, message.which
-    if len(limits) > len(message.keys):
+    limits, which = batch.limits, batch.which
+    if len(limits) > len(batch.keys):
         raise bad_field("Request.limits", "no more than the keys")
     if bool(limits) != bool(which) or max(which, default=0) > len(limits):
         raise bad_field("Request.which", "there when Request.limits is, and index into it")
-    if message.ages_ns and message.op is not Op.REFUND:
+    if batch.ages_ns and batch.op is not Op.REFUND:
         raise bad_field("Request.ages_ns", "left out unless keys are refunded")
-    if message.leases and message.op not in _WITH_LEASES:
+    if batch.leases and batch.op not in _WITH_LEASES:
         raise bad_field("Request.leases", "left out unless slots are meant")
-    if message.op is Op.RENEW and not message.leases:
+    if batch.op is Op.RENEW and not batch.leases:
         raise bad_field("Request.leases", "there when slots are renewed")

@@ -10,7 +10,6 @@ from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Engine
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import RuleSet
 from ringfence.rules.loading.mapping import load_mapping
@@ -34,6 +33,7 @@ from ringfence.wire import (
     Refused,
     Report,
     Request,
+    Results,
     Role,
     Rules,
     Source,
@@ -118,20 +118,12 @@ class Node:
             case Hello():
                 return Welcome(self.name, self.view, self.rules.version)
             case Request() as request:
-                batch = Batch(
-                    request.op,
-                    request.keys,
-                    request.costs,
-                    request.groups,
-                    request.limits,
-                    request.which,
-                    request.ages_ns,
-                    request.leases,
+                outcomes = decide_by(self.engine, request.batch, NOW)
+                source = Source.STANDBY if request.as_standby else Source.OWNER
+                sources = [source] * len(request.batch)
+                return Answer(
+                    request.seq, self.view, self.rules.version, Results(outcomes, sources)
                 )
-                outcomes = decide_by(self.engine, batch, NOW)
-                source = Source.STANDBY if request.stand_in else Source.OWNER
-                sources = [source] * len(batch)
-                return Answer(request.seq, self.view, self.rules.version, outcomes, sources)
             case AskMembers(seq):
                 return Members(seq, self.view, self.rows)
             case AskRules(seq):
@@ -287,7 +279,9 @@ async def test_each_key_is_asked_of_its_owner(autojump_clock):
             await limiter.check("d", {"user": str(number)})
 
         for name, node in t.nodes.items():
-            keys = [key for seen in node.heard if isinstance(seen, Request) for key in seen.keys]
+            keys = [
+                key for seen in node.heard if isinstance(seen, Request) for key in seen.batch.keys
+            ]
             assert {ring.owner(shard_of(key)) for key in keys} == {name}
         assert sum(t.requests().values()) == 30
 
@@ -719,7 +713,7 @@ def odd_members(node, rows):
                 return Members(seq, 99, rows)
             case Request():
                 plain = usual(message)
-                return Answer(plain.seq, 99, plain.rules, plain.outcomes, plain.sources)
+                return Answer(plain.seq, 99, plain.rules, plain.results)
         return usual(message)
 
     return answer

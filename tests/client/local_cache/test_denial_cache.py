@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 from ringfence.client.local_cache.denial_cache import DenialCache
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Code, Engine, Outcomes
-from ringfence.peering.columns import Batch, Results
 from ringfence.peering.engine_choice import decide_by, engine_rules
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.mapping import load_mapping
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 KINDS = {
     "token": {"algorithm": "token_bucket"},

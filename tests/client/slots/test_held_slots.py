@@ -1,6 +1,5 @@
 from ringfence.client.slots.held_slots import HeldSlots
-from ringfence.peering.columns import Batch
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op
 
 
 def slots(lease=5):

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from gossip.cross_dc.count_dissemination import CountDissemination, Fact
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by
 from ringfence.rules.cross_dc_bounds import reach_of
-from ringfence.wire import Op
+from ringfence.wire import Batch, Op
 
 MS = 10**6
 RULE = 7

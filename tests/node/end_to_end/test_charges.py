@@ -18,7 +18,7 @@ from ringfence.wire import Answer, DecidedCheck, Op, Source
 from tests.node.cluster import NAMES, address_of, of, owned, world
 from tests.node.cross_dc.test_counts import two_datacenters
 from tests.node.end_to_end.test_leases import HOT, heat
-from tests.node.requests.sessions.test_session import APP, check, running_node
+from tests.node.requests.sessions.test_session import APP, check, running_node, with_columns
 
 SLOTS = """
 domain: api
@@ -131,12 +131,12 @@ async def test_a_charge_that_is_asked_for_twice_counts_once(autojump_clock: Mock
     async with running_node() as node:
         caller = await node.call(APP)
         charge = check(1, cost=9, op=Op.CHARGE)
-        again = replace(charge, seq=2, ids=[(APP.session, 1, 0)])
+        again = with_columns(replace(charge, seq=2), ids=[(APP.session, 1, 0)])
 
         answers = [(await caller.say(each))[-1] for each in (charge, charge, again)]
-        look = (await caller.say(replace(charge, seq=3, costs=[0])))[-1]
+        look = (await caller.say(with_columns(replace(charge, seq=3), costs=[0])))[-1]
 
-        codes = [each.outcomes.codes for each in answers if isinstance(each, Answer)]
+        codes = [each.results.outcomes.codes for each in answers if isinstance(each, Answer)]
         assert codes == [[Code.OVERDRAWN]] * 3
         assert isinstance(look, Answer)
         assert node.count("charges") == 2
@@ -264,8 +264,9 @@ async def test_a_token_may_give_back_what_it_charged_and_no_more(
         charge = check(1, cost=9, op=Op.CHARGE)
 
         await caller.say(charge)
-        given = (await caller.say(replace(charge, seq=2, op=Op.REFUND, costs=[20])))[-1]
+        refund = with_columns(replace(charge, seq=2), op=Op.REFUND, costs=[20])
+        given = (await caller.say(refund))[-1]
 
         assert isinstance(given, Answer)
-        assert given.outcomes.remaining == [5]
+        assert given.results.outcomes.remaining == [5]
         assert node.count("refused_refunds") == 11

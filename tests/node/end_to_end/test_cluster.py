@@ -20,12 +20,11 @@ from node.requests.request_parts import Part
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Code, Limit
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import RuleSet, adhoc_rule, encode_key
 from ringfence.rules.limit_strings import parse_limit
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.memory import MemoryNetwork
-from ringfence.wire import Op, Request, Source
+from ringfence.wire import Batch, Op, Request, Results, Source
 from tests.node.cluster import (
     NAMES,
     RULES,
@@ -356,7 +355,7 @@ async def test_a_shadow_rule_over_its_limit_denies_no_group_that_a_node_sends_to
         codes, remaining = [], []
         for seq in range(1, 4):
             batch = Batch(Op.CHECK, keys, [1, 1], [2])
-            request = Request(seq, Op.CHECK, 0, 500, 0, False, keys, [1, 1], [2], [], [], [], [])
+            request = Request(seq, 0, 500, 0, False, Batch(Op.CHECK, keys, [1, 1], [2]))
             verdicts = await w.nodes["c"]._deciding.decide(request, Part(None, batch))
             assert verdicts is not None
             codes.append(verdicts.outcomes.codes)

@@ -1,7 +1,6 @@
 from node.metrics.counters import Counters
 from ringfence.limiter import Code, Outcomes
-from ringfence.peering.columns import Results
-from ringfence.wire import Op, Source
+from ringfence.wire import Op, Results, Source
 
 
 def verdicts(*codes: Code) -> Results:
@@ -14,8 +13,8 @@ def verdicts(*codes: Code) -> Results:
 
 def after(*steps: tuple[Op, Results, bool]) -> dict[str, int]:
     counters = Counters()
-    for op, decided, stand_in in steps:
-        counters.decided(op, decided, stand_in=stand_in)
+    for op, decided, as_standby in steps:
+        counters.decided(op, decided, as_standby=as_standby)
     return {name: count for name, count in counters.as_dict().items() if count}
 
 

@@ -14,10 +14,9 @@ from node.metrics.detailed import (
     Span,
 )
 from ringfence.limiter import Code, Limit, Outcomes
-from ringfence.peering.columns import Batch, Results
 from ringfence.rules import Rule, RuleSet
 from ringfence.rules.keys import encode_key
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 
 def rule(number: int, key: str, *, shadow: bool = False, quota: bool = False) -> Rule:
@@ -46,11 +45,11 @@ def measures(rules: dict[int, Rule]) -> Metrics:
 
 
 def test_checks_are_counted_by_rule_and_result(measures: Metrics) -> None:
-    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
-    measures.decided(batch_of(1), verdicts_of([Code.DENIED]), stand_in=False)
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), as_standby=False)
+    measures.decided(batch_of(1), verdicts_of([Code.DENIED]), as_standby=False)
     codes = [Code.ALLOWED, Code.OVER_SOFT, Code.NEVER, Code.DENIED, Code.DENIED, Code.UNCHARGED]
-    measures.decided(batch_of(1, 1, 1, 2, 3, 1), verdicts_of(codes), stand_in=False)
-    measures.decided(batch_of(7), verdicts_of([Code.UNKNOWN_RULE]), stand_in=False)
+    measures.decided(batch_of(1, 1, 1, 2, 3, 1), verdicts_of(codes), as_standby=False)
+    measures.decided(batch_of(7), verdicts_of([Code.UNKNOWN_RULE]), as_standby=False)
 
     assert measures.decisions() == {
         ("api > client", "allowed", "owner"): 2,
@@ -64,7 +63,7 @@ def test_checks_are_counted_by_rule_and_result(measures: Metrics) -> None:
 
 
 def test_the_sources_are_told_apart(measures: Metrics) -> None:
-    measures.decided(batch_of(1, 1), verdicts_of([Code.ALLOWED, Code.DENIED]), stand_in=True)
+    measures.decided(batch_of(1, 1), verdicts_of([Code.ALLOWED, Code.DENIED]), as_standby=True)
     answer = verdicts_of([Code.ALLOWED, Code.ALLOWED, Code.DENIED], Source.OWNER)
     answer.sources[1:] = [Source.POLICY, Source.LOCAL]
     measures.undecided(batch_of(1, 1, 1), answer)
@@ -78,7 +77,7 @@ def test_the_sources_are_told_apart(measures: Metrics) -> None:
 
 
 def test_refunds_and_resets_are_no_decisions(measures: Metrics) -> None:
-    measures.decided(batch_of(1, op=Op.REFUND), verdicts_of([Code.ALLOWED]), stand_in=False)
+    measures.decided(batch_of(1, op=Op.REFUND), verdicts_of([Code.ALLOWED]), as_standby=False)
     measures.undecided(batch_of(1, op=Op.RESET), verdicts_of([Code.ALLOWED], Source.POLICY))
 
     assert measures.decisions() == {}
@@ -86,10 +85,10 @@ def test_refunds_and_resets_are_no_decisions(measures: Metrics) -> None:
 
 
 def test_no_count_falls_when_a_rule_goes_away(measures: Metrics, rules: dict[int, Rule]) -> None:
-    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), as_standby=False)
     before = measures.decisions()
     del rules[1]
-    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), stand_in=False)
+    measures.decided(batch_of(1), verdicts_of([Code.ALLOWED]), as_standby=False)
 
     assert before == {("api > client", "allowed", "owner"): 1}
     assert measures.decisions() == before | {(NO_RULE, "allowed", "owner"): 1}
@@ -98,7 +97,9 @@ def test_no_count_falls_when_a_rule_goes_away(measures: Metrics, rules: dict[int
 def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: Metrics) -> None:
     rules.update({number: rule(number, f"key{number}") for number in range(10, 10 + MOST_LABELS)})
     numbers = [1, *range(10, 10 + MOST_LABELS)]
-    measures.decided(batch_of(*numbers), verdicts_of([Code.ALLOWED] * len(numbers)), stand_in=False)
+    measures.decided(
+        batch_of(*numbers), verdicts_of([Code.ALLOWED] * len(numbers)), as_standby=False
+    )
 
     found = measures.decisions()
 
@@ -108,7 +109,7 @@ def test_rules_beyond_the_most_labels_are_one(rules: dict[int, Rule], measures: 
 
 def test_ids_that_strangers_make_up_take_no_memory(measures: Metrics) -> None:
     for number in range(100, 10_100):
-        measures.decided(batch_of(number), verdicts_of([Code.UNKNOWN_RULE]), stand_in=False)
+        measures.decided(batch_of(number), verdicts_of([Code.UNKNOWN_RULE]), as_standby=False)
 
     assert len(measures._asked) + len(measures._odd) < 5000
     assert measures.decisions() == {(NO_RULE, "unknown_rule", "owner"): 10_000}
@@ -138,13 +139,13 @@ def asked(*values: str) -> Batch:
 
 
 def test_rules_that_ask_for_it_are_counted_by_value(shown: Metrics) -> None:
-    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
-    shown.decided(asked("x", ""), verdicts_of([Code.DENIED] * 2), stand_in=True)
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
+    shown.decided(asked("x", ""), verdicts_of([Code.DENIED] * 2), as_standby=True)
     shown.undecided(asked("x"), verdicts_of([Code.ALLOWED], Source.POLICY))
     row = encode_key(SHOWN.id, ["x"]), Code.DENIED.value, Source.CACHE.value, 5
     rest = SHOWN.id.to_bytes(8, "big"), Code.DENIED.value, Source.CACHE.value, 7
     shown.reported([row, rest], named=1)
-    shown.decided(batch_of(3), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.decided(batch_of(3), verdicts_of([Code.ALLOWED]), as_standby=False)
 
     assert shown.detailed_decisions() == {
         ("api.client_x", "allowed"): 2,
@@ -156,9 +157,9 @@ def test_rules_that_ask_for_it_are_counted_by_value(shown: Metrics) -> None:
 
 def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Metrics) -> None:
     for number in range(20_000):
-        shown.decided(asked(f"v{number}"), verdicts_of([Code.ALLOWED]), stand_in=False)
+        shown.decided(asked(f"v{number}"), verdicts_of([Code.ALLOWED]), as_standby=False)
     assert len(shown._by_key) < 5000
-    shown.decided(asked("long" * 50), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.decided(asked("long" * 50), verdicts_of([Code.ALLOWED]), as_standby=False)
 
     found = shown.detailed_decisions()
 
@@ -168,16 +169,16 @@ def test_the_number_of_values_that_are_told_apart_has_an_end(shown: Metrics) -> 
 
 
 def test_a_rule_that_no_longer_asks_for_it_keeps_its_counts(shown: Metrics) -> None:
-    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
     shown.follow(RuleSet())
-    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), stand_in=False)
+    shown.decided(asked("x"), verdicts_of([Code.ALLOWED]), as_standby=False)
 
     assert shown.detailed_decisions() == {("api.client_x", "allowed"): 1}
 
 
 def test_who_is_denied_is_remembered(measures: Metrics) -> None:
     batch = batch_of(1, 2)
-    measures.decided(batch, verdicts_of([Code.ALLOWED, Code.DENIED]), stand_in=False)
+    measures.decided(batch, verdicts_of([Code.ALLOWED, Code.DENIED]), as_standby=False)
 
     assert [row.key for row in measures.throttled.most(5)] == [batch.keys[1]]
 

@@ -2,8 +2,7 @@
 
 from node.requests.carried_limits import overrule, oversized
 from ringfence.limiter import MAX_CARRIED_SLOTS, NS_PER_SECOND, Limit
-from ringfence.peering.columns import Batch
-from ringfence.wire import ErrorCode, Op
+from ringfence.wire import Batch, ErrorCode, Op
 
 HOUR_NS = 3600 * NS_PER_SECOND
 PLAIN, MOST = Limit.of_ns(5, HOUR_NS), Limit.of_ns(5, HOUR_NS, slots=MAX_CARRIED_SLOTS)

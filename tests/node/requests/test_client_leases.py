@@ -2,9 +2,8 @@
 
 from node.requests.client_leases import Lender
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Engine, EngineRule, Limit
-from ringfence.peering.columns import Batch
 from ringfence.rules import adhoc_rule, encode_key
-from ringfence.wire import LeaseRequest, Op
+from ringfence.wire import Batch, LeaseRequest, Op
 
 LIMIT = Limit.of_ns(1000, 60 * NS_PER_SECOND, Algorithm.FIXED_WINDOW)
 RULE = adhoc_rule(LIMIT)

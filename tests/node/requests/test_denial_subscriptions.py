@@ -1,7 +1,6 @@
 from node.requests.denial_subscriptions import DenialSubscriptions
 from ringfence.limiter import Code, Outcomes
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 SECOND = 10**9
 

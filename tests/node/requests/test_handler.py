@@ -4,16 +4,17 @@ import trio
 from trio.testing import MockClock
 
 from hashring import shard_of
-from ringfence.peering.columns import Batch, Results
 from ringfence.transport.interface import Connection
 from ringfence.wire import (
     Answer,
     AskTakenOver,
+    Batch,
     ErrorCode,
     Hello,
     Pull,
     Refused,
     Request,
+    Results,
     Role,
     Source,
     TakenOver,
@@ -102,7 +103,7 @@ async def test_a_node_that_forwards_answers_when_the_callers_deadline_is_over(
 
         [answer] = caller.heard[-1:]
         assert isinstance(answer, Answer)
-        assert answer.sources == [Source.POLICY]
+        assert answer.results.sources == [Source.POLICY]
 
 
 async def pass_time(world: World, seconds: float) -> None:
@@ -127,7 +128,7 @@ async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silen
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(6)) == [TakenOver(6, [])]
-        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await caller.say(check(6, key, as_standby=True, deadline_ms=1000))
         await pass_time(world, 0.09)
         assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
         await pass_time(world, 0.09)
@@ -146,9 +147,9 @@ async def test_a_stopped_owner_that_is_back_keeps_its_shards_while_its_link_is_s
         key = key_of("b")
 
         assert await owner.say(AskTakenOver(7)) == [TakenOver(7, [])]
-        await caller.say(check(6, key, stand_in=True, deadline_ms=1000))
+        await caller.say(check(6, key, as_standby=True, deadline_ms=1000))
         await pass_time(world, 0.4)
         assert not held[shard_of(key)]
         await pass_time(world, 0.2)
-        await caller.say(check(7, key, stand_in=True, deadline_ms=1000))
+        await caller.say(check(7, key, as_standby=True, deadline_ms=1000))
         assert held[shard_of(key)]

@@ -4,8 +4,7 @@ import pytest
 
 from node.requests.refund_ledger import RefundLedger
 from ringfence.limiter import NS_PER_SECOND, Code, Limit, Outcomes
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 
 LIMIT = Limit.of_ns(100, 60 * NS_PER_SECOND)
 WEIGHS_NS = 120 * NS_PER_SECOND

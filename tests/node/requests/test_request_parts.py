@@ -13,8 +13,7 @@ from node.requests.request_parts import Part
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Outcomes
-from ringfence.peering.columns import Batch, Results
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source
 from tests.node.cluster import World, address_of, counter, world
 
 DELAY = 0.04

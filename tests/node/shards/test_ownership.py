@@ -14,10 +14,9 @@ from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
-from ringfence.wire import Copy, Holding, Op, Pull, Pulled
+from ringfence.wire import Batch, Copy, Holding, Op, Pull, Pulled
 from tests.node.cluster import CONTAINMENT
 
 DAY = 86_400_000_000_000

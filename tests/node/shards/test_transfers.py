@@ -18,11 +18,11 @@ from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
-from ringfence.peering.columns import Batch
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
 from ringfence.rules import Descriptor, encode_key
 from ringfence.wire import (
+    Batch,
     Copy,
     Counts,
     Done,
@@ -249,16 +249,16 @@ async def test_a_node_that_took_a_shard_over_fetches_all_parts_of_what_its_owner
 ) -> None:
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
-        owner, stand_in = peers.add(A), peers.add(B)
+        owner, as_standby = peers.add(A), peers.add(B)
         owner.fill(*KEYS)
-        stand_in.holdings.take_over(SHARD, A, [], NOW)
-        stand_in.spend(KEYS[3])
+        as_standby.holdings.take_over(SHARD, A, [], NOW)
+        as_standby.spend(KEYS[3])
 
-        stand_in.handoff.follow(ring(), ring(B), ring(B))
+        as_standby.handoff.follow(ring(), ring(B), ring(B))
         await trio.sleep(5)
         nursery.cancel_scope.cancel()
 
-    assert stand_in.used() == [HITS, HITS, HITS, HITS + 1]
+    assert as_standby.used() == [HITS, HITS, HITS, HITS + 1]
     assert owner.holdings.gifts() == []
     assert peers.acknowledged() == [SHARD]
 
@@ -304,17 +304,17 @@ async def test_shards_that_an_answer_has_no_room_for_are_asked_for_again(
 ) -> None:
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
-        owner, stand_in = peers.add(A), peers.add(B)
+        owner, as_standby = peers.add(A), peers.add(B)
         all_keys = [*KEYS, *OTHER_KEYS, *THIRD_KEYS]
         owner.fill(*all_keys)
         for shard in sorted({shard_of(key) for key in all_keys}):
-            stand_in.holdings.take_over(shard, A, [], NOW)
+            as_standby.holdings.take_over(shard, A, [], NOW)
 
-        stand_in.handoff.follow(ring(), ring(B), ring(B))
+        as_standby.handoff.follow(ring(), ring(B), ring(B))
         await trio.sleep(0.4)  # less than the pause between two rounds
         nursery.cancel_scope.cancel()
 
-    assert stand_in.used(*all_keys) == [HITS] * 12
+    assert as_standby.used(*all_keys) == [HITS] * 12
     assert len(peers.acknowledged()) == 3
 
 
@@ -367,18 +367,18 @@ async def test_a_stand_in_that_misses_a_part_joins_nothing_until_it_has_all(
 ) -> None:
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
-        owner, stand_in = peers.add(A), peers.add(B)
+        owner, as_standby = peers.add(A), peers.add(B)
         owner.fill(*KEYS)
-        stand_in.holdings.take_over(SHARD, A, [], NOW)
+        as_standby.holdings.take_over(SHARD, A, [], NOW)
         with lost_parts(peers):
-            stand_in.handoff.follow(ring(), ring(B), ring(B))
+            as_standby.handoff.follow(ring(), ring(B), ring(B))
             await trio.sleep(10)
-            during = stand_in.used(), peers.acknowledged(), owner.holdings.gifts()
+            during = as_standby.used(), peers.acknowledged(), owner.holdings.gifts()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
-    assert stand_in.used() == [HITS] * 4
+    assert as_standby.used() == [HITS] * 4
     assert owner.holdings.gifts() == []
 
 
@@ -543,13 +543,13 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
 
 
 def test_a_refund_while_a_standby_decides_is_taken_off_what_the_owner_is_charged() -> None:
-    owner, stand_in = Peer(A), Peer(B)
+    owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
-    stand_in.holdings.take_over(SHARD, A, [(NOW, owner.holdings.state_of(KEYS[:1], NOW))], NOW)
-    stand_in.spend(KEYS[0], units=5)
-    stand_in.spend(KEYS[0], Op.REFUND, units=2)
+    as_standby.holdings.take_over(SHARD, A, [(NOW, owner.holdings.state_of(KEYS[:1], NOW))], NOW)
+    as_standby.spend(KEYS[0], units=5)
+    as_standby.spend(KEYS[0], Op.REFUND, units=2)
 
-    gift = stand_in.give(A)
+    gift = as_standby.give(A)
     counts = as_snapshot(gift.counts)
     owner.holdings.adopt(SHARD, of(gift), B, counts, gift.tallies, NOW)
 

@@ -6,17 +6,19 @@ from hypothesis import strategies as st
 
 from ringfence.errors import AccessDenied, RemoteProtocolError
 from ringfence.limiter import Code, Outcomes
-from ringfence.peering.columns import SHED, Batch
 from ringfence.peering.link.request_queue import RequestQueue
 from ringfence.peering.link.settings import LinkSettings
+from ringfence.peering.target import SHED
 from ringfence.wire import (
     Answer,
     AskMembers,
+    Batch,
     Done,
     Members,
     Op,
     Ping,
     Request,
+    Results,
     TransferOffer,
     decode,
 )
@@ -64,7 +66,7 @@ def batch_of(*names):
 
 def answer_to(seq, rows):
     columns = [[0] * rows for _ in range(7)]
-    return Answer(seq, VIEW, 1, Outcomes(*columns), [0] * rows)
+    return Answer(seq, VIEW, 1, Results(Outcomes(*columns), [0] * rows))
 
 
 def test_what_waits_leaves_together_under_numbers_of_its_own():
@@ -77,7 +79,7 @@ def test_what_waits_leaves_together_under_numbers_of_its_own():
 
     assert call == AskMembers(1)
     assert (request.seq, request.view, request.deadline_ms) == (2, VIEW, 900)
-    assert len(request.keys) == 3
+    assert len(request.batch.keys) == 3
     assert sender.flush() == []
 
 
@@ -257,7 +259,7 @@ def test_a_late_answer_is_passed_on_to_those_who_were_given_up():
     sender.flush(0.25)
     sender.queue.expire(2.0, -1.0)
     late = answer_to(1, 3)
-    late.outcomes.codes[1] = Code.DENIED
+    late.results.outcomes.codes[1] = Code.DENIED
 
     sender.in_flight.answer_late(late)
     sender.in_flight.answer_late(late)
@@ -342,8 +344,8 @@ def test_members_are_told_how_little_time_callers_have():
 
     told = []
     for sender in (hasty, usual):
-        for stand_in in (False, True):
-            sender.queue.add(Batch(Op.CHECK, [b"12345678"], [1]), 0, stand_in, print, 0.0)
+        for as_standby in (False, True):
+            sender.queue.add(Batch(Op.CHECK, [b"12345678"], [1]), 0, as_standby, print, 0.0)
             [request] = sender.flush(now=0.001)
             told.append(request.deadline_ms)
 
@@ -356,13 +358,13 @@ def test_what_nobody_waits_for_any_more_does_not_leave():
 
     [request] = sender.flush(now=0.3)
 
-    assert (request.keys, request.deadline_ms) == ([b"   young"], 50)
+    assert (request.batch.keys, request.deadline_ms) == ([b"   young"], 50)
     assert (old, young) == ([SHED], [])
     assert sender.queue.has_room(LinkSettings().max_waiting - 1)
 
     sender.queue.add(Batch(Op.REFUND, [b"12345678"], [1]), 0, False, print, 0.0)
     [refund] = sender.flush(now=0.3)
-    assert (refund.op, refund.deadline_ms) == (Op.REFUND, 1)
+    assert (refund.batch.op, refund.deadline_ms) == (Op.REFUND, 1)
 
 
 def test_time_outs_follow_the_round_trips_of_frames_that_were_sent_once():
@@ -433,7 +435,7 @@ def _room_of(queue):
 def part_of(seq, *rows):
     columns = [[0] * len(rows) for _ in range(7)]
     columns[2] = list(rows)  # What remains tells which row it is.
-    return Answer(seq, VIEW, 1, Outcomes(*columns), [0] * len(rows), list(rows))
+    return Answer(seq, VIEW, 1, Results(Outcomes(*columns), [0] * len(rows)), list(rows))
 
 
 def remaining(told):
@@ -489,7 +491,7 @@ def test_rows_that_were_not_asked_for_are_a_breach():
     asked = sender.ask("a", "b")
     sender.flush()
 
-    with pytest.raises(RemoteProtocolError, match="not asked for"):
+    with pytest.raises(RemoteProtocolError, match="must be rows of its request"):
         sender.in_flight.answer(part_of(1, 1, 2))
     assert asked == [None]
     assert sender.queue.has_room(LinkSettings().max_waiting)

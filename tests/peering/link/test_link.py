@@ -1,4 +1,5 @@
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from zlib import crc32
 
@@ -10,14 +11,15 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ringfence.errors import AccessDenied, PeerUnavailable
 from ringfence.limiter import Limit, Outcomes
-from ringfence.peering.columns import SHED, Batch
 from ringfence.peering.link import Link, LinkSettings
+from ringfence.peering.target import SHED
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     MAX_KEYS,
     Answer,
     AskMembers,
     AskPeers,
+    Batch,
     Copy,
     Counts,
     Digest,
@@ -38,6 +40,7 @@ from ringfence.wire import (
     Pulled,
     Refused,
     Request,
+    Results,
     Role,
     TransferOffer,
     Welcome,
@@ -96,14 +99,14 @@ class Peer:
     def answer(self, request):
         if (request.seq, self.hellos[-1].session) not in self.remembered:
             self.remembered[request.seq, self.hellos[-1].session] = True
-            if request.op is Op.CHECK:
-                self.counted += request.keys
+            if request.batch.op is Op.CHECK:
+                self.counted += request.batch.keys
         return answer_to(request)
 
     @property
     def rows(self):
         """How many rows each request had."""
-        return [len(request.keys) for request in self.requests]
+        return [len(request.batch.keys) for request in self.requests]
 
 
 class Talk:
@@ -151,11 +154,14 @@ def mark(key):
 
 
 def answer_to(request):
-    count = len(request.keys)
+    count = len(request.batch.keys)
     zeros = [[0] * count for _ in range(4)]
-    marks = [mark(key) for key in request.keys]
+    marks = [mark(key) for key in request.batch.keys]
     return Answer(
-        request.seq, 11, 22, Outcomes([0] * count, [9] * count, marks, *zeros), [0] * count
+        request.seq,
+        11,
+        22,
+        Results(Outcomes([0] * count, [9] * count, marks, *zeros), [0] * count),
     )
 
 
@@ -216,10 +222,10 @@ def key(name):
     return str(name).encode().rjust(8, b"\0")
 
 
-def ask(link, *names, op=Op.CHECK, stand_in=False, **columns):
+def ask(link, *names, op=Op.CHECK, as_standby=False, **columns):
     batch = Batch(op, [key(name) for name in names], [1] * len(names), **columns)
     asked = Asked(batch)
-    link.ask(batch, stand_in=stand_in, done=asked)
+    link.ask(batch, as_standby=as_standby, done=asked)
     return asked
 
 
@@ -321,14 +327,14 @@ async def test_asks_of_different_kinds_travel_apart(autojump_clock):
         several = [
             ask(w.link, "a"),
             ask(w.link, "b", op=Op.RESET),
-            ask(w.link, "c", op=Op.RESET, stand_in=True),
-            ask(w.link, "d", stand_in=True),
-            ask(w.link, "e", stand_in=True),
+            ask(w.link, "c", op=Op.RESET, as_standby=True),
+            ask(w.link, "d", as_standby=True),
+            ask(w.link, "e", as_standby=True),
         ]
         await trio.sleep(1)
 
         assert all(asked.is_answered for asked in several)
-        assert [(request.op, request.stand_in) for request in w.peer.requests] == [
+        assert [(request.batch.op, request.as_standby) for request in w.peer.requests] == [
             (Op.CHECK, False),
             (Op.RESET, False),
             (Op.RESET, True),
@@ -394,8 +400,9 @@ def test_joined_asks_ask_for_what_each_of_them_did(plans):
             await trio.sleep(1)
             assert all(asked.is_answered for asked in several)
             batches = [asked.batch for asked in several]
-            assert all_of(rows_of, w.peer.requests) == all_of(rows_of, batches)
-            assert all_of(runs_of, w.peer.requests) == all_of(runs_of, batches)
+            sent = [request.batch for request in w.peer.requests]
+            assert all_of(rows_of, sent) == all_of(rows_of, batches)
+            assert all_of(runs_of, sent) == all_of(runs_of, batches)
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
 
@@ -460,7 +467,7 @@ async def test_only_so_many_frames_are_in_flight_and_the_rest_follows(autojump_c
         await trio.sleep(1)
         several = []
         for number in range(6):
-            several.append(ask(w.link, number, stand_in=bool(number % 2)))
+            several.append(ask(w.link, number, as_standby=bool(number % 2)))
             await wait_all_tasks_blocked()
         await trio.sleep(1.5 * DELAY)
         assert len(w.peer.requests) == 2
@@ -476,7 +483,7 @@ async def test_what_waits_for_room_leaves_when_frames_are_given_up(autojump_cloc
         w.peer.reply = lambda request: Pong(10**6)
         first = ask(w.link, "a")
         await trio.sleep(TIMEOUT - 2 * DELAY)
-        second = ask(w.link, "b", stand_in=True)
+        second = ask(w.link, "b", as_standby=True)
         w.peer.reply = w.peer.answer
         await trio.sleep(TIMEOUT)
 
@@ -760,7 +767,7 @@ async def test_a_refused_request_is_given_up_alone(autojump_clock):
     async with world() as w:
         w.peer.reply = lambda request: (
             Refused(request.seq, ErrorCode.NOT_PERMITTED, "the token lacks the scope 'reset'")
-            if request.op is Op.RESET
+            if request.batch.op is Op.RESET
             else answer_to(request)
         )
         refused, allowed = ask(w.link, "a", op=Op.RESET), ask(w.link, "b")
@@ -847,7 +854,7 @@ async def test_a_member_that_left_is_found_when_it_is_back(autojump_clock):
     [
         lambda request: Members(request.seq, 11, MEMBERS),
         lambda request: Pong(request.seq),
-        lambda request: answer_to(Request(**fields(request) | {"keys": [key("x")] * 3})),
+        lambda request: answer_to(replace(request, batch=Batch(Op.CHECK, [key("x")] * 3, [1] * 3))),
         lambda request: Welcome("n1", 11, 22),
         lambda request: Ping(3),
         lambda request: Hello(Role.NODE, "n1", b"", 1),
@@ -942,7 +949,7 @@ async def test_a_question_that_is_answered_like_a_check_is_given_up(autojump_clo
         w.peer.answers = False
         replies = call(w.link)
         await trio.sleep(2 * DELAY)
-        request = Request(1, Op.CHECK, 0, 1, 0, False, [key("a")], [1], [], [], [], [], [])
+        request = Request(1, 0, 1, 0, False, Batch(Op.CHECK, [key("a")], [1]))
         w.peer.send(answer_to(request))
         await trio.sleep(2 * DELAY)
 
@@ -1168,7 +1175,7 @@ def test_every_ask_is_told_exactly_once_and_counted_at_most_once_whatever_happen
                 if random.random() < 0.15:
                     await disturb(w, random.choice(FAULTS))
                 names = [f"{number}.{row}" for row in range(random.choice((1, 1, 3)))]
-                several.append(ask(w.link, *names, stand_in=random.random() < 0.3))
+                several.append(ask(w.link, *names, as_standby=random.random() < 0.3))
                 if random.random() < 0.1:
                     replies.append(call(w.link))
             for fault in ("heal", "speak", "accept"):

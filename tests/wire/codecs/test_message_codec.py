@@ -27,7 +27,8 @@ from ringfence.wire.messages.lease_messages import (
     SlotsFree,
     SubscribeDenials,
 )
-from ringfence.wire.messages.request_messages import Answer, Op, Request
+from ringfence.wire.messages.request_columns import Batch, Op, Results
+from ringfence.wire.messages.request_messages import Answer, Request
 from ringfence.wire.messages.session_messages import (
     Goodbye,
     Hello,
@@ -68,7 +69,7 @@ messages = st.one_of(
     st.builds(Refused, u64, st.sampled_from(ErrorCode).filter(bool).map(int), texts),
     st.builds(
         lambda seq, view, keys: Request(
-            seq, Op.CHECK, view, 250, 0, False, keys, [1] * len(keys), [], [], [], [], []
+            seq, view, 250, 0, False, Batch(Op.CHECK, keys, [1] * len(keys))
         ),
         seqs,
         u64,
@@ -76,7 +77,7 @@ messages = st.one_of(
     ),
     st.builds(
         lambda seq, view, values: Answer(
-            seq, view, 3, Outcomes(*(list(values) for _ in range(7))), list(values)
+            seq, view, 3, Results(Outcomes(*(list(values) for _ in range(7))), list(values))
         ),
         seqs,
         u64,
@@ -278,11 +279,9 @@ def test_reasons_are_cut_to_what_a_message_may_hold():
         Members(1, 1, [MemberRow("n1", "h", 1, "", "", 5.0, "alive")]),
         Rules(1, 1, "r" * MAX_MESSAGE),
         Rules(1, 1, [0] * 40_000),
-        Request(1, Op.CHECK, 1, 250, 0, False, [], [], [], [], [], [], []),
-        Request(
-            1, Op.CHECK, 1, 250, 0, False, [bytes(1024)] * 2000, [1] * 2000, *([] for _ in "12345")
-        ),
-        Answer(1, 1, 1, Outcomes(), []),
+        Request(1, 1, 250, 0, False, Batch(Op.CHECK, [], [])),
+        Request(1, 1, 250, 0, False, Batch(Op.CHECK, [bytes(1024)] * 2000, [1] * 2000)),
+        Answer(1, 1, 1, Results(Outcomes(), [])),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -338,7 +337,7 @@ def test_a_hello_that_no_node_would_take_cannot_be_sent():
 def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
     limits = [Limit.of_ns(amount, 10**9) for amount in range(1, 501)]
     request = Request(
-        1, Op.CHECK, 1, 250, 0, False, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500, [], []
+        1, 1, 250, 0, False, Batch(Op.CHECK, [b"k" * 8] * 500, [1] * 500, [], limits, [1] * 500)
     )
     payload = encode(request)
 

@@ -46,7 +46,8 @@ from ringfence.wire.messages.peer_messages import (
     TransferOffer,
     WindowCounts,
 )
-from ringfence.wire.messages.request_messages import DecidedCheck, Source
+from ringfence.wire.messages.request_columns import Source
+from ringfence.wire.messages.request_messages import DecidedCheck
 
 KEY = b"8 bytes."
 LIMIT = Limit.of_ns(100, 60_000_000_000)

@@ -18,7 +18,8 @@ from ringfence.wire.codecs.request_codec import (
     write_request,
 )
 from ringfence.wire.errors import BadMessage
-from ringfence.wire.messages.request_messages import Answer, Op, Request, Source
+from ringfence.wire.messages.request_columns import Batch, Op, Results, Source
+from ringfence.wire.messages.request_messages import Answer, Request
 
 KEY = b"twenty bytes of key."
 VIEW = 0xA1B2C3D4E5F60718
@@ -30,12 +31,12 @@ seqs = st.integers(1, MAX_U64)
 
 def request(count: int = 1) -> Request:
     keys = [b"%012d" % number for number in range(count)]
-    return Request(7, Op.CHECK, VIEW, 250, 0, False, keys, [1] * count, [], [], [], [], [])
+    return Request(7, VIEW, 250, 0, False, Batch(Op.CHECK, keys, [1] * count))
 
 
 def answer(count: int = 1) -> Answer:
     rows = Outcomes(*([value] * count for value in (0, 100, 99, 0, 60_000_000_000, 0, 0)))
-    return Answer(7, VIEW, 3, rows, [0] * count)
+    return Answer(7, VIEW, 3, Results(rows, [0] * count))
 
 
 def column(count: int, values: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
@@ -52,6 +53,10 @@ def leases_of(op: Op, count: int) -> st.SearchStrategy[list[int]]:
     return st.just([]) if op in (Op.RESET, Op.CHARGE) else st.just([]) | column(count, u64)
 
 
+def with_columns(message: Request, **columns: object) -> Request:
+    return replace(message, batch=replace(message.batch, **columns))
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     count = draw(st.integers(1, 12))
@@ -65,21 +70,23 @@ def requests(draw: st.DrawFn) -> Request:
     ends = [] if cuts is None else sorted({0, count, *cuts})
     return Request(
         seq=draw(seqs),
-        op=op,
         view=draw(u64),
         deadline_ms=draw(st.integers(1, MAX_DEADLINE_MS)),
         hops=draw(st.integers(0, 2)),
-        stand_in=draw(st.booleans()),
-        keys=draw(
-            st.lists(st.binary(min_size=MIN_KEY, max_size=30), min_size=count, max_size=count)
+        as_standby=draw(st.booleans()),
+        batch=Batch(
+            op,
+            draw(
+                st.lists(st.binary(min_size=MIN_KEY, max_size=30), min_size=count, max_size=count)
+            ),
+            draw(column(count, st.integers(0, 3) | st.integers(0, MAX_COST))),
+            groups=[end - start for start, end in pairwise(ends)],
+            limits=limits,
+            which=draw(column(count, st.integers(0, len(limits)))) if limits else [],
+            ages_ns=draw(st.just([]) | column(count, u64)) if refunded else [],
+            leases=draw(leases_of(op, count)),
+            ids=draw(st.just([]) | column(count, st.tuples(u64, u64, u64))),
         ),
-        costs=draw(column(count, st.integers(0, 3) | st.integers(0, MAX_COST))),
-        groups=[end - start for start, end in pairwise(ends)],
-        limits=limits,
-        which=draw(column(count, st.integers(0, len(limits)))) if limits else [],
-        ages_ns=draw(st.just([]) | column(count, u64)) if refunded else [],
-        leases=draw(leases_of(op, count)),
-        ids=draw(st.just([]) | column(count, st.tuples(u64, u64, u64))),
     )
 
 
@@ -93,7 +100,7 @@ def answers(draw: st.DrawFn) -> Answer:
     sources = draw(column(count, st.sampled_from(Source).map(int)))
     some = st.lists(st.integers(0, MAX_KEYS - 1), min_size=count, max_size=count, unique=True)
     part = draw(st.none() | some.map(sorted))
-    return Answer(draw(seqs), draw(u64), draw(u64), rows, sources, part)
+    return Answer(draw(seqs), draw(u64), draw(u64), Results(rows, sources), part)
 
 
 @given(message=requests())
@@ -112,14 +119,14 @@ def test_layouts_are_as_long_as_they_say():
 
 
 def test_a_lone_check_is_small():
-    lone = replace(request(), seq=1_000_000, keys=[KEY])
+    lone = with_columns(replace(request(), seq=1_000_000), keys=[KEY])
 
     assert len(packb(write_request(lone))) < 60
     assert len(packb(write_answer(answer()))) < 50
 
 
 def test_a_batch_is_little_more_than_its_keys():
-    batch = replace(request(256), keys=[KEY] * 256)
+    batch = with_columns(request(256), keys=[KEY] * 256)
 
     assert len(packb(write_request(batch))) < 256 * (len(KEY) + 2) + 40
 
@@ -130,12 +137,12 @@ def test_answers_that_agree_are_as_small_as_one():
 
 def test_codes_given_as_enum_members_are_written_as_their_numbers():
     rows = answer(2)
-    rows.outcomes.codes = [Code.ALLOWED, Code.DENIED]
-    rows.sources = [Source.STANDBY, Source.STANDBY]
+    rows.results.outcomes.codes = [Code.ALLOWED, Code.DENIED]
+    rows.results.sources = [Source.STANDBY, Source.STANDBY]
 
     read = read_answer(unpackb(packb(write_answer(rows))))
 
-    assert (read.outcomes.codes, read.sources) == ([0, 2], [1, 1])
+    assert (read.results.outcomes.codes, read.results.sources) == ([0, 2], [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -151,8 +158,8 @@ def test_codes_given_as_enum_members_are_written_as_their_numbers():
         (4, 0, "Request.deadline_ms"),
         (4, MAX_DEADLINE_MS + 1, "Request.deadline_ms"),
         (5, 3, "Request.hops"),
-        (6, 0, "Request.stand_in"),
-        (6, None, "Request.stand_in"),
+        (6, 0, "Request.as_standby"),
+        (6, None, "Request.as_standby"),
         (7, None, "Request.keys"),
         (7, [], "Request.keys"),
         (7, KEY, "Request.keys"),
@@ -192,7 +199,7 @@ def test_a_request_with_one_wrong_field_is_refused_by_its_name(index, value, fie
 
 
 def test_an_index_past_the_limits_is_refused():
-    limited = replace(request(3), limits=[LIMIT], which=[0, 1, 1])
+    limited = with_columns(request(3), limits=[LIMIT], which=[0, 1, 1])
     fields = unpackb(packb(write_request(limited)))
     fields[11] = b"\0\1\2"
 
@@ -242,6 +249,17 @@ def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, fie
         {"view": -1},
         {"deadline_ms": 0},
         {"hops": 3},
+    ],
+    ids=str,
+)
+def test_a_request_that_its_reader_refuses_cannot_be_written(changes):
+    with pytest.raises(BadMessage, match="Request"):
+        write_request(replace(request(3), **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
         {"keys": []},
         {"keys": [b"short"] * 3},
         {"costs": [1]},
@@ -256,19 +274,26 @@ def test_an_answer_with_one_wrong_field_is_refused_by_its_name(index, value, fie
     ],
     ids=str,
 )
-def test_nobody_can_write_a_request_that_would_be_refused(changes):
+def test_columns_that_their_reader_refuses_cannot_be_written(changes):
     with pytest.raises(BadMessage, match="Request"):
-        write_request(replace(request(3), **changes))
+        write_request(with_columns(request(3), **changes))
 
 
 @pytest.mark.parametrize(
-    "changes", [{"seq": 0}, {"sources": [0]}, {"sources": [0, 8, 0]}, {"rows": [0, 2, 1]}], ids=str
+    "changes",
+    [
+        {"seq": 0},
+        {"results": Results(Outcomes(*([0] * 3 for _ in range(7))), [0])},
+        {"results": Results(Outcomes(*([0] * 3 for _ in range(7))), [0, 8, 0])},
+        {"rows": [0, 2, 1]},
+    ],
+    ids=str,
 )
-def test_nobody_can_write_an_answer_that_would_be_refused(changes):
+def test_an_answer_that_its_reader_refuses_cannot_be_written(changes):
     with pytest.raises(BadMessage, match="Answer"):
         write_answer(replace(answer(3), **changes))
 
 
 def test_an_answer_to_nothing_cannot_be_written():
     with pytest.raises(BadMessage, match=r"Answer\.count"):
-        write_answer(Answer(7, VIEW, 3, Outcomes(), []))
+        write_answer(Answer(7, VIEW, 3, Results(Outcomes(), [])))

@@ -16,19 +16,22 @@ from node.shards.incoming_transfers import transfers_of
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
-from ringfence.peering.columns import CODE, Batch, Results, Row
 from ringfence.peering.engine_choice import decide_by
 from ringfence.wire import (
+    CODE,
     Answer,
+    Batch,
     CheckId,
     DecidedCheck,
     Hello,
     Message,
     Op,
+    OutcomeRow,
     Pull,
     Pulled,
     Refused,
     Request,
+    Results,
     Role,
     Source,
     decode,
@@ -36,7 +39,13 @@ from ringfence.wire import (
 )
 from tests.node.cluster import counter, owned
 from tests.node.cluster import world as cluster_world
-from tests.node.requests.sessions.test_session import APP, check, remaining, running_node
+from tests.node.requests.sessions.test_session import (
+    APP,
+    check,
+    remaining,
+    running_node,
+    with_columns,
+)
 from tests.node.requests.sessions.test_session import key_of as session_key_of
 from tests.security.test_takeover import call
 
@@ -44,8 +53,8 @@ SECOND = 1_000_000_000
 PERIOD = 128 * SECOND
 NOW = 1_800_000_000 * SECOND
 RULE = 7
-ALLOWED: Row = (Code.ALLOWED, 10, 9, 0, 0, 0, 0, Source.OWNER)
-DENIED: Row = (Code.DENIED, 10, 0, SECOND, 0, 0, 0, Source.OWNER)
+ALLOWED: OutcomeRow = (Code.ALLOWED, 10, 9, 0, 0, 0, 0, Source.OWNER)
+DENIED: OutcomeRow = (Code.DENIED, 10, 0, SECOND, 0, 0, 0, Source.OWNER)
 
 
 def key_of(number: int) -> bytes:
@@ -57,11 +66,16 @@ SHARD = shard_of(KEY)
 
 
 def answer(
-    *rows: Row, seq: int = 5, of_request: list[int] | None = None, source: Source = Source.OWNER
+    *rows: OutcomeRow,
+    seq: int = 5,
+    of_request: list[int] | None = None,
+    source: Source = Source.OWNER,
 ) -> bytes:
     """Encode the answer to a request; `of_request` are the rows of the request that it is about."""
     columns = [list(column) for column in zip(*rows, strict=True)]
-    return encode(Answer(seq, 0, 0, Outcomes(*columns[:7]), [source] * len(rows), of_request))
+    return encode(
+        Answer(seq, 0, 0, Results(Outcomes(*columns[:7]), [source] * len(rows)), of_request)
+    )
 
 
 def nothing_answered(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:
@@ -79,7 +93,7 @@ def memory(**answers: tuple[Sequence[bytes], int]) -> DecidedChecks:
 
 
 def moved(
-    id_: CheckId = (1, 5, 0), *, age_ns: int = 0, row: Row = ALLOWED, key: bytes = KEY
+    id_: CheckId = (1, 5, 0), *, age_ns: int = 0, row: OutcomeRow = ALLOWED, key: bytes = KEY
 ) -> DecidedCheck:
     return DecidedCheck(id_, key, 1, age_ns, row)
 
@@ -140,11 +154,11 @@ def test_memory_is_bounded_and_the_request_that_was_remembered_first_is_forgotte
 ) -> None:
     most = 6
     checks = memory()
-    model: dict[tuple[int, int], dict[int, Row]] = {}
+    model: dict[tuple[int, int], dict[int, OutcomeRow]] = {}
     with patch("node.requests.deduplication.decided_checks._MOST_ROWS", most):
         for at, (check_id, left) in enumerate(decided):
             session, seq, row = check_id
-            outcome: Row = (*ALLOWED[:2], left, *ALLOWED[3:])
+            outcome: OutcomeRow = (*ALLOWED[:2], left, *ALLOWED[3:])
             checks.remember(check_id, key_of(left), 1, outcome, at)
             model.setdefault((session, seq), {})[row] = outcome
             while sum(map(len, model.values())) > most:
@@ -299,7 +313,9 @@ def test_of_two_charges_of_a_check_the_earlier_one_stays(path: str) -> None:
 @pytest.mark.parametrize(
     ("here", "there"), [(ALLOWED, DENIED), (DENIED, ALLOWED), (DENIED, DENIED)]
 )
-def test_a_check_that_one_of_two_nodes_denied_has_one_charge_at_most(here: Row, there: Row) -> None:
+def test_a_check_that_one_of_two_nodes_denied_has_one_charge_at_most(
+    here: OutcomeRow, there: OutcomeRow
+) -> None:
     checks = memory()
     checks.remember((1, 5, 0), KEY, 1, here, NOW)
 
@@ -328,7 +344,7 @@ class Host:
             decided_checks=self.checks,
         )
 
-    def decide(self, check_id: CheckId, at: int, cost: int = 1) -> Row:
+    def decide(self, check_id: CheckId, at: int, cost: int = 1) -> OutcomeRow:
         """Decide as `RequestHandler` does: repeat what is known, else count and remember."""
         known = self.checks.find([check_id])
         if known:
@@ -475,7 +491,7 @@ def test_the_checks_of_one_shard_move_in_as_many_parts_as_they_need() -> None:
 
 def outcomes(messages: list[Message]) -> list[tuple[int, int, int]]:
     return [
-        (m.seq, m.outcomes.codes[0], m.outcomes.remaining[0])
+        (m.seq, m.results.outcomes.codes[0], m.results.outcomes.remaining[0])
         for m in messages
         if isinstance(m, Answer)
     ]
@@ -497,7 +513,7 @@ async def test_a_check_asked_on_two_paths_is_counted_once_and_has_one_outcome(
             if ask == "first":
                 told += outcomes(await app.say(check(5)))
             else:
-                repeat = replace(check(20 + number), ids=[(APP.session, 5, 0)])
+                repeat = with_columns(check(20 + number), ids=[(APP.session, 5, 0)])
                 told += outcomes(await gateway.say(repeat))
 
         assert [left for _, _, left in told] == [4] * len(asks)
@@ -513,20 +529,22 @@ async def test_rows_of_a_frame_that_were_decided_are_repeated_and_the_others_cou
     async with running_node() as world:
         app = await world.call(APP)
         await app.say(check(5))
-        key = check(5).keys[0]
+        key = check(5).batch.keys[0]
 
-        frame = replace(check(6, key, key, key), ids=[(0, 0, 0), (APP.session, 5, 0), (9, 9, 0)])
+        frame = with_columns(
+            check(6, key, key, key), ids=[(0, 0, 0), (APP.session, 5, 0), (9, 9, 0)]
+        )
         [frame_answer] = await app.say(frame)
 
         assert isinstance(frame_answer, Answer)
-        assert frame_answer.outcomes.remaining == [3, 4, 2]
-        assert frame_answer.sources == [Source.OWNER] * 3
+        assert frame_answer.results.outcomes.remaining == [3, 4, 2]
+        assert frame_answer.results.sources == [Source.OWNER] * 3
 
 
 async def test_a_check_that_was_asked_directly_moves_with_its_shard(autojump_clock: object) -> None:
     async with running_node() as world:
         app = await world.call(APP)
-        key = check(5).keys[0]
+        key = check(5).batch.keys[0]
         await app.say(check(5, key, key))
         b = await world.call(Hello(Role.NODE, "b", b"", 7))
 
@@ -560,14 +578,14 @@ async def test_a_check_whose_answer_was_lost_is_counted_once_though_its_shard_ha
     async with cluster_world("a") as w:
         client = owned(w.rules, "client", "b", names=("a", "b"))
         key = counter(w.rules, "client", client["client"])
-        request = Request(5, Op.CHECK, 0, 1000, 0, False, [key], [1], [], [], [], [], [])
+        request = Request(5, 0, 1000, 0, False, Batch(Op.CHECK, [key], [1]))
         at_a = await call(w, "a", 900)
         told = outcomes(await at_a.say(request))
         await w.start("b")
         await w.settle()
         at_b = await call(w, "b", 901)
 
-        told += outcomes(await at_b.say(replace(request, seq=1, ids=[(900, 5, 0)])))
+        told += outcomes(await at_b.say(with_columns(replace(request, seq=1), ids=[(900, 5, 0)])))
         told += outcomes(await at_b.say(replace(request, seq=2)))
 
         assert [left for _, _, left in told] == [4, 4, 3]

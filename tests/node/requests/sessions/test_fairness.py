@@ -32,7 +32,7 @@ def held_keys(node: Node, count: int) -> list[bytes]:
 
 def rows_of(caller: Caller, seq: int) -> list[int]:
     answers = [each for each in caller.heard if isinstance(each, Answer) and each.seq == seq]
-    return [row for each in answers for row in each.rows or range(len(each.sources))]
+    return [row for each in answers for row in each.rows or range(len(each.results.sources))]
 
 
 async def answered_in(world: World, *asked: list[Message]) -> list[int]:
@@ -86,7 +86,8 @@ async def test_short_requests_of_a_client_are_decided_in_order_after_its_long_on
         seqs = [each.seq for each in heard if isinstance(each, Answer)]
         assert seqs == sorted(seqs)
         assert isinstance(heard[-1], Answer)
-        assert heard[-1].outcomes.remaining == [4]  # Forgotten after the first, before the third.
+        # Forgotten after the first, before the third.
+        assert heard[-1].results.outcomes.remaining == [4]
 
 
 async def test_a_long_request_that_comes_twice_is_decided_once(autojump_clock: object) -> None:

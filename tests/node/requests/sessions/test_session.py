@@ -22,6 +22,7 @@ from ringfence.wire import (
     AskMembers,
     AskRules,
     AskStats,
+    Batch,
     Copy,
     Counts,
     Done,
@@ -178,31 +179,31 @@ def check(
     cost: int = 1,
     op: Op = Op.CHECK,
     hops: int = 0,
-    stand_in: bool = False,
+    as_standby: bool = False,
     deadline_ms: int = 500,
 ) -> Request:
     asked = list(keys or [key_of("a")])
     count = len(asked)
     return Request(
         seq=seq,
-        op=op,
         view=0,
         deadline_ms=deadline_ms,
         hops=hops,
-        stand_in=stand_in,
-        keys=asked,
-        costs=[cost] * count,
-        groups=[],
-        limits=[LIMIT],
-        which=[1] * count,
-        ages_ns=[],
-        leases=[],
+        as_standby=as_standby,
+        batch=Batch(op, asked, [cost] * count, limits=[LIMIT], which=[1] * count),
     )
+
+
+def with_columns(request: Request, **columns: object) -> Request:
+    """Change some columns of a request."""
+    return replace(request, batch=replace(request.batch, **columns))
 
 
 def remaining(messages: list[Message]) -> list[int]:
     """What is left of the budget, by each answer heard."""
-    return [left for m in messages if isinstance(m, Answer) for left in m.outcomes.remaining]
+    return [
+        left for m in messages if isinstance(m, Answer) for left in m.results.outcomes.remaining
+    ]
 
 
 def reason_of(messages: list[Message], code: ErrorCode) -> str:
@@ -427,7 +428,7 @@ async def test_a_client_may_ask_the_standby_in_place_of_the_owner(autojump_clock
     async with running_node() as world:
         caller = await world.call(APP)
 
-        assert remaining(await caller.say(check(1, key_of("b"), stand_in=True))) == [4]
+        assert remaining(await caller.say(check(1, key_of("b"), as_standby=True))) == [4]
         assert world.count("stood_in") == 1
 
 

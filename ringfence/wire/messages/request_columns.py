@@ -1,64 +1,117 @@
-"""The columns a check travels in between the caller, the router and a connection.
+"""Columns of a request and of its results, one value per key, and what their values mean.
 
-A `Batch` is asked, a `Results` comes back; both keep the caller's order. `Target` is whoever can
-decide a batch: a node behind a connection, or the engine in this very process.
+A `Batch` is sent in a `Request`, and `Results` come back in an `Answer`. Clients and nodes use the
+same objects before and after the wire, so that no column is copied. Both keep the caller's order.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from ringfence.errors import AccessDenied
-from ringfence.limiter import Code, Limit, Outcome, Outcomes
-from ringfence.wire import CheckId, Op, OutcomeRow, Source
+from ringfence.limiter.limit import Limit
+from ringfence.limiter.outcome import Code, Outcome, Outcomes
 
 __all__ = [
+    "BY_POLICY",
     "CODE",
     "LEASE",
-    "SHED",
+    "NO_ID",
     "SOURCE",
-    "Answered",
-    "Asked",
     "Batch",
-    "Done",
-    "RefundFn",
-    "TimedOut",
-    "Row",
-    "Shed",
-    "Target",
+    "CheckId",
+    "Op",
+    "OutcomeRow",
     "Results",
-    "Waiting",
-    "age_ns_of",
+    "Source",
     "empty_results",
-    "joined_verdicts",
+    "join_results",
 ]
 
-_LATER_NS = 50_000_000
-"""By so much longer than the check, at most, a refund is taken to be on its way."""
-Row: TypeAlias = OutcomeRow
-"""One row of `Results`."""
+CheckId: TypeAlias = tuple[int, int, int]
+"""Session of the sender that asked first, number of that request, row in that request."""
+NO_ID: CheckId = (0, 0, 0)
+"""Identity of a row that no earlier request has asked for."""
+OutcomeRow: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""Code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, lease, source."""
 CODE, LEASE, SOURCE = 0, 6, 7
-"""Where a row has its code, its lease and its source."""
+"""Positions in an `OutcomeRow`."""
+
+
+class Op(IntEnum):
+    """What a `Request` asks for each of its keys."""
+
+    CHECK = 0
+    """Ask and, if allowed, spend; cost 0 is a peek."""
+    REFUND = 1
+    """Give `costs` back; answered like a peek."""
+    RESET = 2
+    """Forget the key; answered like a peek."""
+    CHARGE = 3
+    """Spend, whatever is left; the answer tells whether the limit still holds. Cost 0 only asks."""
+    RENEW = 4
+    """Let a slot of a concurrency limit live for a whole period from now; denied when it ended."""
+
+
+class Source(IntEnum):
+    """Who decided."""
+
+    OWNER = 0
+    STANDBY = 1
+    """The owner could not be reached; the next distinct member decided."""
+    LOCAL = 2
+    """No node could be reached and the rule says `on_failure: local`: this process decided."""
+    POLICY = 3
+    """No node could be reached: the rule's `on_failure` allowed or denied."""
+    NO_RULE = 4
+    """No rule applies; nothing was asked."""
+    CACHE = 5
+    """This process remembers what the owner said: denied, and for how long."""
+    LEASE = 6
+    """This process spent of what the owner had lent it."""
+    SHED = 7
+    """The member that decides it is alive but too busy to decide in time: the rule's `on_failure`
+    allowed or denied."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+BY_POLICY = (Source.POLICY, Source.SHED)
+"""No member decided in time, and the rule's `on_failure` did without counting."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Batch:
-    """Checks, charges, refunds or resets, column by column, as in `wire.Request`.
+    """Checks, charges, refunds or resets, column by column.
 
-    Not frozen, for the reason that `wire.Request` is not. Only whoever makes one changes it.
+    Not frozen, since one is made per request and freezing its fields costs more than decoding them.
+    Only the code that made a batch changes it.
     """
 
     op: Op
     keys: list[bytes]
     costs: list[int]
+    """As long as `keys`."""
     groups: list[int] = field(default_factory=list)
+    """Run lengths of all-or-nothing groups, summing to `len(keys)`; empty when each key stands
+    alone."""
     limits: list[Limit] = field(default_factory=list)
+    """Limits carried by ad-hoc checks and request overrides; empty when every rule is the owner's
+    own."""
     which: list[int] = field(default_factory=list)
+    """Per key, 1 + index into `limits`, or 0 for the owner's own rule; empty when `limits` is."""
     ages_ns: list[int] = field(default_factory=list)
+    """`REFUND` only: per key, at most how long ago the cost was charged; empty otherwise."""
     leases: list[int] = field(default_factory=list)
+    """`REFUND` and `RENEW`: per key, the concurrency lease to release or to renew, 0 for none.
+    `CHECK`: per key, the ticket under which the sender waits for a slot when the check is denied, 0
+    when it does not wait; with cost 0 the sender waits no longer. Empty otherwise."""
     ids: list[CheckId] = field(default_factory=list)
-    """Per key, the identity of the same check in an earlier request; or empty."""
+    """Per key, the identity of the check that this request repeats on another path; empty when
+    the checks are asked for the first time."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -78,7 +131,7 @@ class Batch:
         )
 
     def group_numbers(self) -> list[int]:
-        """Tell for each row which group it belongs to."""
+        """Return the number of each row's group."""
         if not self.groups:
             return list(range(len(self.keys)))
         return [number for number, run in enumerate(self.groups) for _ in range(run)]
@@ -98,12 +151,14 @@ class Batch:
 
 @dataclass(slots=True)
 class Results:
-    """Outcomes with the `Source` of each row."""
+    """Outcomes and sources of the keys of a batch."""
 
     outcomes: Outcomes
     sources: list[int]
+    """Per key, a `Source`."""
     refusal: AccessDenied | None = None
-    """A member said that we may not ask this; the rows it was asked for stand as undecided."""
+    """Why a member refused to decide; None when none refused. The rows that it was asked for are
+    undecided."""
 
     def slice(self, start: int, stop: int) -> "Results":
         """Cut out the rows from `start` up to `stop`."""
@@ -121,7 +176,7 @@ class Results:
             self.sources[start:stop],
         )
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[OutcomeRow]:
         """Turn the columns into rows."""
         all_ = self.outcomes
         return list(
@@ -138,7 +193,7 @@ class Results:
             )
         )
 
-    def row(self, index: int) -> Row:
+    def row(self, index: int) -> OutcomeRow:
         """Take one row out of the columns."""
         all_ = self.outcomes
         return (
@@ -164,7 +219,7 @@ class Results:
         columns.leases[index] = outcome.lease
         self.sources[index] = source
 
-    def put_row(self, index: int, row: Row) -> None:
+    def put_row(self, index: int, row: OutcomeRow) -> None:
         """Set one row, as `row` gives it."""
         all_ = self.outcomes
         (
@@ -195,19 +250,8 @@ class Results:
                 column[index] = other[place]
 
 
-def age_ns_of(asked_at: float, now: float) -> int:
-    """How long ago a check that was asked for at `asked_at` can have been charged, in ns, when a
-    refund that leaves `now` arrives.
-
-    It counts from the owner's clock at its arrival, so a refund that is a little slower than the
-    check was must not seem to be about something later.
-    """
-    passed_ns = max(0, round((now - asked_at) * 1e9))
-    return passed_ns + min(passed_ns, _LATER_NS)
-
-
 def empty_results(count: int) -> Results:
-    """Make room for `count` rows, each to be filled."""
+    """Make results of `count` rows, to be filled row by row."""
     return Results(
         Outcomes(
             [Code.UNKNOWN_RULE] * count,
@@ -222,10 +266,10 @@ def empty_results(count: int) -> Results:
     )
 
 
-def joined_verdicts(parts: Sequence[tuple[Sequence[int], Results]], count: int) -> Results | None:
-    """Put `count` rows together of parts, each with the places of its rows.
+def join_results(parts: Sequence[tuple[Sequence[int], Results]], count: int) -> Results | None:
+    """Join parts, each with the places of its rows, into `count` rows.
 
-    None unless the parts have each row exactly once.
+    Returns None unless the parts have each row exactly once.
     """
     order = [index for indexes, _ in parts for index in indexes]
     place_of = dict(zip(order, range(count), strict=False))
@@ -236,7 +280,7 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Results]], count: int) 
     def join(columns: Iterable[list[int]]) -> list[int]:
         return [*map([*chain.from_iterable(columns)].__getitem__, places)]
 
-    outcomes = [verdicts.outcomes for _, verdicts in parts]
+    outcomes = [results.outcomes for _, results in parts]
     return Results(
         Outcomes(
             join([each.codes for each in outcomes]),
@@ -247,85 +291,5 @@ def joined_verdicts(parts: Sequence[tuple[Sequence[int], Results]], count: int) 
             join([each.delay_ns for each in outcomes]),
             join([each.leases for each in outcomes]),
         ),
-        join([verdicts.sources for _, verdicts in parts]),
+        join([results.sources for _, results in parts]),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Shed:
-    """Answer of an overloaded target: asking another member would add load."""
-
-
-SHED = Shed()
-
-Done: TypeAlias = Callable[[Results | AccessDenied | Shed | None], None]
-"""Called once with the verdicts of a batch, with the reason why it may not be asked for, with
-`SHED` when the target is overloaded, or with None when it did not answer in time. After None it is
-called again if the answer comes late.
-"""
-
-
-class Asked(Protocol):
-    """A batch that was handed to a target."""
-
-    def identify(self) -> CheckId | None:
-        """Return the identity of the first row, for asking elsewhere too; the others follow.
-
-        None when the batch has not left yet: then it is withdrawn, and never will.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """A lone check waits no longer for the answer alone, which may come all the same."""
-
-    when_answered: Callable[[Done], None]
-    """Registers a callback for the answer, called at most once; at once when it has come."""
-    asked: Asked | None = None
-    row: int = 0
-    """Place of the check in its batch."""
-    is_given_up: bool = False
-    """Whether no answer is expected any more."""
-    is_shed: bool = False
-    """Whether the member is overloaded, so that no answer will come."""
-
-
-Answered: TypeAlias = Row | AccessDenied | TimedOut | None
-"""What a lone check is told: its row, that we may not ask, that the answer takes too long, or that
-nobody could be had."""
-
-RefundFn: TypeAlias = Callable[[Batch, Sequence[int], Results, float], None]
-"""Gives back what rows of a batch were charged by a check that began at an instant."""
-
-
-class Waiting(Protocol):
-    """Where a lone check that has joined others waits."""
-
-    @property
-    def asked_at(self) -> float:
-        """When the first of them asked."""
-
-    async def wait(self, give_back: RefundFn) -> Answered:
-        """Wait for the answer to the check that joined last."""
-
-
-class Target(Protocol):
-    """Whoever decides a batch."""
-
-    def answer_timeout(self, least: float, most: float) -> float:
-        """Return the seconds within which an answer is expected, by observed round trips."""
-
-    def is_alive(self) -> bool:
-        """Whether it can be reached and has not been silent for a whole time-out."""
-
-    def join(self, key: bytes, cost: int, within: float | None) -> Waiting | None:
-        """Let a lone check leave with others; None when it must be asked for as a batch.
-
-        After `within` seconds, when given, the wait ends as `TimedOut`.
-        """
-
-    def ask(self, batch: Batch, *, hops: int, stand_in: bool, done: Done) -> Asked | None:
-        """Decide `batch` and call `done`, at once or later.
-
-        None when the batch cannot be asked for twice: it was decided or refused at once, or here.
-        """

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.limiter import Code, Limit, Outcome, Outcomes
-from ringfence.peering.columns import Batch, Results, empty_results, joined_verdicts
-from ringfence.wire import Op, Source
+from ringfence.wire import Batch, Op, Results, Source, empty_results, join_results
 
 LIMITS = [Limit.of_ns(amount, 1_000_000_000) for amount in (1, 2, 3)]
 
@@ -143,7 +142,7 @@ def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
     whole = verdicts(len(part_of))
     places = [[at for at, part in enumerate(part_of) if part == number] for number in range(4)]
 
-    joined = joined_verdicts([(some, some_of(whole, some)) for some in places], len(part_of))
+    joined = join_results([(some, some_of(whole, some)) for some in places], len(part_of))
 
     assert joined is not None
     assert table(joined) == table(whole)
@@ -153,7 +152,7 @@ def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
 def test_parts_that_lack_a_row_or_have_one_twice_are_not_joined(places):
     whole = verdicts(3)
 
-    assert joined_verdicts([(some, some_of(whole, some)) for some in places], 3) is None
+    assert join_results([(some, some_of(whole, some)) for some in places], 3) is None
 
 
 @given(st.lists(st.booleans(), max_size=12))
