@@ -1,7 +1,7 @@
-"""Mistakes planted on purpose: does the simulation notice them?
+"""Mutants: planted bugs that the simulation should detect.
 
-A mutant is the shipped code with one mistake in it. A hunt runs small scenarios against each; a
-mutant that survives shows something that no invariant guards.
+A mutant is the shipped code with one bug. A run tests small scenarios against each mutant. A mutant
+that survives shows behaviour that no invariant checks.
 """
 
 from simulations.mutants.catalog import MUTANTS

@@ -1,4 +1,4 @@
-"""All mistakes that are planted."""
+"""All mutants."""
 
 from simulations.mutants.catalog_answers import ANSWERS
 from simulations.mutants.catalog_counts import COUNTS

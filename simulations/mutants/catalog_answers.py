@@ -1,4 +1,4 @@
-"""Mistakes in who decides a check, how often it is counted and when it is answered."""
+"""Mutants in request handling: deciding member, deduplication, time-outs."""
 
 from simulations.mutants.value import Edit, Mutant
 
@@ -7,7 +7,7 @@ __all__ = ["ANSWERS"]
 ANSWERS = (
     Mutant(
         "repeats-counted",
-        "a request that comes again is decided again",
+        "a repeated request is decided again",
         (
             Edit(
                 "node.requests.deduplication.sent_answers:Sender.has_asked",
@@ -19,7 +19,7 @@ ANSWERS = (
     ),
     Mutant(
         "repeats-unanswered",
-        "a request that comes again is not counted, and not answered either",
+        "a repeated request is neither counted nor answered",
         (
             Edit(
                 "node.requests.sessions.session:Session._ask",
@@ -31,7 +31,7 @@ ANSWERS = (
     ),
     Mutant(
         "decided-by-non-owner",
-        "whoever is asked decides, whether it holds the counter or not",
+        "a node decides every check that it receives, also for keys of other owners",
         (
             Edit(
                 "node.requests.handler:RequestHandler.decide_now",
@@ -55,7 +55,7 @@ ANSWERS = (
     ),
     Mutant(
         "refund-too-young",
-        "what is given back is not found when it arrives later than the check did",
+        "a refund that arrives later than its check finds no charge",
         (
             Edit(
                 "ringfence.peering.target:age_ns_of",
@@ -67,7 +67,7 @@ ANSWERS = (
     ),
     Mutant(
         "standby-never-asked",
-        "when an owner does not answer, nobody else is asked",
+        "the standby is not asked when the owner does not answer",
         (
             Edit(
                 "ringfence.peering.router:Router.__init__",
@@ -79,7 +79,7 @@ ANSWERS = (
     ),
     Mutant(
         "not-sent-again",
-        "what was under way when a connection broke is not asked again",
+        "requests in flight on a broken connection are not sent again",
         (
             Edit(
                 "ringfence.peering.link.frames_in_flight:FramesInFlight.send_again",
@@ -91,7 +91,7 @@ ANSWERS = (
     ),
     Mutant(
         "waits-for-ever",
-        "a question to a member that does not answer is never given up",
+        "a request to a member that does not answer never times out",
         (
             Edit(
                 "ringfence.peering.link.request_queue:RequestQueue._send_batches",
@@ -103,7 +103,7 @@ ANSWERS = (
     ),
     Mutant(
         "ring-never-renewed",
-        "a client goes on asking the members that it met first",
+        "a client keeps the ring of its first view",
         (
             Edit(
                 "ringfence.client.cluster.cluster:Cluster._refresh",

@@ -1,4 +1,4 @@
-"""Mistakes in what data centers tell each other."""
+"""Mutants in the exchange of counts between data centers."""
 
 from simulations.mutants.value import Edit, Mutant
 
@@ -11,13 +11,13 @@ _TOLD = "ringfence.limiter.reference.shared:SharedWindow.told"
 COUNTS = (
     Mutant(
         "merge-by-sum",
-        "what was heard twice counts twice: the sum is kept in place of the larger count",
+        "a merge adds remote counts instead of keeping the maximum",
         (Edit(_MERGE, "known[number] = count", "known[number] = known.get(number, 0) + count"),),
         ("two-centers",),
     ),
     Mutant(
         "future-cells-taken",
-        "counts of windows that have not begun are taken",
+        "counts of future windows are accepted",
         (
             Edit(
                 _MERGE,
@@ -29,13 +29,13 @@ COUNTS = (
     ),
     Mutant(
         "current-cells-refused",
-        "counts of the window that runs are taken for ones to come",
+        "counts of the current window are rejected as future ones",
         (Edit(_MERGE, "if number > numbers.current and", "if number >= numbers.current and"),),
         ("two-centers",),
     ),
     Mutant(
         "remote-counts-ignored",
-        "each data center decides by its own count of a fixed window alone",
+        "a fixed window ignores the counts of other data centers",
         (
             Edit(
                 _SUM,
@@ -47,13 +47,13 @@ COUNTS = (
     ),
     Mutant(
         "stale-slot",
-        "what others admitted in this window is counted in the one before",
+        "remote counts of this window are added to the previous one",
         (Edit(_SUM, "max(0, total.slot - number)", "max(0, total.slot - number) + 1"),),
         ("two-centers",),
     ),
     Mutant(
         "told-off-by-one",
-        "the others are told the number of the window before",
+        "counts are sent with the number of the previous window",
         (
             Edit(
                 _TOLD,
@@ -65,7 +65,7 @@ COUNTS = (
     ),
     Mutant(
         "bucket-poured-again",
-        "all that another data center ever said is poured into a bucket each time",
+        "a merge adds the whole remote count to a bucket each time instead of its growth",
         (
             Edit(
                 "ringfence.limiter.reference.shared:SharedBucket.hear",
@@ -77,7 +77,7 @@ COUNTS = (
     ),
     Mutant(
         "nothing-told",
-        "the others are not told what was admitted here",
+        "counts are not sent to other data centers",
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.admitted",
@@ -89,7 +89,7 @@ COUNTS = (
     ),
     Mutant(
         "lost-cells-forgotten",
-        "counts that the other side has not confirmed are not told again",
+        "unacknowledged counts are not sent again",
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts._tell",
@@ -101,7 +101,7 @@ COUNTS = (
     ),
     Mutant(
         "no-digest-sent",
-        "what was told is never compared with what the other side has",
+        "digests of sent counts are never compared between data centers",
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.send_digests",
@@ -113,7 +113,7 @@ COUNTS = (
     ),
     Mutant(
         "confirmed-in-flight",
-        "counts wait for a message under way, and are forgotten meanwhile",
+        "counts that change while a message is in flight are dropped",
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.flush",
@@ -125,7 +125,7 @@ COUNTS = (
     ),
     Mutant(
         "split-undivided",
-        "each data center has the whole of a limit that is split among them",
+        "each data center has the whole amount of a split limit",
         (
             Edit(
                 "node.cross_dc.split:_part",
@@ -137,7 +137,7 @@ COUNTS = (
     ),
     Mutant(
         "home-decided-anywhere",
-        "a limit that one data center decides is decided by whoever is asked",
+        "every data center decides a limit with a home data center",
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.elsewhere",

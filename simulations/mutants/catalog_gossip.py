@@ -1,4 +1,4 @@
-"""Mistakes in who is believed to be there."""
+"""Mutants in membership and failure detection."""
 
 from simulations.mutants.value import Edit, Mutant
 
@@ -9,20 +9,19 @@ _HEAR = "gossip.local_member:LocalMember.hear"
 GOSSIP = (
     Mutant(
         "refutation-dropped",
-        "a member that is accused does not say that it lives",
+        "a suspected member does not refute the suspicion",
         (Edit(_HEAR, "self.say(now, incarnation=record.incarnation + 1)", "pass"),),
         ("pause", "long-pause"),
     ),
     Mutant(
         "refutation-without-incarnation",
-        "a member refutes an accusation without raising its incarnation, so nobody believes it",
+        "a refutation does not raise the incarnation, so other members ignore it",
         (Edit(_HEAR, "record.incarnation + 1)", "record.incarnation)"),),
         ("pause", "long-pause"),
     ),
     Mutant(
         "older-generation-kept",
-        "a node that was started again with its clock set back does not take a newer generation "
-        "than its earlier life had",
+        "a node that restarts with its clock set back does not take a newer generation",
         (
             Edit(
                 _HEAR,
@@ -34,7 +33,7 @@ GOSSIP = (
     ),
     Mutant(
         "smaller-incarnation-wins",
-        "of two records of one member the older one holds",
+        "the record with the smaller incarnation supersedes the other",
         (
             Edit(
                 "gossip.members.record:Record.replaces",
@@ -46,7 +45,7 @@ GOSSIP = (
     ),
     Mutant(
         "status-before-incarnation",
-        "the worse status holds, whatever the incarnations are",
+        "the worse status wins before the incarnation is compared",
         (
             Edit(
                 "gossip.members.record:Record.rank",
@@ -58,7 +57,7 @@ GOSSIP = (
     ),
     Mutant(
         "dead-beats-alive",
-        "who was once held dead is never believed to live again",
+        "a member that was declared dead is never accepted as alive again",
         (
             Edit(
                 "gossip.members.record:Record.replaces",
@@ -82,7 +81,7 @@ GOSSIP = (
     ),
     Mutant(
         "suspicion-ends-at-once",
-        "a suspect is declared dead before it can refute anything",
+        "a suspect is declared dead at once, without time to refute",
         (
             Edit(
                 "gossip.failure_detection.suspicion_timers:Suspicion.deadline",
@@ -94,7 +93,7 @@ GOSSIP = (
     ),
     Mutant(
         "no-indirect-probe",
-        "nobody is asked to ping a member that has not answered",
+        "no indirect probe is sent when a member does not answer",
         (
             Edit(
                 "gossip.failure_detection.prober:Prober._helpers",
@@ -106,7 +105,7 @@ GOSSIP = (
     ),
     Mutant(
         "indirect-ack-kept",
-        "a helper keeps to itself that the silent member has answered",
+        "a relay of an indirect probe does not forward the acknowledgement",
         (
             Edit(
                 "gossip.failure_detection.prober:Prober._pass_on",
@@ -119,13 +118,13 @@ GOSSIP = (
     ),
     Mutant(
         "left-is-dead",
-        "who leaves by its own will is told of as if it had died",
+        "a graceful leave is disseminated as a death",
         (Edit("gossip.membership:Membership.left", "Status.LEFT", "Status.DEAD"),),
         ("leave",),
     ),
     Mutant(
         "digest-is-constant",
-        "all beliefs have one digest, so no difference is ever noticed",
+        "all member tables have the same digest, so differences are not noticed",
         (
             Edit(
                 "gossip.members.member_table:_hash_of",
@@ -137,7 +136,7 @@ GOSSIP = (
     ),
     Mutant(
         "no-exchange-on-difference",
-        "two that believe different things never exchange their lists",
+        "members with different digests never exchange their tables",
         (
             Edit(
                 "gossip.dissemination.exchanges:Exchanges.compare",
@@ -149,7 +148,7 @@ GOSSIP = (
     ),
     Mutant(
         "one-agrees-all-agree",
-        "one member that believes the same makes forget that another one does not",
+        "an equal digest of one member cancels the exchange with a different one",
         (
             Edit(
                 "gossip.dissemination.exchanges:Exchanges.compare",
@@ -161,7 +160,7 @@ GOSSIP = (
     ),
     Mutant(
         "replays-taken",
-        "a datagram that comes twice is taken twice",
+        "a repeated datagram is accepted twice",
         (
             Edit(
                 "gossip.datagrams.seal:_Window.take",
@@ -173,7 +172,7 @@ GOSSIP = (
     ),
     Mutant(
         "own-pause-unnoticed",
-        "a member that stood still holds against others what it missed",
+        "a resumed member counts probes that it missed against other members",
         (
             Edit(
                 "gossip.membership:Membership._notice_lag",

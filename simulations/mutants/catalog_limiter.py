@@ -1,4 +1,4 @@
-"""Mistakes in the algorithms, and in what stands or falls together."""
+"""Mutants in the algorithms and in all-or-nothing groups."""
 
 from simulations.mutants.value import Edit, Mutant
 
@@ -13,7 +13,7 @@ _BUCKET = f"{_REFERENCE}.bucket"
 LIMITER = (
     Mutant(
         "one-too-many",
-        "a fixed window lets one unit more through than it may",
+        "a fixed window admits one unit too many",
         (
             Edit(
                 _FIXED, "if used + wanted > scheme.ceiling:", "if used + cost > scheme.ceiling + 1:"
@@ -23,19 +23,19 @@ LIMITER = (
     ),
     Mutant(
         "one-too-few",
-        "a log denies the last unit that it should let through",
+        "a log denies the last unit of the limit",
         (Edit(f"{_LOG}.check", "if used + wanted > ceiling:", "if used + wanted >= ceiling:"),),
         ("algorithms",),
     ),
     Mutant(
         "window-kept-too-long",
-        "a fixed window counts on through the next one",
+        "a fixed window keeps its count in the next window",
         (Edit(_FIXED, "if now >= end:", "if now >= end + (end - start):"),),
         ("algorithms",),
     ),
     Mutant(
         "window-number-off-by-one",
-        "a fixed window begins a period too late, so that what follows its end is let through",
+        "window numbers are one too small, so units after a window's end are admitted",
         (
             Edit(
                 f"{_REFERENCE}.fixed_window:FixedWindowScheme.window",
@@ -47,7 +47,7 @@ LIMITER = (
     ),
     Mutant(
         "edge-counted-twice",
-        "the window before counts in full, whatever part of it is over",
+        "a sliding window counts the previous window in full",
         (
             Edit(
                 _SLIDING,
@@ -59,7 +59,7 @@ LIMITER = (
     ),
     Mutant(
         "window-before-ignored",
-        "a sliding window forgets at once what the window before has counted",
+        "a sliding window ignores the previous window",
         (
             Edit(
                 _SLIDING,
@@ -71,7 +71,7 @@ LIMITER = (
     ),
     Mutant(
         "overlap-reversed",
-        "the window before weighs by the part that is over, not by the one that is left",
+        "the previous window is weighted by its elapsed part instead of the rest",
         (
             Edit(
                 _SLIDING,
@@ -83,7 +83,7 @@ LIMITER = (
     ),
     Mutant(
         "log-expires-early",
-        "a log forgets hits after half of their time",
+        "a log drops hits after half of the period",
         (
             Edit(
                 f"{_LOG}._expire",
@@ -95,7 +95,7 @@ LIMITER = (
     ),
     Mutant(
         "refill-off-by-one",
-        "a token bucket gives one unit more back in each period",
+        "a token bucket refills one unit too many per period",
         (
             Edit(
                 f"{_BUCKET}:BucketScheme.__init__",
@@ -107,7 +107,7 @@ LIMITER = (
     ),
     Mutant(
         "denials-charged",
-        "a check that a bucket denies is charged all the same",
+        "a bucket charges denied checks",
         (
             Edit(
                 f"{_BUCKET}:Bucket.check",
@@ -119,19 +119,19 @@ LIMITER = (
     ),
     Mutant(
         "cost-ignored",
-        "every check costs one unit, whatever it says",
+        "every check costs one unit, whatever its cost",
         (Edit(_FIXED, "used += cost", "used += 1"),),
         ("costs",),
     ),
     Mutant(
         "retry-after-dropped",
-        "who is denied by a fixed window is told to come back at once",
+        "a fixed window returns a retry time of zero",
         (Edit(_FIXED, "0 if wanted > scheme.ceiling else left,", "0,"),),
         ("algorithms",),
     ),
     Mutant(
         "group-half-charged",
-        "a check that one of two limits denies is charged to the other one",
+        "a check that one of two limits denies is charged to the other limit",
         (
             Edit(
                 "ringfence.limiter.groups:decide_group",
@@ -143,7 +143,7 @@ LIMITER = (
     ),
     Mutant(
         "refunded-twice",
-        "what is given back is given back twice",
+        "a refund is applied twice",
         (
             Edit(
                 "ringfence.limiter.engine:Engine.refund",
@@ -155,7 +155,7 @@ LIMITER = (
     ),
     Mutant(
         "refund-ignored",
-        "what is given back stays charged",
+        "a refund has no effect",
         (
             Edit(
                 "ringfence.limiter.engine:Engine.refund",
@@ -167,7 +167,7 @@ LIMITER = (
     ),
     Mutant(
         "charge-forgiven",
-        "what a charge costs over the limit is not counted",
+        "a charge counts nothing beyond the limit",
         (
             Edit(
                 "ringfence.limiter.engine:Engine.charge_now",

@@ -1,4 +1,4 @@
-"""Mistakes in whose counters are where: copies, handoff, tallies."""
+"""Mutants in shard ownership: replicas, transfers, the fallback log."""
 
 from simulations.mutants.value import Edit, Mutant
 
@@ -7,7 +7,7 @@ __all__ = ["MOVES"]
 MOVES = (
     Mutant(
         "dirty-key-lost",
-        "a key that was charged alone is not marked for the standby",
+        "a key in a frame of its own is not marked for replication",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.decided",
@@ -19,7 +19,7 @@ MOVES = (
     ),
     Mutant(
         "copy-never-sent",
-        "the standby is sent nothing",
+        "nothing is replicated to the standby",
         (
             Edit(
                 "node.shards.replication:Replication.flush",
@@ -31,7 +31,7 @@ MOVES = (
     ),
     Mutant(
         "copy-confirmed-unkept",
-        "a standby says that it has a copy, and keeps none",
+        "a standby acknowledges a replica and does not store it",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.keep_copy",
@@ -43,7 +43,7 @@ MOVES = (
     ),
     Mutant(
         "first-copy-kept",
-        "a standby keeps the first copy of a key, and no newer one",
+        "a standby keeps the first replica of a key and ignores newer ones",
         (
             Edit(
                 "node.shards.replicas:Replicas.keep",
@@ -55,7 +55,7 @@ MOVES = (
     ),
     Mutant(
         "new-standby-unfilled",
-        "who becomes the standby of a key is sent what changes, and not what was there",
+        "a new standby receives changes, but not the existing counters",
         (
             Edit(
                 "node.shards.replication:Replication._mark_for_new_standbys",
@@ -67,7 +67,7 @@ MOVES = (
     ),
     Mutant(
         "restarted-standby-unfilled",
-        "a standby that was started again before anybody missed it gets no copies of what rests",
+        "a standby that restarts before its failure is detected gets no replicas of unchanged keys",
         (
             Edit(
                 "node.shards.replication:Replication.restarted",
@@ -91,7 +91,7 @@ MOVES = (
     ),
     Mutant(
         "takeover-from-nothing",
-        "who takes a dead owner's shard over counts from nothing",
+        "a takeover of a dead owner's shard starts with empty counters",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.take_over",
@@ -103,7 +103,7 @@ MOVES = (
     ),
     Mutant(
         "copy-not-fetched",
-        "a node that was started again does not go on from what its standby has",
+        "a restarted node does not fetch the replicas from its standby",
         (
             Edit(
                 "node.shards.handoff:_Search._give_up",
@@ -115,7 +115,7 @@ MOVES = (
     ),
     Mutant(
         "gift-unread",
-        "a shard that is given is held, without its counters",
+        "a transferred shard is held without its counters",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.adopt",
@@ -127,7 +127,7 @@ MOVES = (
     ),
     Mutant(
         "gift-kept-by-giver",
-        "who gives a shard away goes on deciding for it",
+        "the giver of a shard keeps deciding for it",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership._give",
@@ -139,7 +139,7 @@ MOVES = (
     ),
     Mutant(
         "copy-unconfirmed",
-        "a standby keeps its copies, and never says so",
+        "a standby never acknowledges replicas",
         (
             Edit(
                 "node.node:Node.serve_peer",
@@ -151,7 +151,7 @@ MOVES = (
     ),
     Mutant(
         "tally-not-kept",
-        "what was admitted in another's place is not written down for it",
+        "hits admitted for an unreachable owner are not logged",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership._tally",
@@ -163,7 +163,7 @@ MOVES = (
     ),
     Mutant(
         "tally-not-charged",
-        "when a split is over, what the other side admitted is not charged",
+        "after a split, hits of the other side are not charged",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.adopt",
@@ -175,7 +175,7 @@ MOVES = (
     ),
     Mutant(
         "tally-charged-twice",
-        "when a split is over, what the other side admitted is charged twice",
+        "after a split, hits of the other side are charged twice",
         (
             Edit(
                 "node.shards.ownership:ShardOwnership._charge",
@@ -187,7 +187,7 @@ MOVES = (
     ),
     Mutant(
         "ages-forgotten",
-        "hits that move to another node count as if they were made just now",
+        "transferred hits get the time of the transfer",
         (
             Edit(
                 "ringfence.limiter.reference.sliding_log:SlidingLogScheme.revive",

@@ -1,4 +1,4 @@
-"""One run of one scenario, with a mutant in it or without, and what was wrong with it."""
+"""One run of a scenario with or without a mutant, and its violations."""
 
 import logging
 import os
@@ -13,12 +13,14 @@ from simulations.reporting.outcome import Outcome, Violation
 __all__ = ["try_out"]
 
 _ENGINE = "RINGFENCE_ENGINE"
-"""The variable that settles which tables a process counts in."""
+"""Environment variable that selects the limiter engine."""
 
 
 def try_out(mutant: Mutant | None, ground: Ground, seed: int) -> list[Violation]:
-    """Run a scenario; a crash is a violation, too. None is the code as it ships."""
-    logging.disable(logging.CRITICAL)  # A mutant has much to complain about.
+    """Run a scenario and return its violations; a crash is one, too.
+
+    Without a mutant, the shipped code runs."""
+    logging.disable(logging.CRITICAL)  # Mutants cause many log messages.
     with _in_python(), nullcontext() if mutant is None else planted(mutant):
         try:
             outcome = simulate_nodes(ground.scenario, seed, "")
@@ -31,7 +33,7 @@ def try_out(mutant: Mutant | None, ground: Ground, seed: int) -> list[Violation]
 
 @contextmanager
 def _in_python() -> Iterator[None]:
-    """Have nodes count by the tables that mutants can be planted in, not by compiled ones."""
+    """Make nodes use the reference engine, because compiled code cannot be changed."""
     before = os.environ.get(_ENGINE)
     os.environ[_ENGINE] = "reference"
     try:

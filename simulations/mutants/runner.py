@@ -1,7 +1,7 @@
-"""Hunting: each mutant in a process of its own, until something notices it.
+"""Runs each mutant in a separate process until an invariant detects it.
 
-Decides which runs there are, how long one may take, and what is told of it. A mutant may do
-anything to the process that it runs in, such as never come back, so nothing of it is trusted.
+Decides the runs, their time-out and the reported rows. A mutant can break its process in any way,
+for example by an endless loop, so the process is not trusted.
 """
 
 import multiprocessing
@@ -25,43 +25,43 @@ from simulations.mutants.value import Mutant
 __all__ = ["Kill", "OnProgress", "Result", "as_row", "hunt", "summary"]
 
 _PATIENCE = 12.0
-"""Seconds of processor time that one run may take; none of the shipped code takes five."""
+"""Maximum processor seconds of one run; runs of the shipped code take less than five."""
 _SLOWEST = 20
-"""How many times longer that may be by the clock on the wall, on a busy machine."""
+"""Ratio of the maximum wall time to the maximum processor time, for a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What gave a mutant away."""
+    """The violation that detected a mutant."""
 
     scenario: str
     seed: int
     violation: str
-    """The property that did not hold: `crash` and `hang` are such properties, too."""
+    """The violated property; `crash` and `hang` are properties, too."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one mutant, or of the code as it ships."""
+    """Result of one mutant, or of the shipped code."""
 
     mutant: Mutant | None
-    """None is the code as it ships, which must survive."""
+    """None for the shipped code, which must have no violation."""
     kill: Kill | None
     runs: int
     seeds: int
-    """Those that it survived."""
+    """Number of seeds without a violation."""
     seconds: float
-    """Of real time."""
+    """Wall time."""
 
     @property
     def name(self) -> str:
-        """Of the mutant; empty for the code as it ships."""
+        """Name of the mutant; empty for the shipped code."""
         return "" if self.mutant is None else self.mutant.name
 
 
 OnProgress = Callable[[Result, int, int], None]
-"""Told of each result, how many there are by now, and how many there will be."""
+"""Receives each result, the number of results so far, and their total number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ def hunt(
     *,
     patience: float = _PATIENCE,
 ) -> list[Result]:
-    """Hunt each mutant with every seed until one kills it, and try the shipped code beside.
+    """Run each mutant with every seed until one run detects it, and run the shipped code too.
 
-    The results of the shipped code come first, one for each scenario that any mutant is hunted in;
-    then those of the mutants, in their order. Raises `ValueError` for a mutant whose scenario is
-    unknown, and for fewer than one job.
+    The results of the shipped code come first, one per scenario of any mutant. The results of the
+    mutants follow in their order. Raises `ValueError` for a mutant with an unknown scenario, and
+    for fewer than one job.
     """
     if jobs < 1:
         raise ValueError(f"jobs: {jobs} processes hunt nothing; give at least 1")
@@ -121,7 +121,7 @@ def hunt(
 
 
 def as_row(result: Result) -> dict[str, object]:
-    """One line of what a hunt tells."""
+    """Return one result as a row of JSON values."""
     row: dict[str, object] = {
         "mutant": result.name,
         "about": "the code as it ships" if result.mutant is None else result.mutant.about,
@@ -142,7 +142,8 @@ def as_row(result: Result) -> dict[str, object]:
 
 
 def summary(results: Sequence[Result]) -> dict[str, object]:
-    """The last line: how many were planted and found, and what is wrong with the shipped code."""
+    """Return the last row: planted and detected mutants, survivors, violations of the shipped
+    code."""
     hunted = [result for result in results if result.mutant is not None]
     return {
         "planted": len(hunted),
@@ -176,7 +177,7 @@ def _grounds_of(mutants: Sequence[Mutant], known: Mapping[str, Ground]) -> dict[
 
 
 class _Child:
-    """One process that hunts one mutant."""
+    """A process that runs one mutant."""
 
     def __init__(self, place: int, task: _Task, patience: float) -> None:
         self.place = place
@@ -184,7 +185,7 @@ class _Child:
         self._patience = patience
         self._began = monotonic()
         self._runs = 0
-        # A new interpreter: no mutant finds caches that another one has filled.
+        # A new interpreter: mutants share no caches.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
         name = None if task.mutant is None else task.mutant.name
@@ -197,7 +198,7 @@ class _Child:
         self.deadline = monotonic() + _SLOWEST * patience
 
     def look(self, *, is_ready: bool) -> Result | None:
-        """Take what the process says; the result when it is over, in whatever way."""
+        """Read the process' messages; return the result when the process has ended."""
         runs = self._task.runs
         if is_ready:
             try:
@@ -220,7 +221,7 @@ class _Child:
         self.connection.close()
 
     def _over(self, code: int | None) -> Result:
-        """The process ended with `code` and said nothing, or has no time left: None."""
+        """Return the result of a process that ended with `code`, or timed out (None)."""
         is_hanging = code is None or code == -SIGXCPU
         ground, seed = self._task.runs[self._runs]
         text = (
@@ -239,7 +240,7 @@ class _Child:
 
 
 def _limit(seconds: float) -> None:
-    """Have this process ended once it has used so much more of the processor."""
+    """Limit the further processor time of this process."""
     used = getrusage(RUSAGE_SELF)
     most = ceil(used.ru_utime + used.ru_stime + seconds)
     setrlimit(RLIMIT_CPU, (most, RLIM_INFINITY))
@@ -252,7 +253,7 @@ def _run_all(
     seeds: Sequence[int],
     patience: float,
 ) -> None:
-    """What a process does: it tells after each run how the mutant was noticed, None if not."""
+    """Run all scenarios of a mutant in this process; send the violation or None after each run."""
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     mutant = None if name is None else MUTANTS[name]
     for seed in seeds:

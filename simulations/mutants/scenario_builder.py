@@ -1,4 +1,4 @@
-"""Where mutants are hunted: a small scenario, and what must happen in it now and then."""
+"""Small scenarios for mutants, each with the events that must or must not occur."""
 
 from dataclasses import dataclass
 
@@ -42,16 +42,16 @@ _LAN = Network()
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A scenario, and which rare things must happen in it, or must not."""
+    """A scenario with the rare events that must or must not occur in it."""
 
     scenario: Scenario
     wanted: tuple[str, ...] = ()
-    """Marks of `simulations.judging.coverage`."""
+    """Names of events in `simulations.judging.coverage`."""
     unwanted: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The scenario's."""
+        """Name of the scenario."""
         return self.scenario.name
 
 
@@ -69,8 +69,7 @@ def ground(
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
 ) -> Ground:
-    """Make one, by the rules that all of them share: three nodes of one data center, unless said
-    otherwise."""
+    """Return a scenario with the shared rules; three nodes in one data center by default."""
     scenario = Scenario(
         name,
         about,

@@ -1,4 +1,4 @@
-"""The scenarios that hunt mutants: a few nodes, some seconds, one thing that goes wrong in each."""
+"""Scenarios for mutants: a few nodes, some seconds and one kind of fault each."""
 
 from simulations.mutants.scenario_builder import Ground, ground
 from simulations.scenarios.scenario import Fault, Load, Network
@@ -48,7 +48,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "refunds",
-        "two nodes, every third check given back",
+        "two nodes, every third check refunded",
         nodes=2,
         seconds=5,
         calm=2,
@@ -59,7 +59,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "charges",
-        "two nodes, every fifth question a charge, past the limit too",
+        "two nodes, every fifth request a charge, also beyond the limit",
         nodes=2,
         seconds=6,
         calm=2,
@@ -70,7 +70,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "resets",
-        "connections break all the time: what was under way comes again, and counts once",
+        "connections break continually: requests in flight are repeated and count once",
         nodes=2,
         seconds=6,
         calm=3,
@@ -80,7 +80,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "leave",
-        "a node leaves and comes back: no hit is lost",
+        "a node leaves and returns: no hit is lost",
         seconds=9,
         calm=5,
         loads=_MIXED,
@@ -89,7 +89,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "crash",
-        "a node dies while clients ask, and comes back",
+        "a node crashes under load and restarts",
         seconds=12,
         calm=8,
         loads=_MIXED,
@@ -98,7 +98,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "crash-for-good",
-        "a node dies and stays dead: what was its is counted by others",
+        "a node crashes for good: other nodes take its shards over",
         seconds=6,
         calm=14,
         loads=_MIXED,
@@ -107,7 +107,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "quick-restart",
-        "a node is back half a second after it died, before anybody has missed it",
+        "a node restarts half a second after a crash, before the failure is detected",
         seconds=8,
         calm=6,
         loads=_MIXED,
@@ -115,7 +115,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "two-crashes",
-        "one node dies, then its stand-in, long after anybody has asked for a key",
+        "a node crashes, then its standby, long after the last check of a key",
         seconds=4,
         calm=26,
         loads=_MIXED,
@@ -126,7 +126,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "standby-restart",
-        "a standby is back before it was missed; later its owner dies",
+        "a standby restarts before its failure is detected; later its owner crashes",
         seconds=4,
         calm=16,
         loads=_MIXED,
@@ -137,7 +137,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "far-restart",
-        "a node is back before another data center has missed it, and hears again what it heard",
+        "a node restarts before the other data center notices, and receives the counts again",
         nodes=4,
         datacenters=2,
         seconds=4,
@@ -149,7 +149,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "clock-back",
-        "a node dies, and comes back with a clock that is behind its earlier life",
+        "a node crashes and restarts with a clock behind its earlier one",
         seconds=10,
         calm=8,
         loads=_MIXED,
@@ -160,7 +160,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "pause",
-        "a host stands still for a second, and nobody is declared dead",
+        "a host stalls for a second, and no member is declared dead",
         seconds=8,
         calm=8,
         loads=_MIXED,
@@ -169,7 +169,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "long-pause",
-        "a host stands still until it is declared dead, and comes back",
+        "a host stalls until it is declared dead, and returns",
         seconds=9,
         calm=10,
         loads=_MIXED,
@@ -178,7 +178,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "split",
-        "a node is cut off: both sides decide, and all hits count when they meet again",
+        "a node is cut off: both sides decide, and all hits count after the merge",
         seconds=12,
         calm=34,
         loads=(_DAY,),
@@ -187,7 +187,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "lossy",
-        "some datagrams are lost: others vouch for who seems silent",
+        "some datagrams are lost: indirect probes reach silent members",
         nodes=4,
         seconds=16,
         calm=6,
@@ -198,7 +198,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "repeats",
-        "half of all datagrams come twice, and count once",
+        "half of all datagrams arrive twice and count once",
         seconds=3,
         calm=2,
         loads=_MIXED,
@@ -207,7 +207,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "two-centers",
-        "two data centers share limits that nobody reaches",
+        "two data centers share limits that are never reached",
         nodes=2,
         datacenters=2,
         seconds=8,
@@ -221,7 +221,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "far-cut",
-        "two data centers are cut apart; what each admitted meanwhile reaches the other later",
+        "two data centers are cut apart, and exchange their counts afterwards",
         nodes=2,
         datacenters=2,
         seconds=8,
@@ -233,7 +233,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "clock-ahead",
-        "one of two data centers lives two windows in the future, and is not believed",
+        "the clocks of one data center are two windows ahead, and its counts are rejected",
         nodes=2,
         datacenters=2,
         seconds=6,
@@ -245,7 +245,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "join-in-cut",
-        "a node comes back while its data center is cut off, and all hear of it afterwards",
+        "a node restarts while its data center is cut off, and all members learn of it afterwards",
         nodes=4,
         datacenters=2,
         seconds=14,
@@ -259,7 +259,7 @@ _ALL: tuple[Ground, ...] = (
     ),
     ground(
         "parts",
-        "a limit is split between two data centers, and another is decided by one of them",
+        "one limit is split between two data centers, and one of them decides another limit",
         nodes=4,
         datacenters=2,
         seconds=6,

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its history, figures and report page."""
+"""Results of a run: event history, figures and report page."""

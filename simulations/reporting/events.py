@@ -1,4 +1,4 @@
-"""The history of a run as one chained hash: equal histories have equal ones, and no others."""
+"""Event history of a run as one chained hash, equal only for equal histories."""
 
 from collections import deque
 from hashlib import blake2b
@@ -9,16 +9,16 @@ _KEPT = 400
 
 
 class Events:
-    """Takes note of all that happens, in order."""
+    """Records all events in order."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
         self.count = 0
         self.last: deque[str] = deque(maxlen=_KEPT)
-        """The latest ones, for whoever looks for the cause of a violation."""
+        """The latest events, for the search for the cause of a violation."""
 
     def add(self, at: float, who: str, what: str) -> None:
-        """Add one event: an instant of virtual time, where, and what."""
+        """Add one event: virtual time, place and description."""
         line = f"{at:.9f} {who} {what}\n"
         self._hash.update(line.encode())
         self.count += 1
@@ -26,5 +26,5 @@ class Events:
 
     @property
     def digest(self) -> str:
-        """Hex."""
+        """Return the hash in hexadecimal."""
         return self._hash.hexdigest()

@@ -1,4 +1,4 @@
-"""The numbers of a run that both levels have."""
+"""Figures of a run at both levels."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ __all__ = ["figures_of"]
 
 
 def figures_of(ledger: Ledger, judge: Invariants) -> dict[str, float]:
-    """Count answers and what the judge has found, and how long clients waited."""
+    """Return the figures: answers by kind, results of the invariants, and latencies."""
     answers = [answer for _, answer in ledger.answers]
     took = sorted(answer.told - answer.asked for answer in answers)
     return {

@@ -1,6 +1,6 @@
-"""What came out of one run: figures, violations, and the series that its report draws.
+"""Outcome of one run: figures, violations, and the time series of its report.
 
-Times are seconds of virtual time since the load began.
+Times are seconds of virtual time since the start of the load.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ Point: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A property that did not hold."""
+    """A violated property."""
 
     property: str
     """Its short name, such as `over_admission`."""
@@ -27,49 +27,49 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in which a member or a fault was in one state."""
+    """A time span in which a member or a fault was in one state."""
 
     start: float
     end: float
     row: str
-    """Which line of the picture: a member's name, or a fault's verb."""
+    """Row of the plot: a member's name, or a fault's verb."""
     state: str
 
 
 @dataclass(slots=True)
 class Series:
-    """What the report draws."""
+    """Time series of the report."""
 
     admitted: dict[str, list[Point]] = field(default_factory=dict)
-    """Per data center: units admitted within the period before, of the key asked for most."""
+    """Per data center: units admitted within the last period, of the key with the most checks."""
     period_s: float = 0.0
     """The period of that key's limit, in seconds."""
     limit: float = 0.0
-    """Units that this limit lets through in its period; 0 for none."""
+    """Units that this limit admits per period; 0 for none."""
     is_shared: bool = True
-    """Whether it holds for all data centers together, and not for each."""
+    """Whether the limit applies to all data centers together."""
     over: list[Point] = field(default_factory=list)
     """Units of that key over its limit."""
     over_bound: list[Point] = field(default_factory=list)
-    """How many the stated bound allows, by the staleness that was measured."""
+    """Units that the stated bound allows, by the measured staleness."""
     staleness_ms: dict[str, list[Point]] = field(default_factory=dict)
-    """Per data center: age of what it has heard of the others."""
+    """Per data center: age of the remote counts."""
     members: list[Span] = field(default_factory=list)
-    """How each member was seen by most others."""
+    """State of each member in the view of most others."""
     sources: dict[str, list[Point]] = field(default_factory=dict)
-    """Per source of decisions: how many in each second."""
+    """Decisions per second, by source."""
     latency_ms: dict[str, list[Point]] = field(default_factory=dict)
-    """`p50` and `p99` of the time that a check took, in each second."""
+    """`p50` and `p99` of the latency of checks, per second."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """All that is known of one run."""
+    """Complete outcome of one run."""
 
     scenario: Scenario
     seed: int
     command: str
-    """What replays this run."""
+    """Command that replays this run."""
     event_hash: str = ""
     """Hex; the chained hash of all events: equal seeds have equal ones."""
     virtual_s: float = 0.0
@@ -78,7 +78,7 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
     """Named numbers, such as `checks`, `admitted`, `denied`, `lost`, `over_admitted`."""
     marks: Counter[str] = field(default_factory=Counter)
-    """Rare things that happened, and how often: `refutation_won`, `split_healed` and so on."""
+    """Number of rare events such as `refutation_won` and `split_healed`."""
     series: Series = field(default_factory=Series)
     faults: tuple[Fault, ...] = ()
-    """As they were applied."""
+    """Faults as they were applied."""

@@ -1,8 +1,8 @@
 """Plots over virtual time, as inline SVG: lines, stacked areas and rows of bars.
 
-Decides how values become shapes. All plots of a run share one `Frame`, hence one width and one
-time axis, so that what went wrong stands right above what came of it. Colours are classes that the
-page's style sheet fills in; which values are worth a plot is the report's business.
+Decides how values become shapes. All plots of a run share one `Frame` with one width and one time
+axis, so that causes and effects are aligned. Colours are classes of the page's style sheet. The
+report chooses the values to plot.
 """
 
 import html
@@ -31,26 +31,26 @@ __all__ = [
 
 _COLOURS = ("blue", "orange", "green", "purple", "red", "sky")
 _DASHES = ("", "2 4", "10 4 2 4")
-"""For the first six lines, for the next six and for those after them."""
+"""Dash patterns of the first six lines, of the next six, and of the rest."""
 
 # Pixels. The left edge has room for a member's name, also where there are only numbers: the time
 # axes of all plots have to line up.
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 1040, 170, 16, 20, 42
 _LINES_HEIGHT, _BAR_HEIGHT, _ROW_HEIGHT = 190, 12, 17
 _FEWEST_HEIGHT = 76
-_CHARACTER = 7  # Room for a character of the label of the vertical axis, which a plot must not cut.
+_CHARACTER = 7  # Height of a character of the vertical label, which must not be cut.
 
 _NOT_TEXT = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def escape(text: str) -> str:
-    """Make `text` safe in HTML and in XML, where control characters must not even be escaped."""
+    """Escape `text` for HTML and XML, and remove characters that XML forbids."""
     visible = _NOT_TEXT.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return html.escape(visible)
 
 
 def number(value: float) -> str:
-    """Write a number for people: thousands apart, no digits that say nothing."""
+    """Format a number for people: grouped thousands, no insignificant digits."""
     if not is_drawable(value):
         return f"{value:g}"
     if float(value).is_integer() or abs(value) >= 1e6:
@@ -59,28 +59,28 @@ def number(value: float) -> str:
 
 
 def is_drawable(value: float) -> bool:
-    """Tell whether a value has a place on an axis: finite, and safe to scale and to add up."""
+    """Return whether a value can be drawn: finite, and safe to scale and to sum."""
     return abs(value) < 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a row."""
+    """A bar in a row."""
 
     start: float
     end: float | None
     """None for an instant, which is drawn as a diamond."""
     about: str
-    """Shown when a pointer rests on it."""
+    """Tooltip text."""
     colour: str
     label: str = ""
-    """Cut where the bar is too short for it."""
+    """Label, truncated when the bar is too short."""
     is_thin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all plots of a run have in common."""
+    """Common frame of all plots of a run."""
 
     start: float
     end: float
@@ -90,13 +90,13 @@ class Frame:
     load_end: float
 
     def x(self, at: float) -> float:
-        """Place an instant; one outside the frame comes to its edge."""
+        """Return the x coordinate of an instant, limited to the frame."""
         inside = min(max(self.start, at), self.end)
         share = (inside - self.start) / (self.end - self.start)
         return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
 
     def draw(self, title: str, y_label: str, height: int, shapes: Iterable[str]) -> str:
-        """Draw the axes, the grid and the faults, and `shapes` over them."""
+        """Draw the axes, the grid and the faults, then `shapes` above them."""
         bottom = _TOP + height
         middle = (_LEFT + _WIDTH - _RIGHT) / 2
         step = _step(self.end - self.start, 10)
@@ -126,7 +126,7 @@ class Frame:
         return "\n".join(parts)
 
     def legend(self) -> list[str]:
-        """Explain what `draw` adds to every plot."""
+        """Return the legend of the parts that `draw` adds to every plot."""
         entries = [("end of the load", '<path class="load-end" d="M9 0V10"/>')]
         if self.faults:
             shade = '<rect class="shade" width="18" height="10" opacity="0.2"/>'
@@ -136,7 +136,7 @@ class Frame:
         return [_entry(name, swatch) for name, swatch in entries]
 
     def _shades(self, height: int) -> list[str]:
-        """Shade the time of faults, darker where several overlap; a line where one is instant."""
+        """Shade the time of faults, darker where several overlap; an instant fault is a line."""
         spans = [(self.x(fault.at), self.x(_end(fault))) for fault in self.faults]
         changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
         parts, depth = [], 0
@@ -151,7 +151,8 @@ class Frame:
         return [*parts, *(_vertical("instant", x, _TOP + height) for x in instants)]
 
     def _numbers(self) -> list[str]:
-        """Number the faults above the plot; `3+` stands for the third and others just after."""
+        """Number the faults above the plot; `3+` means the third fault and others shortly after
+        it."""
         labels: list[tuple[float, str]] = []
         for at, n in sorted((self.x(fault.at), n) for n, fault in enumerate(self.faults, 1)):
             if labels and at - labels[-1][0] < 20:
@@ -166,7 +167,7 @@ class Frame:
 
 
 def stack(lines: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Put each line on top of those before it; an instant that a line lacks counts as 0 there."""
+    """Stack the lines; an instant that is missing in a line counts as 0."""
     kept = {name: list(filter(_has_place, points)) for name, points in lines.items()}
     heights = dict.fromkeys(sorted({at for points in kept.values() for at, _ in points}), 0.0)
     stacked = {}
@@ -187,9 +188,9 @@ def plot_lines(
     bounds: Mapping[str, Sequence[Point]] | None = None,
     may_be_log: bool = False,
 ) -> str:
-    """Draw curves, and dashed ones for what bounds them.
+    """Draw curves, and dashed curves for their bounds.
 
-    `may_be_log` makes the scale logarithmic when most values would else lie flat on the ground.
+    `may_be_log` allows a logarithmic scale when most values are small.
     """
     bounds = bounds or {}
     scale = _Scale.of([*lines.values(), *bounds.values()], may_be_log=may_be_log)
@@ -209,7 +210,7 @@ def plot_lines(
 def plot_areas(
     frame: Frame, title: str, about: str, y_label: str, lines: Mapping[str, Sequence[Point]]
 ) -> str:
-    """Draw lines as areas, the first at the bottom."""
+    """Draw lines as stacked areas, the first at the bottom."""
     edges = stack(lines)
     scale = _Scale.of(edges.values(), may_be_log=False)
     shapes, swatches = [], []
@@ -231,11 +232,11 @@ def plot_bars(
     rows: Sequence[tuple[str, Sequence[Bar]]],
     legend: Mapping[str, str],
 ) -> str:
-    """Draw a row of bars for each name; `legend` says what the colours mean."""
+    """Draw a row of bars for each name; `legend` explains the colours."""
     shapes = []
     for index, (name, bars) in enumerate(rows):
         middle = _TOP + 4 + (index + 0.5) * _ROW_HEIGHT
-        # The end of a name is what tells members apart, its beginning says where they are.
+        # Names differ at their ends; their beginnings name the place.
         short = name if len(name) <= 18 else f"{name[:7]}…{name[-10:]}"
         shapes.append(
             f'<text class="tick" x="{_LEFT - 8}" y="{middle + 4:.1f}" text-anchor="end">'
@@ -252,7 +253,7 @@ def plot_bars(
 
 
 def nothing(title: str, why: str) -> str:
-    """Say why there is no plot."""
+    """Return a text that explains why there is no plot."""
     return (
         f"<figure><figcaption><h3>{escape(title)}</h3></figcaption>"
         f'<p class="nothing">Nothing to show: {escape(why)}</p></figure>'
@@ -264,7 +265,7 @@ class _Scale:
     """The vertical axis."""
 
     ticks: tuple[float, ...]
-    """In order; the outermost two are its ends."""
+    """Ticks in order; the first and the last are the ends of the scale."""
     is_log: bool
 
     @classmethod
@@ -296,7 +297,7 @@ class _Scale:
 
 
 def _step(extent: float, count: int) -> float:
-    """Choose 1, 2 or 5 times a power of ten, such that about `count` steps make up `extent`."""
+    """Choose 1, 2 or 5 times a power of ten, so that `extent` has about `count` steps."""
     rough = extent / count if extent > 1e-6 else 1 / count
     power = 10.0 ** math.floor(math.log10(rough))
     return next((times * power for times in (1, 2, 5) if times * power >= rough), 10 * power)
@@ -315,9 +316,9 @@ def _colour(turn: int) -> str:
 
 
 def _path(frame: Frame, scale: _Scale, points: Iterable[Point]) -> str:
-    """Join points, lifting the pen where one has no place.
+    """Join points to a path with gaps where a value cannot be drawn.
 
-    `h0` draws nothing but the round cap of the line, so that a lone point is seen too.
+    `h0` draws only the round cap of the line, so that a single point is visible.
     """
     parts, is_down = [], False
     for at, value in points:
@@ -337,7 +338,7 @@ def _bar(frame: Frame, bar: Bar, middle: float) -> str:
         d = f"M{x:.1f} {middle - 6:.1f}l6 6l-6 6l-6 -6z"
         return f'<path class="bar {bar.colour}" d="{d}">{title}</path>'
     height = 3 if bar.is_thin else _BAR_HEIGHT
-    width = max(frame.x(bar.end) - x, 1.5)  # A state may have been short, yet it was.
+    width = max(frame.x(bar.end) - x, 1.5)  # Short states must be visible, too.
     room = int((width - 8) / 6.2)
     label = bar.label if len(bar.label) <= room else f"{bar.label[: room - 1]}…" if room > 2 else ""
     return (

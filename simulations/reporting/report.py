@@ -1,8 +1,8 @@
-"""The page that tells of one run: what was asked, whether all held, and what happened when.
+"""HTML report of one run: parameters, verdict, and events over time.
 
-Decides what is worth showing and in which words; `simulations.reporting.plots` draws it. The page
-needs no script and nothing from elsewhere, so it can be mailed, archived and compared: equal
-outcomes make equal bytes.
+Decides the content and the texts; `simulations.reporting.plots` draws the plots. The page needs no
+script and no other file, so it can be mailed, archived and compared. Equal outcomes give equal
+bytes.
 """
 
 import re
@@ -36,7 +36,7 @@ _EXCUSED = {
     "counted_twice": "hits counted twice",
     "by_policy": "checks that no node decided in time",
 }
-"""Figures that faults may excuse, in words."""
+"""Texts of the figures that faults may excuse."""
 _STATES = {
     "alive": "green",
     "joining": "sky",
@@ -53,7 +53,7 @@ def write_report(outcome: Outcome, path: Path) -> None:
 
 
 def render(outcome: Outcome) -> str:
-    """Make the page: HTML that is XML too."""
+    """Return the page as HTML that is also XML."""
     scenario = outcome.scenario
     frame = _frame(outcome)
     plots = (
@@ -102,7 +102,7 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def _guide(outcome: Outcome) -> str:
-    """Say what to look at, and how excused excess and a good verdict go together."""
+    """Return the reading guide, which explains excused excess next to a good verdict."""
     name = outcome.scenario.name
     page = (
         f"docs/operate/scenarios/{name}.md" if name in SCENARIOS else "docs/operate/simulation.md"
@@ -158,7 +158,7 @@ def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _marks(outcome: Outcome) -> list[tuple[str, str]]:
-    """List the rarest first: they are what a search for seeds is after."""
+    """List the marks, the rarest first, because searches for seeds need those."""
     marks = sorted(outcome.marks.items(), key=lambda mark: (mark[1], mark[0]))
     return [(name, number(count)) for name, count in marks]
 
@@ -170,7 +170,7 @@ def _faults(outcome: Outcome) -> str:
 
 
 def _frame(outcome: Outcome) -> Frame:
-    """Take in all that has an instant, and the planned end if the run came that far."""
+    """Return a frame that covers all instants, and the planned end if the run reached it."""
     series, scenario = outcome.series, outcome.scenario
     lines = chain(
         series.admitted.values(),
@@ -276,7 +276,7 @@ def _staleness_plot(outcome: Outcome, frame: Frame) -> str:
         alone = outcome.scenario.datacenters < 2
         why = "a single data center has no others to hear of." if alone else "no age was measured."
         return nothing(title, why)
-    about = "Age of what each data center has heard of the others."
+    about = "Age of the remote counts in each data center."
     return plot_lines(frame, title, about, "age (ms)", staleness, may_be_log=True)
 
 
@@ -290,7 +290,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
     names, left_out = _pick_members(rows)
     if not names:
         return nothing(title, f"all {len(rows):,} members were alive throughout.")
-    about = "How each member was seen by most others, one row per member."
+    about = "State of each member in the view of most others, one row per member."
     if left_out:
         about += f" {left_out}"
     bars = [
@@ -316,7 +316,7 @@ def _member_plot(outcome: Outcome, frame: Frame) -> str:
 
 
 def _pick_members(rows: Mapping[str, list[Span]]) -> tuple[list[str], str]:
-    """Name the members to draw, in order, and say whom that leaves out, if anybody."""
+    """Return the members to draw, in order, and a text about the omitted ones."""
     if len(rows) <= _MOST_MEMBERS:
         return sorted(rows, key=_by_number), ""
     troubled = {
@@ -339,7 +339,7 @@ def _source_plot(outcome: Outcome, frame: Frame) -> str:
     sources = outcome.series.sources
     if _is_empty(*sources.values()):
         return nothing(title, _why_no_checks(outcome, "nothing was decided"))
-    about = "Who decided, stacked: the upper edge is all decisions."
+    about = "Decisions by source, stacked: the upper edge is their total."
     return plot_areas(frame, title, about, "decisions per second (1/s)", sources)
 
 
@@ -350,7 +350,7 @@ def _latency_plot(outcome: Outcome, frame: Frame) -> str:
         if outcome.scenario.level == "core":
             return nothing(title, "at level core there are no clients that wait for an answer.")
         return nothing(title, _why_no_checks(outcome, "no check was answered"))
-    about = "Virtual time from asking to the answer, of the checks of each second."
+    about = "Virtual time from check to answer, of the checks of each second."
     return plot_lines(frame, title, about, "latency (ms)", latency, may_be_log=True)
 
 

@@ -1,1 +1,1 @@
-"""What rules would have done to a log, in several data centers."""
+"""Effect of rules on a log in several data centers."""

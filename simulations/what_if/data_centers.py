@@ -1,10 +1,9 @@
-"""Several data centers that count one limit together, without nodes or a network between them.
+"""Several data centers that count one limit together, without nodes and network.
 
-Each has one engine, decides by its own exact count and what it heard, and tells the others as
-`node.cross_dc.counts` does: the same `CountDissemination` chooses what goes next, and nothing more
-is told to a data center that has not confirmed the round before. Messages are never lost here. The
-random tenth by which a node's rounds differ is left out; where in time a data center's rounds lie
-is random.
+Each data center has one engine. It decides by its own exact count and the received remote counts,
+and sends counts as `node.cross_dc.counts` does. The same `CountDissemination` chooses the next
+counts, and a data center that has not acknowledged a round gets no further one. No message is lost.
+Rounds have no random variation, but the phase of each data center's rounds is random.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,59 +26,59 @@ MAX_KEYS = 10_000_000
 """Keys that one engine holds; no log that fits in memory has more."""
 
 _KEYS_PER_ROUND = 4000
-"""As a node tells."""
+"""Interval of a node's rounds."""
 
 Counted: TypeAlias = Literal["shared", "split", "home", "alone"]
-"""How a rule is counted: all tell each other, each has a part, one decides for all, or each counts
-alone, because the algorithm cannot count what others tell."""
+"""How a rule is counted: together, split, in a home data center, or in each data center alone
+for algorithms without remote counts."""
 
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
-"""Key, cells, and since when they have not been told."""
+"""Key, counts per window, and the time since which they are unsent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How late counts come."""
+    """Delays of counts."""
 
     delay_ns: int
-    """From one data center to another, one way."""
+    """One-way delay between two data centers."""
     interval_ns: int
-    """Between two rounds of a data center."""
+    """Interval between two rounds of a data center."""
 
     @property
     def late_ns(self) -> int:
-        """Age of another's count, at most: a unit just missed by one round waits for the next that
-        may be told, and travels."""
+        """Maximum age of a remote count: a unit that misses one round waits for the next
+        permitted round."""
         rounds = max(1, -(-2 * self.delay_ns // self.interval_ns))
         return rounds * self.interval_ns + self.delay_ns
 
 
 @dataclass(slots=True)
 class _Center:
-    """One data center."""
+    """A data center with its engine."""
 
     name: str
     engine: Engine
     phase_ns: int
-    """When its rounds are, counted from a multiple of the interval."""
+    """Phase of its rounds within the interval."""
     spreads: dict[int, CountDissemination] = field(default_factory=dict)
-    """What each of the others has been told."""
+    """Counts that each other data center has received."""
     unconfirmed: dict[int, bool] = field(default_factory=dict)
-    """Whether a message to each of the others is under way."""
+    """Whether a message to each other data center is in flight."""
     rests: bool = True
-    """Whether nothing is to be told, so that no round is due."""
+    """Whether there is nothing to send, so that no round is planned."""
 
 
 class DataCenters:
-    """All data centers on one clock, which goes on by `advance`."""
+    """All data centers on one clock, which `advance` moves."""
 
     def __init__(
         self, rules: Sequence[Rule], count: int, timing: Timing, random: Random, *, exact: bool
     ) -> None:
-        """`exact` gives them one engine, so that nothing need be told."""
+        """`exact` gives all data centers one engine, so no counts are sent."""
         self._timing = timing
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
-        """Instant, number and what happens then; in order of number where the instant is one."""
+        """Heap of instant, number and call; equal instants are ordered by number."""
         self._numbered = 0
         self._shared = {
             rule.id.to_bytes(8, "big") for rule in rules if not exact and counted(rule) == "shared"
@@ -102,15 +101,15 @@ class DataCenters:
             center.unconfirmed = dict.fromkeys(others, False)
 
     def advance(self, now: int) -> None:
-        """Let everything happen that is due until `now`, in nanoseconds since the Unix epoch."""
+        """Run all events until `now`, in nanoseconds since the Unix epoch."""
         while self._events and self._events[0][0] <= now:
             at, _, happen = heappop(self._events)
             happen(at)
 
     def decider(self, at: int, rules: Sequence[Rule]) -> tuple[int, Engine]:
-        """Name the data center, and its engine, that decides a request of these rules made at `at`.
+        """Return the data center, and its engine, that decides a request to `at` under these rules.
 
-        Raises `ConfigError` when more than one data center would have to.
+        Raises `ConfigError` when several data centers would decide it.
         """
         if self._has_home:
             at_home = [rule.scope == "home" for rule in rules]
@@ -124,7 +123,7 @@ class DataCenters:
         return at, self._centers[at].engine
 
     def admitted(self, at: int, keys: Sequence[bytes], codes: Sequence[int], now: int) -> None:
-        """Note what a data center has charged just now, so that the others are told."""
+        """Record units that a data center has charged, to send them to the others."""
         center = self._centers[at]
         if not center.spreads:
             return
@@ -143,7 +142,7 @@ class DataCenters:
         heappush(self._events, (instant, self._numbered, happen))
 
     def _round(self, me: int, now: int) -> None:
-        """Tell the others what must be told now."""
+        """Send the counts of this round."""
         center = self._centers[me]
         known: dict[bytes, Fact] = {}
         read = partial(_facts, center.engine, now, known)
@@ -172,7 +171,7 @@ class DataCenters:
 
 
 def counted(rule: Rule) -> Counted:
-    """Say how a rule is counted: by its scope, or in all data centers at once if it names none."""
+    """Return how a rule is counted: by its scope, or in all data centers together by default."""
     if rule.scope == "split":
         return "split"
     if rule.scope == "home":
@@ -185,7 +184,7 @@ def counted(rule: Rule) -> Counted:
 
 
 def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
-    """Make the engine of one data center, as `node.cross_dc.counts` would set it up."""
+    """Return the engine of one data center, configured as `node.cross_dc.counts` does."""
     engine = Engine(max_keys=MAX_KEYS)
     engine.set_rules(
         {
@@ -202,7 +201,7 @@ def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
 
 
 def _facts(engine: Engine, now: int, known: dict[bytes, Fact], keys: Sequence[bytes]) -> list[Fact]:
-    """Read what `CountDissemination` asks; `known` keeps it for the others of the same round."""
+    """Return the facts for `CountDissemination`; `known` caches them within a round."""
     for key in keys:
         if key not in known:
             cells = engine.told((key,), now)[0]

@@ -1,4 +1,4 @@
-"""The figures of `what_if`: per rule, per client and in all, and how they add up line by line."""
+"""Figures of `what_if` per rule, per client and in total."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,25 +28,25 @@ __all__ = [
 _REFUSED = (Code.DENIED.value, Code.NEVER.value)
 
 Routing: TypeAlias = Literal["random", "sticky"]
-"""Each request goes to a data center at random, or all of a client to one."""
+"""Assignment of requests to data centers: random per request, or fixed per client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The furthest that one counter went over its limit."""
+    """The largest excess of a counter over its limit."""
 
     client: str
     at_ns: int
     """Since the Unix epoch."""
     excess: int
-    """Units above the limit, in the algorithm's own count of what all data centers admitted."""
+    """Units above the limit, by the algorithm's count of all admitted units."""
     bound: int
-    """Most that `ringfence.rules.cross_dc_bounds` allows for what was asked just before."""
+    """Bound of `ringfence.rules.cross_dc_bounds` for the recent demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFigures:
-    """What one rule did. Denied is what the rule itself refused, or would have as a shadow."""
+    """Figures of one rule. Denied counts its own denials, also those of a shadow rule."""
 
     rule: str
     amount: int
@@ -55,69 +55,69 @@ class RuleFigures:
     counted: Counted
     checks: int
     denied_exact: int
-    """By one counter that sees everything."""
+    """Denials by one exact counter."""
     denied: int
-    """With eventual consistency."""
+    """Requests allowed with eventual consistency."""
     wrongly_allowed: int
-    """Let through where exact counting, with its own history, would not have."""
+    """Requests that were admitted although exact counting denied them."""
     wrongly_denied: int
-    """The other way round: mostly the price of what was let through before."""
+    """Requests that were denied although exact counting admitted them."""
     over_admitted: int
-    """Units charged when the limit was spent already by what all data centers had admitted."""
+    """Units charged after all data centers together had used the limit up."""
     worst: Worst | None
     """None when no counter went over its limit."""
     beyond_bound: int
-    """How often a counter was further over its limit than the bound allows; 0 is expected."""
+    """Times that a counter exceeded its bound; 0 is expected."""
 
     @property
     def allowed(self) -> int:
-        """With eventual consistency."""
+        """Denials with eventual consistency."""
         return self.checks - self.denied
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A client that was denied, or would have been by exact counting."""
+    """A client with denials, by eventual or by exact counting."""
 
     client: str
     checks: int
     denied: int
     denied_exact: int
     first_ns: int
-    """When it was denied first, by either; since the Unix epoch."""
+    """Time of the first denial by either count, since the Unix epoch."""
     last_ns: int
     rule: str
-    """Which denied it most often."""
+    """Rule with the most denials of the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Everything that a report shows."""
+    """All figures of a report."""
 
     datacenters: int
     delay_ms: float
     interval_ms: float
     staleness_ms: float
-    """Age of another data center's count, at most; 0 where none is used."""
+    """Maximum age of a remote count; 0 without remote counts."""
     seed: int
     spread: Routing
     exact: bool
     requests: int
     same_instant: int
-    """Those with the stamp of the one before: no data center can have told another in between."""
+    """Requests with the same time-stamp as the previous one, between which no counts travel."""
     no_rule: int
-    """Those that met no rule, and so were allowed."""
+    """Requests that matched no rule and so were allowed."""
     denied_exact: int
     denied: int
     rules: tuple[RuleFigures, ...]
     """In file order."""
     throttled: tuple[Throttled, ...]
-    """The clients denied most often."""
+    """Clients with the most denials."""
     errors: tuple[Errors, ...]
-    """Against one exact counter, and, where windows are estimated, against a log of every hit."""
+    """Errors against one exact counter, and against an exact log where windows are estimated."""
 
     def to_json(self) -> dict[str, object]:
-        """Everything as plain values; instants as ISO 8601, durations as named."""
+        """Return all figures as JSON values; instants as ISO 8601."""
         told: dict[str, object] = asdict(self)
         told["allowed"] = self.requests - self.denied
         told["rules"] = [_rule_row(figures) for figures in self.rules]
@@ -127,15 +127,15 @@ class WhatIf:
 
 
 class RuleTally:
-    """What one rule has done so far. `datacenters` is 1 where one engine counts for all."""
+    """Running counts of one rule. `datacenters` is 1 when one engine counts for all."""
 
     def __init__(self, rule: Rule, timing: Timing, datacenters: int) -> None:
         assert rule.limit is not None
         self.is_whole = datacenters == 1 or counted(rule) != "split"
-        """Whether what a data center counts is meant to be all there is."""
+        """Whether each data center counts alone by design."""
         self._rule, self._limit = rule, rule.limit
         self.ceiling = rule.limit.ceiling
-        """Most units in use that are ever admitted."""
+        """Maximum number of units in use."""
         self._timing = timing
         self._datacenters = datacenters
         self._checks = self._denied_exact = self._denied = 0
@@ -144,7 +144,7 @@ class RuleTally:
         self._worst: Worst | None = None
 
     def add(self, code: int, right: int) -> None:
-        """Count one check: its code, and the one of exact counting."""
+        """Count one check: its code, and that of exact counting."""
         is_denied = code in _REFUSED
         is_rightly = right in _REFUSED
         self._checks += 1
@@ -154,9 +154,9 @@ class RuleTally:
         self._wrongly_denied += is_denied and not is_rightly
 
     def exceed(self, client: str, now: int, excess: int, cost: int, asked: int) -> None:
-        """Note that a charge of `cost` ended `excess` above the limit.
+        """Record a charge of `cost` that ended `excess` units above the limit.
 
-        `asked` are the units that one data center at most was asked for while counts were late.
+        `asked` is the maximum demand in one data center during the delay of counts.
         """
         bound = self._bound(asked)
         self._over_admitted += min(cost, excess)
@@ -165,7 +165,7 @@ class RuleTally:
             self._worst = Worst(client, now, excess, bound)
 
     def read(self) -> RuleFigures:
-        """Write everything down."""
+        """Return the figures."""
         return RuleFigures(
             rule=_name_of(self._rule),
             amount=self._limit.amount,
@@ -183,7 +183,8 @@ class RuleTally:
         )
 
     def _bound(self, asked: int) -> int:
-        """Most units above the limit, if no data center was asked for more than `asked` lately."""
+        """Return the bound on units above the limit for a recent demand of `asked` per data
+        center."""
         limit, count = self._limit, self._datacenters
         if count == 1 or not limit.amount:
             return 0
@@ -191,8 +192,8 @@ class RuleTally:
         match counted(self._rule):
             case "shared":
                 late = self._timing.late_ns
-                # `exceeding` takes demand as a multiple of the limit, equal everywhere, and rounds
-                # what arrives up: rather a little less than what would give one unit too many.
+                # `exceeding` takes demand as a multiple of the limit and rounds up, so the multiple
+                # is slightly reduced to avoid one unit too many.
                 demand = nextafter(count * asked * limit.period_ns / (late * limit.amount), 0)
                 return min(furthest, exceeding(limit, count, late, demand))
             case "alone":
@@ -203,7 +204,7 @@ class RuleTally:
 
 @dataclass(slots=True)
 class ClientTally:
-    """What one client has met so far."""
+    """Running counts of one client."""
 
     checks: int = 0
     denied: int = 0
@@ -213,7 +214,7 @@ class ClientTally:
     rules: Counter[str] = field(default_factory=Counter)
 
     def add(self, answer: Answer, right: Answer, now: int) -> None:
-        """Count one request: its answer, and the one of exact counting."""
+        """Count one request: its answer, and that of exact counting."""
         self.checks += 1
         if answer.allowed and right.allowed:
             return
@@ -227,7 +228,7 @@ class ClientTally:
 
 
 def most_throttled(clients: dict[str, ClientTally], count: int) -> tuple[Throttled, ...]:
-    """The clients denied most often, those with as many in the order they came."""
+    """Return the clients with the most denials; ties keep their order of appearance."""
     denied = [item for item in clients.items() if item[1].rules]
     denied.sort(key=lambda item: (-item[1].denied, -item[1].denied_exact))
     return tuple(

@@ -1,6 +1,6 @@
-"""The page of one what-if: which rules denied whom, and what late counts changed.
+"""HTML page of one what-if: denials by rule and client, and the effect of late counts.
 
-Like a scenario's report it needs no script and nothing from elsewhere.
+The page needs no script and no other file.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ def write_what_if(answer: WhatIf, log: str, path: Path) -> None:
 
 
 def render_what_if(answer: WhatIf, log: str) -> str:
-    """Make the page of what rules would have done to this log: HTML that is XML too."""
+    """Return the page as HTML that is also XML."""
     places = "one data center" if answer.datacenters == 1 else f"{answer.datacenters} data centers"
     where = "one engine" if answer.exact else places
     late = ""

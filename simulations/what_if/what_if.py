@@ -1,10 +1,11 @@
-"""What rules would have done to a log's clients, decided in several data centers at once.
+"""Effect of rules on the clients of a log, decided in several data centers.
 
-Every line is asked of one of them. Their counts reach each other late (`data_centers`), so some
-requests are admitted beyond the limit; `oracle` knows which. Time is that of the log's stamps.
+Every line is decided by one data center. Counts reach the other data centers late (`data_centers`),
+so some requests are admitted beyond the limit; `oracle` finds them. Time is that of the log.
 
-Rules that name no scope, or `datacenter`, are counted in all data centers together: that is the
-question. Those of scope `split` and `home` are counted as they say.
+Rules without a scope, or with the scope `datacenter`, are counted in all data centers together,
+because that is the purpose of the simulation. Rules of scope `split` and `home` are counted by
+their scope.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +36,7 @@ from simulations.what_if.figures import (
 __all__ = ["Routing", "RuleFigures", "Throttled", "WhatIf", "Worst", "spread_ties", "what_if"]
 
 _KEPT_QUESTIONS = 65_536
-"""Descriptors whose counters are kept worked out, as a replay does."""
+"""Number of cached descriptors, as in a replay."""
 _MS = 1_000_000
 
 
@@ -55,10 +56,10 @@ def what_if(
 ) -> WhatIf:
     """Decide every line; `entries` are in order of time.
 
-    `delay_ms` is one way between two data centers, `interval_ms` lies between two rounds in which
-    one tells the others. `exact` gives all of them one engine: then, and with one data center,
-    everything is decided as `ringfence replay --local` does. `top` clients are named.
-    Raises `ConfigError` for numbers that make no sense, and as `DataCenters.decider` does.
+    `delay_ms` is the one-way delay between two data centers, and `interval_ms` the interval of
+    their rounds. `exact` gives all data centers one engine. Then, and with one data center, the
+    result equals that of `ringfence replay --local`. The result names `top` clients. Raises
+    `ConfigError` for invalid numbers, and as `DataCenters.decider` does.
     """
     if datacenters < 1 or delay_ms < 0 or interval_ms * _MS < 1:
         raise ConfigError(
@@ -93,10 +94,10 @@ def what_if(
 
 
 def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
-    """Lay requests of one second evenly out over it, when a log's stamps are whole seconds.
+    """Spread the requests of one second evenly over it, when time-stamps are whole seconds.
 
-    Otherwise all of a second come at one instant, in which no data center can tell another
-    anything. Their order stays. Logs with finer stamps come back as they are.
+    Otherwise all requests of a second would have the same time, and no counts could travel between
+    them. The order is kept. Logs with finer time-stamps are not changed.
     """
     if any(entry.time_ns % NS_PER_SECOND for entry in entries):
         return list(entries)
@@ -111,7 +112,7 @@ def spread_ties(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class _Run:
-    """One pass over a log."""
+    """A pass over a log."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class _Run:
     def _seen(
         self, engine: Engine, question: RequestRows, answer: Answer, now: int
     ) -> list[int | None]:
-        """What the deciding data center counted before its answer; None where only its part."""
+        """Return the deciding data center's count before its answer; None for a split rule."""
         batch = question.batch
         seen: list[int | None] = []
         for row, rule in enumerate(question.rules):
@@ -187,7 +188,7 @@ class _Run:
             if not tally.is_whole:
                 seen.append(None)
             elif answer.codes[row] <= Code.OVER_SOFT:
-                # The answer says it already: to ask again would cost as much as the check.
+                # The answer contains it; a separate look-up would cost as much as the check.
                 seen.append(tally.ceiling - answer.remaining[row] - batch.costs[row])
             else:
                 seen.append(engine.used(batch.keys[row], now))
@@ -195,7 +196,7 @@ class _Run:
 
 
 def _router(datacenters: int, seed: int, spread: Routing) -> Callable[[str], int]:
-    """Say which data center a client's next request goes to."""
+    """Return a function that chooses the data center of a client's next request."""
     if spread == "random":
         chance = stream(seed, "what-if", "route")
         return lambda client: chance.randrange(datacenters)
