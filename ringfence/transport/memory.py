@@ -1,8 +1,8 @@
 """Transports in one process, over a network whose faults the test decides.
 
 Decides delays, cuts and crashes as a connection sees them: messages in order and none lost while it
-lives, silence when the other side cannot be heard. Time is trio's, so a virtual clock makes it
-instant. There are no packets and no certificates inside: `endpoint` has those.
+lives, silence when the other side cannot be heard. Time is the runtime's, so a virtual clock
+makes it instant. There are no packets and no certificates inside: `endpoint` has those.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,7 @@ from itertools import count
 from math import inf
 from random import Random
 
-import trio
-
+from ringfence import runtime
 from ringfence.errors import ConfigError, LocalProtocolError
 from ringfence.transport.close_reason import TransportCode, text_of
 from ringfence.transport.interface import (
@@ -27,8 +26,6 @@ from ringfence.transport.interface import (
 from ringfence.transport.memory_connection import MemoryConnection
 from ringfence.transport.quic.endpoint import OnBug
 from ringfence.transport.settings import Settings
-from ringfence.transport.timers import Timers
-from ringfence.transport.wakeup import Wakeup
 from ringfence.wire.errors import ErrorCode
 
 __all__ = ["MemoryNetwork", "MemoryTransport"]
@@ -137,8 +134,7 @@ class MemoryNetwork:
         transport = self._running.get(address)
         if transport is not None and transport.is_paused:
             transport.is_paused = False
-            transport.call_at(trio.current_time(), transport.flush)  # It slept without a deadline.
-            transport.call_soon(transport.flush)
+            transport.call_soon(transport.go_on)
 
     def start(self, transport: "MemoryTransport") -> None:
         """Take note that `transport` runs. Raises `ConfigError` when its address is taken."""
@@ -167,7 +163,7 @@ class MemoryNetwork:
             reason = f"nobody listens at {text_of(end.address)}"
             end.later(partial(end.lose, TransportCode.UNREACHABLE, reason))
         else:
-            target.call_at(trio.current_time(), partial(target.take, end))
+            target.call_at(runtime.current_time(), partial(target.take, end))
 
     def carry(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
         """Carry a sealed datagram, if the link does; it may overtake others."""
@@ -195,7 +191,7 @@ class MemoryNetwork:
         delay = self._delays.get(link, self._delay)
         if self._jitter:
             delay += self._random.uniform(0.0, self._jitter)
-        return max(not_before, trio.current_time() + delay)
+        return max(not_before, runtime.current_time() + delay)
 
     def queued_s(self, address: Address) -> float:
         """Seconds that the latest arrival waits in the queue of a busy host."""
@@ -235,10 +231,9 @@ class MemoryTransport:
         """Delay of the present call, in ns: more than 0 after a pause."""
         self._address = address
         self._on_bug = on_bug
-        self._timers = Timers()
-        self._soon: list[Callable[[], None]] = []
-        self._waker = Wakeup()
-        self._sleeping: trio.CancelScope | None = None
+        self._calls: runtime.TimedCalls | None = None
+        self._held: list[_Call] = []
+        """Calls that were due while the host stood still."""
         self._unsent: dict[MemoryConnection, None] = {}
 
     @property
@@ -252,27 +247,15 @@ class MemoryTransport:
         return {}
 
     async def run(
-        self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
+        self, *, task_status: runtime.TaskStatus[Address] = runtime.TASK_STATUS_IGNORED
     ) -> None:
         """Carry messages until cancelled, then close every connection."""
         self.network.start(self)
         self.is_alive = True
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._flush_when_asked)
+            async with runtime.open_timed_calls() as self._calls:
                 task_status.started(self._address)
-                while True:
-                    deadline = None if self.is_paused else self._timers.next_deadline()
-                    with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                        self._sleeping = scope
-                        await trio.sleep_forever()
-                    if self.is_paused:
-                        continue
-                    now = self.now()
-                    for planned in self._timers.take_due(now):
-                        if planned.call is not None:
-                            self.held_up_ns = round((now - planned.when) * 1e9)
-                            self.make(planned.call)
+                await runtime.sleep(inf)
         finally:
             if self.is_alive:
                 for end in self.network.ends_of(self):
@@ -282,8 +265,8 @@ class MemoryTransport:
             self.network.stop(self)
 
     def now(self) -> float:
-        """trio's clock."""
-        return trio.current_time()
+        """The runtime's clock."""
+        return runtime.current_time()
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
         """Begin a connection; its first packet leaves at the next flush. No certificates here."""
@@ -309,15 +292,27 @@ class MemoryTransport:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Make `call` once all tasks that are ready now have run; then flush."""
-        self._soon.append(call)
-        self._waker.wake()
+        if self._calls is not None:
+            self._calls.call_soon(_Call(self, self.now(), call))
 
     def call_at(self, when: float, call: Callable[[], None]) -> Timer:
         """Make `call` at `when` on the clock of `now`; then flush."""
-        timer = self._timers.plan(when, call)
-        if self._sleeping is not None and when < self._sleeping.deadline:
-            self._sleeping.deadline = when
-        return timer
+        assert self._calls is not None, "the transport is not running"
+        planned = _Call(self, when, call)
+        planned.timer = self._calls.call_at(when, planned)
+        return planned
+
+    def hold(self, call: "_Call") -> None:
+        """Keep a call that is due until the host goes on."""
+        self._held.append(call)
+
+    def go_on(self) -> None:
+        """Make the calls that were due while the host stood still, and send what waits."""
+        if not self.is_paused:
+            held, self._held = self._held, []
+            for call in held:
+                call()
+            self.flush()
 
     def take(self, visitor: MemoryConnection) -> None:
         """Answer a connection that arrives."""
@@ -349,12 +344,29 @@ class MemoryTransport:
         """Tell of an exception that should not have been raised."""
         self._on_bug(error)
 
-    async def _flush_when_asked(self) -> None:
-        while True:
-            await self._waker.wait()
-            if self.is_paused:
-                continue  # `resume` flushes.
-            calls, self._soon = self._soon, []
-            for call in calls:
-                self.make(call)
-            self.flush()
+
+class _Call:
+    """Timed call of one transport."""
+
+    __slots__ = ("_call", "_transport", "_when", "timer")
+
+    def __init__(self, transport: MemoryTransport, when: float, call: Callable[[], None]) -> None:
+        self._transport = transport
+        self._when = when
+        self._call: Callable[[], None] | None = call
+        self.timer: Timer | None = None
+        """What cancels it in the runtime."""
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+        self._call = None
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def __call__(self) -> None:
+        transport = self._transport
+        if transport.is_paused:
+            transport.hold(self)
+        elif self._call is not None:
+            transport.held_up_ns = round((transport.now() - self._when) * 1e9)
+            transport.make(self._call)

@@ -20,6 +20,7 @@ from functools import partial
 from struct import Struct
 
 from ringfence.errors import ConfigError, LocalProtocolError
+from ringfence.runtime.timers import Timers
 from ringfence.transport.close_reason import CloseReason, TransportCode, text_of
 from ringfence.transport.interface import (
     Accept,
@@ -33,7 +34,6 @@ from ringfence.transport.interface import (
 from ringfence.transport.quic.connection import QuicConnection
 from ringfence.transport.quic.endpoint import Endpoint, OnBug, numeric
 from ringfence.transport.settings import Settings
-from ringfence.transport.timers import Timers
 from ringfence.transport.tls.certificates import ClientTls, ServerTls
 from ringfence.transport.udp.icmp_errors import listen_for_errors, read_errors
 
@@ -254,7 +254,7 @@ class UdpTransport(ABC):
             self._make(call)
         self.flush()
 
-    def _make(self, call: Callable[[], None]) -> None:
+    def _make(self, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:  # noqa: BLE001 - one caller's bug must not stop the others.

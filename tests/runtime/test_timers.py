@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.transport.timers import Timers
+from ringfence.runtime.timers import Timers
 
 
 @given(whens=st.lists(st.integers(0, 20), max_size=40), cancelled=st.sets(st.integers(0, 39)))

@@ -1,4 +1,4 @@
-"""Runtime interface of nodes and clients: clock, events, time limits and task groups.
+"""Clock, events, time limits and task groups of the runtime that runs the caller.
 
 A node runs on trio, an embedded client on trio or asyncio, and a simulation of both on a
 deterministic scheduler. All of them call the functions of this module, which use the runtime of
@@ -7,11 +7,10 @@ the running task.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -26,111 +25,33 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
+from ringfence.runtime.interface import (
+    CancelScope,
+    Future,
+    Runtime,
+    TaskGroup,
+    TaskStatus,
+    TimedCalls,
+)
+from ringfence.runtime.timers import TrioTimedCalls
+
 __all__ = [
     "TASK_STATUS_IGNORED",
-    "CancelScope",
     "Event",
-    "Future",
-    "Runtime",
-    "TaskGroup",
-    "TaskStatus",
     "checkpoint",
     "current_time",
     "move_on_after",
     "new_future",
     "open_task_group",
+    "open_timed_calls",
     "resolve_future",
     "run_on",
     "sleep",
     "thread_safe_caller",
 ]
 
-_Args = TypeVarTuple("_Args")
-_T = TypeVar("_T")
-_T_contra = TypeVar("_T_contra", contravariant=True)
-
-
-class TaskStatus(Protocol[_T_contra]):
-    """Reports that a task, begun by `TaskGroup.start`, is ready."""
-
-    def started(self, value: _T_contra | None = None) -> None:
-        """Let `TaskGroup.start` return `value`."""
-
-
 TASK_STATUS_IGNORED: TaskStatus[Any] = anyio.TASK_STATUS_IGNORED
 """Default `task_status` of a task, for callers of `TaskGroup.start_soon`."""
-
-
-class CancelScope(Protocol):
-    """Block of code that can be cancelled and may have a deadline."""
-
-    @property
-    def cancelled_caught(self) -> bool:
-        """Whether the cancellation of this scope ended the block."""
-
-    def cancel(self) -> None:
-        """Cancel the block."""
-
-    def __enter__(self) -> "CancelScope": ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> bool | None: ...
-
-
-class TaskGroup(Protocol):
-    """Block that ends when all tasks that it started have ended."""
-
-    @property
-    def cancel_scope(self) -> CancelScope:
-        """Scope of all tasks of the group."""
-
-    def start_soon(self, task: Callable[[*_Args], Awaitable[object]], /, *args: *_Args) -> None:
-        """Start a task."""
-
-    async def start(self, task: Callable[..., Awaitable[object]], /, *args: object) -> Any:
-        """Start a task that takes `task_status`; return what it passes to `started`."""
-
-
-class Future(Protocol[_T]):
-    """Result that one task waits for. The runtimes other than trio have it."""
-
-    def done(self) -> bool:
-        """Return whether the result is set or the wait was cancelled."""
-
-    def set_result(self, result: _T, /) -> None:
-        """Set the result and wake the task."""
-
-    def __await__(self) -> Generator[Any, None, _T]: ...
-
-
-class Runtime(Protocol):
-    """Scheduler that replaces trio and asyncio while `run_on` lasts."""
-
-    def current_time(self) -> float:
-        """Return monotonic seconds."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait `seconds`."""
-
-    async def checkpoint(self) -> None:
-        """Let other tasks run; raise if the caller is cancelled."""
-
-    def move_on_after(self, seconds: float, *, shield: bool) -> CancelScope:
-        """Make a scope that is cancelled after `seconds`."""
-
-    def open_task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
-        """Make a task group."""
-
-    def new_future(self) -> Future[Any]:
-        """Make a future."""
-
-    def call_soon(self, call: Callable[[], object], /) -> None:
-        """Call `call` once the tasks that are ready now have run."""
 
 
 class _OfThread(threading.local):
@@ -194,6 +115,20 @@ def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
     if runtime is not None:
         return runtime.open_task_group()
     return cast(AbstractAsyncContextManager[TaskGroup], anyio.create_task_group())
+
+
+@asynccontextmanager
+async def open_timed_calls() -> AsyncIterator[TimedCalls]:
+    """Make calls at instants while the block lasts: `async with open_timed_calls() as calls`."""
+    if in_trio_run():
+        async with trio.open_nursery() as nursery:
+            calls = TrioTimedCalls()
+            nursery.start_soon(calls.run)
+            yield calls
+            nursery.cancel_scope.cancel()
+    else:
+        runtime = _of_thread.runtime
+        yield asyncio.get_running_loop() if runtime is None else runtime
 
 
 def new_future() -> Future[Any]:

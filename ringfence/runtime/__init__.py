@@ -1,0 +1,51 @@
+"""Runtime of nodes and clients: trio, asyncio, or the scheduler of a simulation.
+
+Nodes and clients call the functions of this package instead of those of trio or anyio. Each call
+uses the runtime of the running task.
+"""
+
+from ringfence.runtime.dispatch import (
+    TASK_STATUS_IGNORED,
+    Event,
+    checkpoint,
+    current_time,
+    move_on_after,
+    new_future,
+    open_task_group,
+    open_timed_calls,
+    resolve_future,
+    run_on,
+    sleep,
+    thread_safe_caller,
+)
+from ringfence.runtime.interface import (
+    CancelScope,
+    Future,
+    Runtime,
+    TaskGroup,
+    TaskStatus,
+    TimedCall,
+    TimedCalls,
+)
+
+__all__ = [
+    "TASK_STATUS_IGNORED",
+    "CancelScope",
+    "Event",
+    "Future",
+    "Runtime",
+    "TaskGroup",
+    "TaskStatus",
+    "TimedCall",
+    "TimedCalls",
+    "checkpoint",
+    "current_time",
+    "move_on_after",
+    "new_future",
+    "open_task_group",
+    "open_timed_calls",
+    "resolve_future",
+    "run_on",
+    "sleep",
+    "thread_safe_caller",
+]

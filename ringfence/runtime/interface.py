@@ -1,0 +1,113 @@
+"""Interface of a runtime: what nodes and clients need of trio, asyncio or a simulation."""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+__all__ = [
+    "CancelScope",
+    "Future",
+    "Runtime",
+    "TaskGroup",
+    "TaskStatus",
+    "TimedCall",
+    "TimedCalls",
+]
+
+_Args = TypeVarTuple("_Args")
+_T = TypeVar("_T")
+_T_contra = TypeVar("_T_contra", contravariant=True)
+
+
+class TaskStatus(Protocol[_T_contra]):
+    """Reports that a task, begun by `TaskGroup.start`, is ready."""
+
+    def started(self, value: _T_contra | None = None) -> None:
+        """Let `TaskGroup.start` return `value`."""
+
+
+class CancelScope(Protocol):
+    """Block of code that can be cancelled and may have a deadline."""
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Whether the cancellation of this scope ended the block."""
+
+    def cancel(self) -> None:
+        """Cancel the block."""
+
+    def __enter__(self) -> "CancelScope": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool | None: ...
+
+
+class TaskGroup(Protocol):
+    """Block that ends when all tasks that it started have ended."""
+
+    @property
+    def cancel_scope(self) -> CancelScope:
+        """Scope of all tasks of the group."""
+
+    def start_soon(self, task: Callable[[*_Args], Awaitable[object]], /, *args: *_Args) -> None:
+        """Start a task."""
+
+    async def start(self, task: Callable[..., Awaitable[object]], /, *args: object) -> Any:
+        """Start a task that takes `task_status`; return what it passes to `started`."""
+
+
+class Future(Protocol[_T]):
+    """Result that one task waits for. The runtimes other than trio have it."""
+
+    def done(self) -> bool:
+        """Return whether the result is set or the wait was cancelled."""
+
+    def set_result(self, result: _T, /) -> None:
+        """Set the result and wake the task."""
+
+    def __await__(self) -> Generator[Any, None, _T]: ...
+
+
+class TimedCall(Protocol):
+    """Call that `TimedCalls.call_at` has planned."""
+
+    def cancel(self) -> None:
+        """Do not make the call; harmless once it was made."""
+
+
+class TimedCalls(Protocol):
+    """Makes calls at instants of the runtime's clock."""
+
+    def call_at(self, when: float, call: Callable[[], object], /) -> TimedCall:
+        """Call `call` at `when`."""
+
+    def call_soon(self, call: Callable[[], object], /) -> object:
+        """Call `call` once the tasks that are ready now have run."""
+
+
+class Runtime(TimedCalls, Protocol):
+    """Scheduler that replaces trio and asyncio while `run_on` lasts."""
+
+    def current_time(self) -> float:
+        """Return monotonic seconds."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait `seconds`."""
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run; raise if the caller is cancelled."""
+
+    def move_on_after(self, seconds: float, *, shield: bool) -> CancelScope:
+        """Make a scope that is cancelled after `seconds`."""
+
+    def open_task_group(self) -> AbstractAsyncContextManager[TaskGroup]:
+        """Make a task group."""
+
+    def new_future(self) -> Future[Any]:
+        """Make a future."""

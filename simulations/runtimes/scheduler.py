@@ -1,0 +1,490 @@
+"""Deterministic scheduler: a runtime whose clock jumps to the next timed call when no task can run.
+
+Implements `ringfence.runtime.Runtime` for coroutines that wait for nothing else. Tasks that are
+ready run in the order in which they became ready, timed calls in the order of their instants. So
+equal programs have equal histories. Cancellation follows trio: a cancelled scope makes each wait
+inside raise `Cancelled` until the block ends.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager
+from heapq import heapify, heappop, heappush
+from math import inf
+from types import TracebackType
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
+
+from ringfence.runtime import run_on
+
+__all__ = ["Cancelled", "Scheduler"]
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+_LEAST_CANCELLED = 1024
+"""Cancelled calls that the heap may keep at least; more go once they are the larger half."""
+
+
+class Cancelled(BaseException):
+    """Raised in a task whose scope is cancelled."""
+
+
+class _Planned:
+    """One timed call."""
+
+    __slots__ = ("_scheduler", "call")
+
+    def __init__(self, scheduler: "Scheduler", call: Callable[[], object]) -> None:
+        self._scheduler = scheduler
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """Do not make the call."""
+        if self.call is not None:
+            self.call = None
+            self._scheduler.cancelled_calls += 1
+
+
+class _Future(Generic[_T]):
+    """Result that one task waits for."""
+
+    __slots__ = ("_is_done", "_result", "_task")
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._task: _Task | None = None
+
+    def done(self) -> bool:
+        """Return whether the result is set or the wait was cancelled."""
+        return self._is_done
+
+    def set_result(self, result: _T) -> None:
+        """Set the result and wake the task."""
+        self._result = result
+        self._is_done = True
+        if self._task is not None:
+            self._task.make_ready()
+
+    def resolve(self) -> None:
+        """Wake the task, with no result."""
+        if not self._is_done:
+            self.set_result(cast(_T, None))
+
+    def park(self, task: "_Task") -> None:
+        """Keep the task that waits."""
+        if self._is_done:
+            task.make_ready()
+        else:
+            self._task = task
+
+    def cancel(self) -> None:
+        """Give up the wait."""
+        self._is_done, self._task = True, None
+
+    def __await__(self) -> "Generator[_Future[_T], None, _T]":
+        if not self._is_done:
+            yield self
+        return self._result
+
+
+class _Yield:
+    """Checkpoint: the task goes on after the others that are ready."""
+
+    def park(self, task: "_Task") -> None:
+        """Let the task go on."""
+        task.make_ready()
+
+    def cancel(self) -> None:
+        """There is nothing to give up."""
+
+    def __await__(self) -> "Generator[_Yield, None, None]":
+        yield self
+
+
+class _Task:
+    """One coroutine, and the innermost scope that it is in."""
+
+    __slots__ = (
+        "_coroutine",
+        "_error",
+        "_parked_at",
+        "_scheduler",
+        "group",
+        "is_shielded",
+        "scope",
+    )
+
+    def __init__(
+        self,
+        scheduler: "Scheduler",
+        coroutine: Coroutine[Any, Any, object],
+        scope: "_Scope",
+        group: "_TaskGroup | None",
+    ) -> None:
+        self._scheduler = scheduler
+        self._coroutine = coroutine
+        self._error: BaseException | None = None
+        self._parked_at: _Future[Any] | _Yield | None = None
+        """What the task waits for; None while it is ready or runs."""
+        self.scope = scope
+        self.group = group
+        self.is_shielded = False
+        """Whether the present wait goes on when the task is cancelled."""
+        scope.tasks[self] = None
+
+    def make_ready(self) -> None:
+        """Let the task run again."""
+        self._parked_at = None
+        self._scheduler.call_soon(self.step)
+
+    def cancel(self) -> None:
+        """Raise `Cancelled` at the wait of the task, if it waits."""
+        if self._parked_at is not None and not self.is_shielded:
+            self._parked_at.cancel()
+            self._error = Cancelled()
+            self.make_ready()
+
+    def step(self) -> None:
+        """Run the task to its next wait."""
+        self._scheduler.task = self
+        error, self._error = self._error, None
+        try:
+            if error is None:
+                parked_at = self._coroutine.send(None)
+            else:
+                parked_at = self._coroutine.throw(error)
+        except StopIteration:
+            self._end(None)
+        except BaseException as failure:  # noqa: BLE001 - the task group raises it.
+            self._end(failure)
+        else:
+            self._parked_at = parked_at
+            if self.scope.is_cancelled:
+                self.cancel()
+            if self._parked_at is not None:
+                parked_at.park(self)
+
+    def _end(self, failure: BaseException | None) -> None:
+        self.scope.tasks.pop(self, None)
+        if self.group is not None:
+            self.group.ended(self, failure)
+        else:
+            self._scheduler.ended(failure)
+
+
+class _Scope:
+    """Cancel scope; a tree of them has the scheduler's own at its root."""
+
+    def __init__(
+        self, scheduler: "Scheduler", *, seconds: float = inf, shield: bool = False
+    ) -> None:
+        self._scheduler = scheduler
+        self._seconds = seconds
+        self._shield = shield
+        self._timer: _Planned | None = None
+        self._parent: _Scope | None = None
+        self._owner: _Task | None = None
+        self._children: dict[_Scope, None] = {}
+        self.tasks: dict[_Task, None] = {}
+        """Tasks whose innermost scope this is."""
+        self.is_cancelled = False
+        """Whether waits inside raise `Cancelled`."""
+        self._cancel_called = False
+        self.cancelled_caught = False
+
+    def cancel(self) -> None:
+        """Cancel the block."""
+        self._cancel_called = True
+        self._spread()
+
+    def _spread(self) -> None:
+        if self.is_cancelled:
+            return
+        self.is_cancelled = True
+        for child in list(self._children):
+            if not child._shield:
+                child._spread()
+        for task in list(self.tasks):
+            task.cancel()
+
+    def attach(self, parent: "_Scope") -> None:
+        """Become part of the tree."""
+        self._parent = parent
+        parent._children[self] = None
+        if self._cancel_called or (parent.is_cancelled and not self._shield):
+            self._spread()
+
+    def detach(self) -> None:
+        """Leave the tree."""
+        if self._parent is not None:
+            self._parent._children.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def __enter__(self) -> "_Scope":
+        scheduler = self._scheduler
+        task = self._owner = scheduler.running()
+        outer = task.scope
+        outer.tasks.pop(task, None)
+        task.scope = self
+        self.tasks[task] = None
+        self.attach(outer)
+        if self._seconds <= 0:
+            self.cancel()
+        elif self._seconds < inf:
+            self._timer = scheduler.call_at(scheduler.current_time() + self._seconds, self.cancel)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        task, outer = self._owner, self._parent
+        assert task is not None
+        assert outer is not None
+        self.detach()
+        self.tasks.pop(task, None)
+        task.scope = outer
+        outer.tasks[task] = None
+        is_outer = outer.is_cancelled and not self._shield
+        if error is None or not self._cancel_called or is_outer:
+            return False
+        if isinstance(error, Cancelled):
+            self.cancelled_caught = True
+            return True
+        if isinstance(error, BaseExceptionGroup):
+            ours, others = error.split(Cancelled)
+            self.cancelled_caught = ours is not None
+            if ours is not None and others is not None:
+                raise others
+        return False
+
+
+class _Status:
+    """`TaskStatus` of a task that is begun in one group and goes on in another."""
+
+    def __init__(self, begins_in: "_TaskGroup", goes_on_in: "_TaskGroup") -> None:
+        self.value: Any = None
+        self.is_started = False
+        self._begins_in = begins_in
+        self._goes_on_in = goes_on_in
+
+    def started(self, value: object = None) -> None:
+        """Let `start` return `value`; without effect once the start is cancelled."""
+        if not self.is_started and not self._begins_in.cancel_scope.is_cancelled:
+            self.is_started, self.value = True, value
+            self._begins_in.hand_over(self._goes_on_in)
+
+
+class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
+    """Tasks that end before the block does."""
+
+    def __init__(self, scheduler: "Scheduler") -> None:
+        self._scheduler = scheduler
+        self.cancel_scope = _Scope(scheduler)
+        self._tasks: dict[_Task, _Scope] = {}
+        """Each with the scope that it began in."""
+        self._errors: list[BaseException] = []
+        self._is_cancelled = False
+        """Whether a task of the block ended by a cancellation."""
+        self._empty: _Future[None] | None = None
+
+    def start_soon(self, task: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
+        """Start a task."""
+        self._start(task(*args), self.cancel_scope)
+
+    async def start(self, task: Callable[..., Awaitable[object]], *args: object) -> Any:
+        """Start a task; return what it passes to `task_status.started`."""
+        try:
+            async with _TaskGroup(self._scheduler) as begins_in:
+                status = _Status(begins_in, self)
+                scope = _Scope(self._scheduler)
+                scope.attach(begins_in.cancel_scope)
+                begins_in._start(task(*args, task_status=status), scope)
+        except BaseExceptionGroup as errors:
+            if len(errors.exceptions) == 1:
+                raise errors.exceptions[0] from None
+            raise
+        if not status.is_started:
+            raise RuntimeError("the task ended before it was started")
+        return status.value
+
+    def _start(self, coroutine: Awaitable[object], scope: _Scope) -> None:
+        task = _Task(self._scheduler, cast("Coroutine[Any, Any, object]", coroutine), scope, self)
+        self._tasks[task] = scope
+        task.make_ready()
+
+    def hand_over(self, other: "_TaskGroup") -> None:
+        """Let the only task go on in another group."""
+        task, scope = self._tasks.popitem()
+        scope.detach()
+        scope.attach(other.cancel_scope)
+        task.group = other
+        other._tasks[task] = scope
+        self._note_empty()
+
+    def ended(self, task: _Task, failure: BaseException | None) -> None:
+        """Note the end of a task; an error cancels the others."""
+        scope = self._tasks.pop(task)
+        if scope is not self.cancel_scope:
+            scope.detach()
+        self._fail(failure)
+        self._note_empty()
+
+    def _note_empty(self) -> None:
+        if not self._tasks and self._empty is not None:
+            self._empty.resolve()
+
+    def _fail(self, failure: BaseException | None) -> None:
+        cancelled: BaseException | None
+        if isinstance(failure, BaseExceptionGroup):
+            cancelled, failure = failure.split(Cancelled)
+        else:
+            cancelled = failure if isinstance(failure, Cancelled) else None
+        if cancelled is not None:
+            self._is_cancelled = True
+        if failure is not None and failure is not cancelled:
+            self._errors.append(failure)
+            self.cancel_scope.cancel()
+
+    async def __aenter__(self) -> "_TaskGroup":
+        self.cancel_scope.__enter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        scope, task = self.cancel_scope, self._scheduler.running()
+        if error is not None:
+            self._fail(error)
+            scope.cancel()
+        task.is_shielded = True
+        if self._tasks:
+            self._empty = _Future()
+            await self._empty
+        else:
+            await _Yield()
+        task.is_shielded = False
+        left = self._left()
+        if not scope.__exit__(None, left, None) and left is not None:
+            raise left
+        return True
+
+    def _left(self) -> BaseException | None:
+        """Return what the block raises unless its scope catches it."""
+        cancelled = [Cancelled()] if self._is_cancelled else []
+        if self._errors:
+            return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])
+        return cancelled[0] if cancelled else None
+
+
+class Scheduler:
+    """Runs coroutines on virtual seconds, which begin at 0."""
+
+    def __init__(self) -> None:
+        self.task: _Task | None = None
+        """The task that runs, or ran last."""
+        self.cancelled_calls = 0
+        """Cancelled calls that the heap keeps."""
+        self.calls = 0
+        """Timed calls planned so far."""
+        self._now = 0.0
+        self._heap: list[tuple[float, int, _Planned]] = []
+        self._ready: deque[Callable[[], object]] = deque()
+        self._has_ended = False
+        self._failure: BaseException | None = None
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run `main` to its end, with this scheduler as the runtime."""
+        with run_on(self):
+            root = _Scope(self)
+            _Task(self, main(), root, None).make_ready()
+            while not self._has_ended:
+                self._run_ready()
+                if not self._has_ended:
+                    self._run_next_call()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run_ready(self) -> None:
+        ready = self._ready
+        while ready:
+            ready.popleft()()
+
+    def _run_next_call(self) -> None:
+        heap = self._heap
+        while heap:
+            when, _, planned = heappop(heap)
+            call, planned.call = planned.call, None
+            if call is not None:
+                self._now = max(self._now, when)
+                call()
+                return
+            self.cancelled_calls -= 1
+        raise RuntimeError("deadlock: every task waits for another one")
+
+    def ended(self, failure: BaseException | None) -> None:
+        """Note the end of the main task."""
+        self._has_ended, self._failure = True, failure
+
+    def running(self) -> _Task:
+        """Return the task that runs."""
+        assert self.task is not None
+        return self.task
+
+    # -- the runtime ---------------------------------------------------------------------------
+
+    def current_time(self) -> float:
+        """Return the virtual seconds."""
+        return self._now
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait `seconds`."""
+        if seconds <= 0:
+            await _Yield()
+            return
+        future: _Future[None] = _Future()
+        if seconds == inf:
+            await future
+            return
+        timer = self.call_at(self._now + seconds, future.resolve)
+        try:
+            await future
+        except BaseException:
+            timer.cancel()
+            raise
+
+    async def checkpoint(self) -> None:
+        """Let other tasks run; raise if the caller is cancelled."""
+        await _Yield()
+
+    def move_on_after(self, seconds: float, *, shield: bool) -> _Scope:
+        """Make a scope that is cancelled after `seconds`."""
+        return _Scope(self, seconds=seconds, shield=shield)
+
+    def open_task_group(self) -> _TaskGroup:
+        """Make a task group."""
+        return _TaskGroup(self)
+
+    def new_future(self) -> _Future[Any]:
+        """Make a future."""
+        return _Future()
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Make a call once the tasks that are ready now have run."""
+        self._ready.append(call)
+
+    def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
+        """Make a call at an instant; now if that has passed."""
+        if self.cancelled_calls > _LEAST_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].call is not None]
+            heapify(self._heap)
+            self.cancelled_calls = 0
+        planned = _Planned(self, call)
+        self.calls += 1
+        heappush(self._heap, (when, self.calls, planned))
+        return planned
