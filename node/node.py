@@ -26,7 +26,7 @@ from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.cross_dc.counts import CrossDcCounts
 from node.membership.clock import ClusterTime, ProbeStamps
-from node.membership.gossip_driver import GossipDriver
+from node.membership.gossip_driver import Datagrams, GossipDriver, SealedDatagrams
 from node.membership.peer_links import PeerLinks, member_of
 from node.metrics.counters import Counters
 from node.metrics.detailed import Metrics
@@ -150,8 +150,19 @@ class Node:
         gossip: GossipSettings | None = None,
         least_parts: int = 1,
         containment: Containment | None = None,
+        datagrams: Datagrams | None = None,
+        is_founder: bool = False,
+        on_change: Callable[[NodeId, Sequence[Changed]], None] | None = None,
     ) -> None:
-        """`containment` handles internal errors; by default the node makes its own."""
+        """`containment` handles internal errors; by default the node makes its own.
+
+        `datagrams` replaces the sealed datagrams of gossip. A node that `is_founder` is in the ring
+        from the start: give `run` the records of all founders. `on_change` is called when this
+        node's records of members change.
+        """
+        self._datagrams = datagrams
+        self._is_founder = is_founder
+        self._observe_change = on_change
         self.containment = containment or Containment(logger, runtime.current_time)
         self.counters = Counters()
         self.name = NodeId(settings.name)
@@ -174,7 +185,7 @@ class Node:
                 weight=settings.weight,
                 generation=max(1, now // 1_000_000),
                 incarnation=0,
-                status=Status.JOINING,
+                status=Status.ALIVE if is_founder else Status.JOINING,
                 forward_only=False,
                 version=_version(),
             ),
@@ -311,12 +322,15 @@ class Node:
         transport: Transport,
         resolve: Resolve | None = None,
         *,
+        founders: Sequence[Record] = (),
         task_status: runtime.TaskStatus[None] = runtime.TASK_STATUS_IGNORED,
     ) -> None:
         """Join, and serve until cancelled; the transport runs beside.
 
         `resolve` finds the addresses of other members; None is a cluster of one, until others
-        join it. Raises `ConfigError` when another node has the same name.
+        join it. `founders` are the records of all members of a cluster that begins without
+        counters: this node then holds its shards at once. Raises `ConfigError` when another node
+        has the same name.
         """
         self._transport = transport
         self._deciding.lag_ns = lambda: transport.held_up_ns
@@ -330,7 +344,7 @@ class Node:
         seal = Seal(self._access.cluster_keys, self._settings.cluster, self._random.getrandbits(64))
         self._gossiping = GossipDriver(
             self._membership,
-            seal,
+            self._datagrams or SealedDatagrams(seal),
             transport,
             self._peers,
             self._uptime,
@@ -347,6 +361,10 @@ class Node:
             self._gossiping.start()
             if resolve is not None:
                 nursery.start_soon(self.containment.supervise, "seeds", self._find_seeds, resolve)
+            if founders:
+                self._gossiping.merge(founders)
+                self._holdings.begin(self._ring.shards_of(self.name))
+            elif resolve is not None:
                 with runtime.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
                 if self._has_joined.is_set():
@@ -354,7 +372,8 @@ class Node:
                         await self._handoff.wait_full()
                 else:
                     logger.warning("no member answered; node %s begins alone", self.name)
-            self._gossiping.become_alive()
+            if not self._is_founder:
+                self._gossiping.become_alive()
             nursery.start_soon(self.containment.supervise, "clock", self._watch_clock)
             nursery.start_soon(self.containment.supervise, "throttled", self._forget_denials)
             task_status.started()
@@ -487,6 +506,11 @@ class Node:
                 self._cluster_clock.jump(self._host_clock.now())
 
     @property
+    def membership(self) -> Membership:
+        """The records of all members, as this node has them."""
+        return self._membership
+
+    @property
     def is_damped(self) -> bool:
         """Whether this node stays out of the ring for a while, being accused too often."""
         return self._membership.is_damped
@@ -496,6 +520,8 @@ class Node:
     def _on_change(self, changes: Sequence[Changed]) -> None:
         """Follow the members: links, ring, shards, and what the log tells people."""
         assert self._peers is not None
+        if self._observe_change is not None:
+            self._observe_change(self.name, changes)
         for change in changes:
             _tell(change)
             if change.before is None or change.before.status is not change.after.status:

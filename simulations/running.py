@@ -1,13 +1,12 @@
-"""Runs a scenario at its level."""
+"""Runs a scenario."""
 
 import gc
 import logging
 
-from simulations.core_level.run import simulate_cores
-from simulations.node_level.run import Progress, simulate_nodes
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.rule_changes import command_of
 from simulations.scenarios.scenario import Scenario
+from simulations.world.run import Progress, simulate
 
 __all__ = ["run_scenario"]
 
@@ -23,8 +22,7 @@ def run_scenario(
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        run = simulate_cores if scenario.level == "core" else simulate_nodes
-        return run(scenario, seed, command_of(scenario, original, seed), progress)
+        return simulate(scenario, seed, command_of(scenario, original, seed), progress)
     finally:
         logging.disable(before)
         gc.collect()

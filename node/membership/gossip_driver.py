@@ -6,6 +6,7 @@ Nothing here waits: datagrams and timers are calls of the transport, on its task
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from gossip import (
     BadDatagram,
@@ -14,6 +15,7 @@ from gossip import (
     Effect,
     Exchange,
     Membership,
+    Message,
     Record,
     Send,
     decode,
@@ -28,12 +30,40 @@ from ringfence.transport.interface import Address, Timer, Transport
 from ringfence.wire import Exchange as ExchangeMessage
 from ringfence.wire import Exchanged
 
-__all__ = ["GossipDriver"]
+__all__ = ["Datagrams", "GossipDriver", "SealedDatagrams"]
 
 logger = logging.getLogger("ringfence.node")
 
 _AGAIN_NS = 100_000_000
 """Time until the next tick after one that met an internal error."""
+
+
+class Datagrams(Protocol):
+    """Form of gossip messages on the wire."""
+
+    def pack(self, message: Message) -> bytes:
+        """Return the datagram of a message."""
+
+    def unpack(self, datagram: bytes) -> Message:
+        """Return the message of a datagram.
+
+        Raises `Rejected` or `BadDatagram` when no member sent it.
+        """
+
+
+class SealedDatagrams:
+    """Datagrams that only holders of a cluster key can read or make."""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+
+    def pack(self, message: Message) -> bytes:
+        """Encode a message and seal it."""
+        return self._seal.seal(encode(message))
+
+    def unpack(self, datagram: bytes) -> Message:
+        """Open a datagram and decode it."""
+        return decode(self._seal.open(datagram))
 
 
 class GossipDriver:
@@ -42,7 +72,7 @@ class GossipDriver:
     def __init__(
         self,
         membership: Membership,
-        seal: Seal,
+        datagrams: Datagrams,
         transport: Transport,
         peers: PeerLinks,
         now: Callable[[], int],
@@ -53,7 +83,7 @@ class GossipDriver:
     ) -> None:
         """`notice_stall` is called before a member's datagram is taken, which may have waited."""
         self._membership = membership
-        self._seal = seal
+        self._datagrams = datagrams
         self._transport = transport
         self._peers = peers
         self._now = now
@@ -87,6 +117,10 @@ class GossipDriver:
     def join(self, seeds: Sequence[Address]) -> None:
         """Ask these for the members, again and again until one answers."""
         self._perform(self._membership.join(seeds, self._now()))
+
+    def merge(self, records: Sequence[Record]) -> None:
+        """Take records of other members that are known to be right."""
+        self._perform(self._membership.merge(records, self._now()))
 
     def become_alive(self) -> None:
         """Take a place in the ring."""
@@ -125,7 +159,7 @@ class GossipDriver:
 
     def _take(self, datagram: bytes, source: Address) -> None:
         try:
-            message = decode(self._seal.open(datagram))
+            message = self._datagrams.unpack(datagram)
         except (Rejected, BadDatagram) as error:
             self._refused[error.cause] += 1
             return
@@ -163,7 +197,7 @@ class GossipDriver:
         self._plan()
 
     def _send(self, effect: Send) -> None:
-        self._transport.send_sealed(self._seal.seal(encode(effect.message)), effect.to)
+        self._transport.send_sealed(self._datagrams.pack(effect.message), effect.to)
 
     def _exchange(self, address: Address) -> None:
         link = self._peers.at(address)

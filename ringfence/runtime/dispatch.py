@@ -82,7 +82,7 @@ def current_time() -> float:
 async def sleep(seconds: float) -> None:
     """Wait `seconds`."""
     if in_trio_run():
-        await trio.sleep(seconds)
+        await trio.sleep(max(0.0, seconds))
     else:
         runtime = _of_thread.runtime
         await (anyio.sleep(seconds) if runtime is None else runtime.sleep(seconds))

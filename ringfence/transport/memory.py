@@ -40,9 +40,17 @@ class MemoryNetwork:
         *,
         delay: float = 0.0005,
         jitter: float = 0.0,
+        loss: float = 0.0,
+        repeats: float = 0.0,
         settings: Settings | None = None,
     ) -> None:
-        """A message takes `delay` seconds, and by chance up to `jitter` more; none overtakes."""
+        """A message takes `delay` seconds, and by chance up to `jitter` more; none overtakes.
+
+        `loss` and `repeats` are the shares of datagrams that are lost or arrive twice, on links
+        without a share of their own.
+        """
+        self._loss = loss
+        self._repeated = repeats
         self._random = random
         self._delay = delay
         self._jitter = jitter
@@ -171,9 +179,9 @@ class MemoryNetwork:
         target = self._running.get(address)
         if target is None or (sender.address, address) in self._cuts:
             return
-        if self._random.random() < self._losses.get(link, 0.0):
+        if self._random.random() < self._losses.get(link, self._loss):
             return
-        twice = self._random.random() < self._repeats.get(link, 0.0)
+        twice = self._random.random() < self._repeats.get(link, self._repeated)
         for _ in range(1 + twice):
             # Planned by the receiver: what has left arrives, whatever becomes of the sender.
             land = partial(target.take_sealed, datagram, sender.address)
@@ -186,9 +194,13 @@ class MemoryNetwork:
             waiting[end] = None
         return waiting is not None
 
+    def delay(self, link: frozenset[Address]) -> float:
+        """Return the seconds that a message takes on an idle link."""
+        return self._delays.get(link, self._delay)
+
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
         """When what leaves now arrives, at the earliest at `not_before`."""
-        delay = self._delays.get(link, self._delay)
+        delay = self.delay(link)
         if self._jitter:
             delay += self._random.uniform(0.0, self._jitter)
         return max(not_before, runtime.current_time() + delay)

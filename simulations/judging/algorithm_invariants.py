@@ -11,7 +11,7 @@ from math import floor
 
 from ringfence.limiter import Algorithm, Limit
 from simulations.judging.ledger import Answered, Column
-from simulations.node_level.virtual_time import EPOCH_NS
+from simulations.runtimes.virtual_time import EPOCH_NS
 
 __all__ = ["Breach", "breaches"]
 

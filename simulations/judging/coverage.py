@@ -33,12 +33,12 @@ _COUNTERS = {
     "cells_refused": "cells_refused",
 }
 
-_WHOLE_NODES_ONLY = ("replay_rejected", "repeat_answered")
-"""What the seal and the sessions do, which only whole nodes have."""
+_SEALED_ONLY = ("replay_rejected",)
+"""What only the seal does, which the core level goes without."""
 
 WANTED: dict[Level, tuple[str, ...]] = {
     "node": tuple(_COUNTERS),
-    "core": tuple(mark for mark in _COUNTERS if mark not in _WHOLE_NODES_ONLY),
+    "core": tuple(mark for mark in _COUNTERS if mark not in _SEALED_ONLY),
 }
 """What a batch of drawn runs must have met, by level."""
 

@@ -21,8 +21,8 @@ from simulations.judging.allowed_loss import (
 )
 from simulations.judging.ledger import Column, Ledger
 from simulations.judging.slots import HoldLedger, slot_violations
-from simulations.node_level.virtual_time import EPOCH_NS
 from simulations.reporting.outcome import Violation
+from simulations.runtimes.virtual_time import EPOCH_NS
 from simulations.scenarios.faults import VERBS
 from simulations.scenarios.scenario import Scenario
 

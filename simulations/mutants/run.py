@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 
 from simulations.mutants.scenario_builder import Ground
 from simulations.mutants.value import Mutant, planted
-from simulations.node_level.run import simulate_nodes
 from simulations.reporting.outcome import Outcome, Violation
+from simulations.world.run import simulate
 
 __all__ = ["try_out"]
 
@@ -23,7 +23,7 @@ def try_out(mutant: Mutant | None, ground: Ground, seed: int) -> list[Violation]
     logging.disable(logging.CRITICAL)  # Mutants cause many log messages.
     with _in_python(), nullcontext() if mutant is None else planted(mutant):
         try:
-            outcome = simulate_nodes(ground.scenario, seed, "")
+            outcome = simulate(ground.scenario, seed, "")
         except Exception as error:  # noqa: BLE001 - whatever a mutant breaks gives it away.
             return [Violation("crash", 0.0, _in_words(error))]
         finally:

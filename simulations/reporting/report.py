@@ -347,8 +347,6 @@ def _latency_plot(outcome: Outcome, frame: Frame) -> str:
     title = "Latency of checks"
     latency = outcome.series.latency_ms
     if _is_empty(*latency.values()):
-        if outcome.scenario.level == "core":
-            return nothing(title, "at level core there are no clients that wait for an answer.")
         return nothing(title, _why_no_checks(outcome, "no check was answered"))
     about = "Virtual time from check to answer, of the checks of each second."
     return plot_lines(frame, title, about, "latency (ms)", latency, may_be_log=True)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from simulations.core_level.unsupported_faults import CORE_VERBS
 from simulations.judging.allowed_loss import members_of, overwhelmed
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.faults import VERBS
@@ -65,11 +64,11 @@ def drawn(seed: int, level: Level) -> Scenario:
             latency=random.choice(("lan", "near", "regions")),
             loss=random.choice((0.0, 0.0, 0.01)),
             repeats=random.choice((0.0, 0.0, 0.02)),
-            resets=random.choice((0.0, 0.0, 0.0, 10.0)) if level == "node" else 0.0,
+            resets=random.choice((0.0, 0.0, 0.0, 10.0)),
         ),
         least_parts=stream(seed, "parts", level).choice(_PARTS),
     )
-    verbs = CORE_VERBS if level == "core" else tuple(VERBS)
+    verbs = tuple(VERBS)
     if stream(seed, "stalls", level).random() < _ONLY_STALLS:
         verbs = ("stall",)
     faults = drawn_faults(scenario, random, verbs)
@@ -164,7 +163,7 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
         return _EVERYWHERE[verb](random)
     if verb == "cut":
         return _cut(names, scenario, random)
-    more = _crash if verb == "crash" and scenario.level == "node" else _OF_ONE.get(verb)
+    more = _crash if verb == "crash" else _OF_ONE.get(verb)
     args: Args = {"node": random.choice(names)}
     if more is not None:
         args |= more(random)

@@ -414,7 +414,6 @@ def test_what_if_writes_its_answer_as_a_page_too(run: Run, tmp_path: Path) -> No
         (["churn", "--keep", "6"], "--keep '6': write numbers below 6"),
         (["churn", "--keep", "a"], "--keep 'a': write numbers"),
         (["churn", "--keep", "0", "--no-faults"], "--keep takes of the scenario's faults"),
-        (["steady", "--level", "core", "--fault", "clog@1-2"], "'clog' exists at node level only"),
         (["steady", "--report", "no/where.html"], "--report no/where.html: there is no folder no"),
         (["steady", *AT_CORE[:-1], "--report", "."], "--report"),
         (["swarm", "--seeds", "0"], "--seeds"),

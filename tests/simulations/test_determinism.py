@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulations.mutants import GROUNDS
-from simulations.node_level.run import simulate_nodes
+from simulations.world.run import simulate
 from tests.simulations.chance import found_in
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,7 @@ OUTSIDE = {
 }
 """What no simulated node or client runs, and why."""
 ALLOWED = {
+    ("ringfence/runtime/dispatch.py", "threading.local"): "which runtime runs this thread",
     ("ringfence/peering/clock.py", "time.time_ns"): "the host's clock, for production alone",
     ("ringfence/peering/clock.py", "time.monotonic_ns"): "the host's clock, for production alone",
     (
@@ -81,10 +82,9 @@ ALLOWED = {
         "order of here.counts.keys() | before.counts.keys()",
     ): "sorted below",
     (
-        "simulations/node_level/run.py",
+        "simulations/world/run.py",
         "time.perf_counter",
     ): "how long a run took, which no event tells",
-    ("simulations/core_level/run.py", "time.perf_counter"): "as above",
 }
 """Uses that change no history, and why."""
 
@@ -93,10 +93,10 @@ import sys
 junk = [bytearray(n % 4096) for n in range({junk})]
 del junk[::3]
 from simulations.mutants import GROUNDS
-from simulations.node_level.run import simulate_nodes
+from simulations.world.run import simulate
 import logging; logging.disable(logging.CRITICAL)
 for name in {names}:
-    print(name, simulate_nodes(GROUNDS[name].scenario, {seed}, "").event_hash)
+    print(name, simulate(GROUNDS[name].scenario, {seed}, "").event_hash)
 """
 
 
@@ -207,7 +207,7 @@ def test_a_run_is_the_same_in_another_process_with_other_hashes_and_another_heap
 def test_a_run_repeated_in_one_process_is_the_same(name: str) -> None:
     scenario = GROUNDS[name].scenario
 
-    one, other = (simulate_nodes(scenario, 3, "").event_hash for _ in range(2))
+    one, other = (simulate(scenario, 3, "").event_hash for _ in range(2))
 
     assert one == other
-    assert simulate_nodes(scenario, 4, "").event_hash != one
+    assert simulate(scenario, 4, "").event_hash != one

@@ -6,12 +6,10 @@ import pytest
 
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.limiter.reference.concurrency import Concurrency
-from simulations.core_level.client import CoreClient
-from simulations.core_level.run import simulate_cores
 from simulations.judging.slots import HeldSlot, slot_violations
-from simulations.node_level.run import simulate_nodes
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.scenario import Fault, Holds, Load, Scenario
+from simulations.world.run import simulate
 
 SMALL = Scenario(
     "slots",
@@ -24,15 +22,15 @@ SMALL = Scenario(
 )
 
 
-RUN = {"node": simulate_nodes, "core": simulate_cores}
+LEVELS = pytest.mark.parametrize("level", ["node", "core"])
 
 
 def properties(case, level="node"):
-    outcome = RUN[level](replace(case, level=level), 1, "a command")
+    outcome = simulate(replace(case, level=level), 1, "a command")
     return {each.property for each in outcome.violations}
 
 
-@pytest.mark.parametrize("level", RUN)
+@LEVELS
 @pytest.mark.parametrize(
     "faults",
     [
@@ -46,18 +44,12 @@ def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
     assert properties(replace(SMALL, faults=faults), level) == set()
 
 
-def test_core_waiters_that_nobody_wakes_are_noticed(monkeypatch):
-    monkeypatch.setattr(CoreClient, "slots_free", lambda *_: None)
-    monkeypatch.setattr("simulations.core_level.client.ASK_AGAIN_NS", 60 * 10**9)
-
-    assert "lost_wakeup" in properties(SMALL, "core")
-
-
-def test_waiters_that_nobody_wakes_are_noticed(monkeypatch):
+@LEVELS
+def test_waiters_that_nobody_wakes_are_noticed(monkeypatch, level):
     monkeypatch.setattr(Cluster, "on_slots_free", lambda *_: None)
     monkeypatch.setattr(Cluster, "slot_pause_s", lambda _: 60.0)
 
-    assert "lost_wakeup" in properties(SMALL)
+    assert "lost_wakeup" in properties(SMALL, level)
 
 
 def test_slots_that_are_never_free_again_are_noticed(monkeypatch):

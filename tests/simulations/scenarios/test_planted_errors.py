@@ -2,8 +2,7 @@
 
 import pytest
 
-from simulations.core_level.node import CoreNode
-from simulations.core_level.run import simulate_cores
+from node.node import Node
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
 from simulations.scenarios.generate import drawn
@@ -44,6 +43,8 @@ def test_an_error_that_nobody_planted_breaks_the_run(monkeypatch):
     def broken(node, rule_id):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(CoreNode, "_period_of", broken)
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        simulate_cores(scenario("core", Fault(1, "crash", 3, {"node": "n1"})), 1, "a command")
+    monkeypatch.setattr(Node, "_period_of", broken)
+    case = scenario("core", Fault(1, "crash", 3, {"node": "n1"}))
+    outcome = run_scenario(case, 1, case)
+
+    assert "ZeroDivisionError: a bug" in [each.text for each in outcome.violations]

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-import trio
-
+from ringfence import runtime
 from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
+from simulations.scenarios.latency import Place, delay_s
+from simulations.scenarios.scenario import Network
 
 __all__ = ["SimulatedNetwork"]
 
@@ -49,8 +50,14 @@ class _Way:
 class SimulatedNetwork(MemoryNetwork):
     """The links of one run. One seed and one order of calls give one history."""
 
-    def __init__(self, random: Random, *, jitter: float) -> None:
-        super().__init__(random, jitter=jitter)
+    def __init__(self, random: Random, links: Network, *, jitter: float) -> None:
+        super().__init__(random, jitter=jitter, loss=links.loss, repeats=links.repeats)
+        self._preset = links.latency
+        self._places: dict[Address, Place] = {}
+        self._base_delays: dict[tuple[Place, Place], float] = {}
+        self._extra_delays: dict[frozenset[Address], float] = {}
+        self.datagrams = 0
+        """Datagrams that were sent so far."""
         self._chance = random
         self._ways: dict[Way, _Way] = {}
         self._spikes: dict[frozenset[Address], float] = {}
@@ -58,6 +65,14 @@ class SimulatedNetwork(MemoryNetwork):
         self._busy: dict[Address, float] = {}
         self._queued: dict[Address, float] = {}
         """Until when a host works on what came before."""
+
+    def place(self, address: Address, place: Place) -> None:
+        """Put a host or client somewhere; the distance decides the delay of its links."""
+        self._places[address] = place
+
+    def set_extra_delay(self, a: Address, b: Address, seconds: float) -> None:
+        """Have all between the two take so many seconds longer; 0 ends that."""
+        self._extra_delays[frozenset((a, b))] = seconds
 
     def set_bursts(self, a: Address, b: Address, share: float) -> None:
         """Lose this share of the datagrams from `a` to `b` in bursts that come and go."""
@@ -105,6 +120,7 @@ class SimulatedNetwork(MemoryNetwork):
 
     def carry(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
         """See `MemoryNetwork`."""
+        self.datagrams += 1
         way = self._ways.get((sender.address, address))
         if way is None:
             if not self._overflows(address):
@@ -128,6 +144,18 @@ class SimulatedNetwork(MemoryNetwork):
             return
         super().carry(sender, datagram, address)
 
+    def delay(self, link: frozenset[Address]) -> float:
+        """See `MemoryNetwork`."""
+        places = self._places
+        one, other = min(link), max(link)
+        if one not in places or other not in places:
+            return super().delay(link)
+        way = places[one], places[other]
+        base = self._base_delays.get(way)
+        if base is None:
+            base = self._base_delays[way] = delay_s(self._preset, *way)
+        return base + self._extra_delays.get(link, 0.0) if self._extra_delays else base
+
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
         """See `MemoryNetwork`."""
         at = super().arrival(link, not_before)
@@ -150,13 +178,13 @@ class SimulatedNetwork(MemoryNetwork):
         return self._queued.get(address, 0.0)
 
     def _overflows(self, address: Address) -> bool:
-        return self._busy.get(address, 0.0) > trio.current_time() + _QUEUE
+        return self._busy.get(address, 0.0) > runtime.current_time() + _QUEUE
 
     def _play_again(self, sender: MemoryTransport, way: _Way, address: Address) -> None:
         target = self._running.get(address)
         if target is not None:
             old, source = self._chance.choice(way.past), sender.address
-            when = trio.current_time() + self._chance.uniform(0.0, _REPLAYED_WITHIN)
+            when = runtime.current_time() + self._chance.uniform(0.0, _REPLAYED_WITHIN)
             target.call_at(when, lambda: target.take_sealed(old, source))
 
     def _spoilt(self, datagram: bytes) -> bytes:

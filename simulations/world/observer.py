@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-import trio
-
+from ringfence import runtime
 from ringfence.rules import Rule
 from simulations.judging.invariants import Invariants
 from simulations.judging.ledger import Answered, Ledger
@@ -19,7 +18,7 @@ _STALEST = "staleness_ms_worst"
 
 
 class Observed(Protocol):
-    """A world, of either level, as far as it is looked at."""
+    """What an observer sees of a world."""
 
     @property
     def now(self) -> float:
@@ -54,7 +53,7 @@ class Observer:
         """Look until cancelled."""
         while True:
             self.look()
-            await trio.sleep(1.0)
+            await runtime.sleep(1.0)
 
     def look(self) -> None:
         """Look once."""

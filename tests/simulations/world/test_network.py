@@ -11,7 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from ringfence.transport.interface import Address, Connection
-from simulations.node_level.network import SimulatedNetwork
+from simulations.scenarios.scenario import Network
+from simulations.world.network import SimulatedNetwork
 
 A: Address = ("a", 1)
 B: Address = ("b", 1)
@@ -41,7 +42,7 @@ class World:
     """Transports at A and B, ten milliseconds apart; B writes down what comes and when."""
 
     def __init__(self) -> None:
-        self.network = SimulatedNetwork(Random(1), jitter=0.0)
+        self.network = SimulatedNetwork(Random(1), Network(), jitter=0.0)
         self.network.set_delay(A, B, DELAY)
         self.came: list[bytes] = []
         self.times: list[float] = []

@@ -1,7 +1,7 @@
-"""One run at node level, from a scenario and a seed to its outcome.
+"""One run of a scenario, from its seed to its outcome.
 
-Decides the order of things: the cluster comes up, the load begins, faults come and go, everything
-is well for a while, then counters are read and judged.
+The cluster comes up, the load begins, faults begin and end, all is well for a while, then the
+counters are read and judged.
 """
 
 from collections import Counter
@@ -10,8 +10,8 @@ from dataclasses import replace
 from random import Random
 from time import perf_counter
 
-import trio
-
+from hashring import SHARDS
+from ringfence import runtime
 from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Source
 from simulations.judging.checking import check
@@ -19,19 +19,20 @@ from simulations.judging.coverage import marks_of
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.judging.slots import HeldSlot, HoldLedger
-from simulations.node_level.observer import Observer
-from simulations.node_level.virtual_time import run
-from simulations.node_level.world import NodeWorld
 from simulations.reporting.events import Events
 from simulations.reporting.figures import figures_of
 from simulations.reporting.outcome import Outcome
+from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.faults import apply
 from simulations.scenarios.loads import arrivals
 from simulations.scenarios.log_loads import arrivals_of
 from simulations.scenarios.scenario import CHARGED, Fault, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
+from simulations.world.membership_watch import detection_bound
+from simulations.world.observer import Observer
+from simulations.world.world import World
 
-__all__ = ["DOMAIN", "Progress", "rules_of", "simulate_nodes"]
+__all__ = ["DOMAIN", "Progress", "rules_of", "simulate"]
 
 DOMAIN = "sim"
 _CLIENTS_PER_DATACENTER = 2
@@ -40,22 +41,20 @@ _TRIES = 3
 """Clients that have asked nothing for long may find several of their connections dead."""
 _UNDONE = 0.1
 """Seconds within which a group that was denied in one place is given back in others."""
-_SETTLE = 60.0
-"""Seconds that the cluster may take to come up."""
 
 Progress = Callable[[float], None]
 """Told from time to time which part of the run is done."""
 
 
-def simulate_nodes(
+def simulate(
     scenario: Scenario, seed: int, command: str, progress: Progress = lambda part: None
 ) -> Outcome:
-    """Run a scenario with real nodes. Raises `ValueError` for faults or loads that are none."""
+    """Run a scenario. Raises `ValueError` for unknown faults and loads."""
     for fault in scenario.faults:
         check(fault)
     outcome = Outcome(scenario, seed, command, faults=scenario.faults)
     began = perf_counter()
-    run(lambda: _Run(scenario, seed, outcome, progress).run(), seed)
+    run_at_level(scenario.level, _Run(scenario, seed, outcome, progress).run, seed)
     outcome.real_s = perf_counter() - began
     return outcome
 
@@ -71,34 +70,29 @@ class _Run:
         self._held = HoldLedger()
 
     async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._world = world = NodeWorld(self._scenario, self._seed, self._events, nursery)
+        async with runtime.open_task_group() as tasks:
+            self._world = world = World(self._scenario, self._seed, self._events, tasks)
             await self._come_up()
-            world.began = trio.current_time()
+            world.began = runtime.current_time()
             observer = Observer(world, self._ledger)
-            async with trio.open_nursery() as load:
+            async with runtime.open_task_group() as load:
                 load.start_soon(observer.run)
+                load.start_soon(world.watch.run)
                 for number in range(len(self._scenario.loads)):
                     load.start_soon(self._load, number)
                 for number in range(len(self._scenario.holds)):
                     load.start_soon(self._hold_slots, number)
                 for fault in self._scenario.faults:
                     load.start_soon(self._fault, fault)
-                await trio.sleep(self._scenario.seconds)
+                await runtime.sleep(self._scenario.seconds)
                 await self._calm_down()
                 final = await self._read()
                 load.cancel_scope.cancel()
             self._close(observer, final)
-            nursery.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
 
     async def _come_up(self) -> None:
-        for name in self._world.hosts:
-            await self._world.start(name)
-        with trio.move_on_after(_SETTLE) as patience:
-            while not self._world.is_settled():  # noqa: ASYNC110 - nodes tell nobody.
-                await trio.sleep(0.1)
-        if patience.cancelled_caught:
-            raise RuntimeError("the cluster did not come up")
+        await self._world.come_up()
         for number in range(self._scenario.datacenters):
             for _ in range(_CLIENTS_PER_DATACENTER):
                 await self._world.connect(f"dc{number + 1}")
@@ -108,14 +102,14 @@ class _Run:
         random = stream(self._seed, "load", number)
         chance = stream(self._seed, "refunds", number)
         charged = stream(self._seed, "charged", number)
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as tasks:
             for arrival in arrivals_of(load, self._scenario.seconds, len(world.clients), random):
-                await trio.sleep_until(world.began + arrival.at)
+                await _sleep_until(world.began + arrival.at)
                 if charged.random() < load.charges:
                     cost = charged.choice(CHARGED)
-                    nursery.start_soon(self._charge, load, arrival.client, arrival.key, cost)
+                    tasks.start_soon(self._charge, load, arrival.client, arrival.key, cost)
                 else:
-                    nursery.start_soon(
+                    tasks.start_soon(
                         self._check, load, arrival.client, arrival.key, arrival.cost, chance
                     )
 
@@ -123,11 +117,11 @@ class _Run:
         holds, world = self._scenario.holds[number], self._world
         random = stream(self._seed, "holds", number)
         load = Load(per_second=holds.per_second, keys=holds.keys)
-        async with trio.open_nursery() as nursery:
+        async with runtime.open_task_group() as tasks:
             for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
-                await trio.sleep_until(world.began + arrival.at)
+                await _sleep_until(world.began + arrival.at)
                 seconds = random.uniform(0.0, holds.longest_s)
-                nursery.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
+                tasks.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
 
     async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
         world = self._world
@@ -138,7 +132,7 @@ class _Run:
         ) as decision:
             told = world.now
             if decision:
-                await trio.sleep(seconds)
+                await runtime.sleep(seconds)
             until = world.now
         is_held = decision.allowed and decision.leases is not None
         self._held.add(
@@ -189,20 +183,20 @@ class _Run:
 
     async def _fault(self, fault: Fault) -> None:
         world = self._world
-        await trio.sleep_until(world.began + fault.at)
+        await _sleep_until(world.began + fault.at)
         world.note("fault", f"begins: {fault}")
         await apply(world, fault, is_end=False)
         if fault.until is not None:
-            await trio.sleep_until(world.began + fault.until)
+            await _sleep_until(world.began + fault.until)
             world.note("fault", f"ends: {fault}")
             await apply(world, fault, is_end=True)
 
     async def _calm_down(self) -> None:
-        """Wait for everything to be as it should; what is not by then is told."""
+        """Wait until the faults have had their last effect."""
         steps = 20
         for step in range(steps):
             self._progress((self._scenario.seconds + step) / (self._scenario.seconds + steps))
-            await trio.sleep(self._scenario.calm / steps)
+            await runtime.sleep(self._scenario.calm / steps)
 
     async def _read(self) -> Final:
         world, final = self._world, Final()
@@ -211,8 +205,10 @@ class _Run:
         for host in world.running():
             seen = {name for name, state in world.states(host).items() if state == "alive"}
             if seen != running:
-                missing, ghosts = sorted(running - seen), sorted(seen - running)
+                missing, ghosts = sorted(running - seen)[:5], sorted(seen - running)[:5]
                 final.problems.append(f"{host.name} misses {missing} and believes in {ghosts}")
+        if len({node.membership.digest for node in world.nodes()}) > 1:
+            final.problems.append("views differ")
         if not final.problems and not world.is_settled():
             final.problems.append("shards are not where they belong")
         for datacenter in sorted({client.datacenter for client in world.clients}):
@@ -254,7 +250,7 @@ class _Run:
         twice = sum(count > 1 for count in counts.values())
         if not counts:
             return []
-        missing = 16384 - len(counts)
+        missing = SHARDS - len(counts)
         return [f"{twice} shards of {datacenter} are held twice, {missing} by nobody"] * bool(
             twice or missing
         )
@@ -265,10 +261,11 @@ class _Run:
         rules = rules_of(world.rules.rules(), self._scenario.loads)
         late_s = observer.stalest_ms / 1000
         judge = Invariants(rules, self._scenario, late_s, world.began)
-        outcome.violations = judge.violations(self._ledger, final, world.now)
+        outcome.violations = [*world.watch.violations]
+        outcome.violations += judge.violations(self._ledger, final, world.now)
         held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
         outcome.violations += judge.slot_violations(self._held, held, final, world.now)
-        outcome.virtual_s = trio.current_time()
+        outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)
         outcome.series = observer.series(rules, judge)
@@ -276,7 +273,17 @@ class _Run:
             "staleness_worst_ms": observer.stalest_ms,
             "events": self._events.count,
             "deaths": counters["gossip_deaths"],
+            "false_deaths": world.watch.false_deaths,
+            "detection_worst_s": max(world.watch.detections, default=0.0),
+            "detection_bound_s": detection_bound(len(world.in_datacenter("dc1"))),
+            "converged_at_s": world.watch.converged_at,
+            "datagrams_per_node_s": world.datagrams / len(world.names()) / world.now,
+            "pending_most": world.watch.most_pending,
         }
+
+
+async def _sleep_until(when: float) -> None:
+    await runtime.sleep(when - runtime.current_time())
 
 
 def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:

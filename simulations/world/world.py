@@ -1,20 +1,21 @@
 """Real nodes and real embedded clients on virtual time, over a network in memory.
 
-Decides how a scenario becomes hosts, and what each fault does to them. What runs on the hosts is
-the code that ships.
+Makes the hosts of a scenario and does to them what each fault says. The hosts run the code that
+ships. At core level the members know each other from the start, and datagrams are not sealed.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import islice
+from math import inf
 
-import trio
-
+from gossip import Record, Status
 from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.node import Node
+from ringfence import runtime
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
 from ringfence.errors import RingfenceError
@@ -22,21 +23,28 @@ from ringfence.rules import Rule, RuleSet
 from ringfence.rules.loading.yaml_files import load_text
 from ringfence.transport.interface import Address
 from ringfence.wire import Hello, Role
-from simulations.node_level.network import SimulatedNetwork
-from simulations.node_level.virtual_time import HostClock
 from simulations.reporting.events import Events
-from simulations.scenarios.latency import Place, delay_s
+from simulations.runtimes.virtual_time import HostClock
+from simulations.scenarios.latency import Place
 from simulations.scenarios.planted_errors import FaultyContainment
 from simulations.scenarios.scenario import Scenario
 from simulations.scenarios.seeds import stream
+from simulations.world.membership_watch import MembershipWatch
+from simulations.world.network import SimulatedNetwork
+from simulations.world.plain_datagrams import PlainDatagrams
 
-__all__ = ["Host", "NodeWorld"]
+__all__ = ["Host", "World"]
 
 _JITTER = 0.0001
 _PORT = 7101
 _PATIENCE = 0.1
 """Seconds after which clients ask the standby as well, as gateways do."""
 _NOBODY = ("nobody", _PORT)
+_SETTLE = 60.0
+"""Seconds that the cluster may take to come up."""
+_SEEDS = 8
+"""Addresses of members that a node is started with."""
+_VIEWERS = 9
 
 
 @dataclass(slots=True)
@@ -48,7 +56,7 @@ class Host:
     zone: str
     clock: HostClock
     node: Node | None = None
-    life: trio.CancelScope | None = None
+    life: runtime.CancelScope | None = None
     errors: FaultyContainment | None = None
     lives: int = 0
     port: int = _PORT
@@ -79,11 +87,11 @@ class _Client:
     limiter: Limiter
 
 
-class NodeWorld:
+class World:
     """The hosts of one run."""
 
     def __init__(
-        self, scenario: Scenario, seed: int, events: Events, nursery: trio.Nursery
+        self, scenario: Scenario, seed: int, events: Events, tasks: runtime.TaskGroup
     ) -> None:
         self.scenario = scenario
         self.rules: RuleSet = load_text(scenario.rules).rules
@@ -96,22 +104,24 @@ class NodeWorld:
         """When the load began, on trio's clock."""
         self._seed = seed
         self._events = events
-        self._nursery = nursery
-        self._network = SimulatedNetwork(stream(seed, "network"), jitter=_JITTER)
+        self._tasks = tasks
+        self._datagrams = PlainDatagrams() if scenario.level == "core" else None
+        self._network = SimulatedNetwork(stream(seed, "network"), scenario.network, jitter=_JITTER)
         for number in range(scenario.nodes):
             datacenter = f"dc{number % scenario.datacenters + 1}"
             zone = f"z{number // scenario.datacenters % scenario.zones + 1}"
             name = f"n{number + 1}"
-            self.hosts[name] = Host(name, datacenter, zone, HostClock(trio.current_time))
-        for one, other in combinations(self.hosts.values(), 2):
-            self._place(one.address, one.place, other.address, other.place)
+            host = Host(name, datacenter, zone, HostClock(runtime.current_time))
+            self.hosts[name] = host
+            self._network.place(host.address, host.place)
+        self.watch = MembershipWatch(self, () if scenario.is_blind else scenario.faults)
         if scenario.network.resets:
-            nursery.start_soon(self._break_connections, scenario.network.resets)
+            tasks.start_soon(self._break_connections, scenario.network.resets)
 
     @property
     def now(self) -> float:
         """Seconds since the load began."""
-        return trio.current_time() - self.began
+        return runtime.current_time() - self.began
 
     def names(self) -> list[str]:
         """All hosts."""
@@ -125,65 +135,112 @@ class NodeWorld:
         """The hosts of a zone, in all data centers."""
         return [host.name for host in self.hosts.values() if host.zone == zone]
 
+    @property
+    def datagrams(self) -> int:
+        """Datagrams that were sent so far."""
+        return self._network.datagrams
+
+    def nodes(self) -> list[Node]:
+        """The nodes that run."""
+        return [host.node for host in self.hosts.values() if host.node is not None]
+
     def running(self) -> list[Host]:
         """The hosts whose node runs."""
         return [host for host in self.hosts.values() if host.life is not None]
 
     # -- lives ---------------------------------------------------------------------------------
 
+    async def come_up(self) -> None:
+        """Start all nodes: at core level at once, else one after the other."""
+        if self.scenario.level == "core":
+            await self._found()
+            return
+        for name in self.hosts:
+            await self.start(name)
+        with runtime.move_on_after(_SETTLE) as patience:
+            while not self.is_settled():
+                await runtime.sleep(0.1)
+        if patience.cancelled_caught:
+            raise RuntimeError("the cluster did not come up")
+
+    async def _found(self) -> None:
+        """Start all nodes as members that know each other and hold the shards that they own."""
+        nodes = [self._new_node(host, is_founder=True) for host in self.hosts.values()]
+        records = [node.membership.me for node in nodes]
+        seeds = [host.address for host in islice(self.hosts.values(), _SEEDS)]
+        for host, node in zip(self.hosts.values(), nodes, strict=True):
+            await self._live(host, node, seeds, records)
+
     async def start(self, name: str) -> None:
         """Start a node, which joins those that run."""
         host = self.hosts[name]
-        if host.node is not None:
-            return
+        if host.node is None:
+            seeds = [other.address for other in islice(self.running(), _SEEDS)]
+            self.note(name, "starts")
+            await self._live(host, self._new_node(host, is_founder=False), seeds, ())
+
+    def _new_node(self, host: Host, *, is_founder: bool) -> Node:
         host.lives += 1
-        errors = FaultyContainment(trio.current_time, self.bugs.append)
-        node = Node(
+        host.errors = FaultyContainment(runtime.current_time, self.bugs.append)
+        return Node(
             NodeSettings(
-                name=name, listen=f"{name}:{host.port}", datacenter=host.datacenter, zone=host.zone
+                name=host.name,
+                listen=f"{host.name}:{host.port}",
+                datacenter=host.datacenter,
+                zone=host.zone,
             ),
             Access(cluster="ringfence", is_open=True),
             self.rules,
             clock=host.clock,
-            random=stream(self._seed, "node", name, host.lives),
+            random=stream(self._seed, "node", host.name, host.lives),
             least_parts=self.scenario.least_parts,
-            containment=errors,
+            containment=host.errors,
+            is_founder=is_founder,
+            datagrams=self._datagrams,
+            on_change=self.watch.changed,
         )
+
+    async def _live(
+        self, host: Host, node: Node, seeds: Sequence[Address], founders: Sequence[Record]
+    ) -> None:
+        """Run a node on a host until it ends."""
+        assert host.errors is not None
         transport = self._network.transport(
-            host.address, on_bug=partial(errors.failed, "transport"), accept=node.accept
+            host.address, on_bug=partial(host.errors.failed, "transport"), accept=node.accept
         )
-        seeds = [other.address for other in self.running()]
 
         async def resolve() -> list[Address]:
             if host.is_seedless:
                 return [_NOBODY]
-            return seeds or [other.address for other in self.running() if other is not host]
+            return [*seeds] or [other.address for other in self.running() if other is not host]
 
-        async def live(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-            with trio.CancelScope() as scope:
+        async def live(task_status: runtime.TaskStatus[runtime.CancelScope]) -> None:
+            with runtime.move_on_after(inf) as scope:
                 try:
-                    async with trio.open_nursery() as nursery:
-                        await nursery.start(transport.run)
+                    async with runtime.open_task_group() as tasks:
+                        await tasks.start(transport.run)
                         task_status.started(scope)
-                        await node.run(transport, resolve if seeds else None)
+                        await node.run(transport, resolve if seeds else None, founders=founders)
                 except* RingfenceError as group:
-                    self.note(name, f"ended: {group.exceptions[0]}")
+                    self.note(host.name, f"ended: {group.exceptions[0]}")
                 finally:
                     if host.node is node:
                         host.node = host.life = None
+                        self.watch.ended(host.name)
 
-        host.node, host.errors = node, errors
-        self.note(name, "starts")
-        host.life = await self._nursery.start(live)
+        host.node = node
+        host.life = await self._tasks.start(live)
 
     def crash(self, name: str) -> None:
         """End a node as a power failure would: its wire first."""
         host = self.hosts[name]
         if host.life is not None:
             self._remember(host)
+            self.watch.crashed(host)
             self._network.crash(host.address)
             host.life.cancel()
             host.node = host.life = None
+            self.watch.ended(name)
             self.note(name, "crashes")
 
     async def leave(self, name: str) -> None:
@@ -195,7 +252,7 @@ class NodeWorld:
             await node.leave()
             self._remember(host)
             life.cancel()
-            await trio.sleep(0.01)  # until its address is free
+            await runtime.sleep(0.01)  # until its address is free
             self.note(name, "has left")
 
     def pause(self, name: str, is_paused: bool) -> None:
@@ -221,11 +278,7 @@ class NodeWorld:
             return
         before, host.port = host.address, host.port + 1
         self._network.set_cost(before, 0.0)
-        for other in self.hosts.values():
-            if other is not host:
-                self._place(host.address, host.place, other.address, other.place)
-        for client in self.clients:
-            self._place(client.address, (client.datacenter, "z1"), host.address, host.place)
+        self._network.place(host.address, host.place)
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
         """Have a node find nobody at the addresses that it is given, or those that it should."""
@@ -320,21 +373,18 @@ class NodeWorld:
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Have everything between them take so many seconds longer; 0 is as ever."""
-        for one in some:
-            for other in others:
-                if one != other:
-                    here, there = self.hosts[one], self.hosts[other]
-                    self._place(here.address, here.place, there.address, there.place, extra)
+        for one, other in self.each_link(some, others):
+            self._network.set_extra_delay(one, other, extra)
 
     async def _break_connections(self, per_second: float) -> None:
-        """Break connections between two hosts at random, once the load has begun."""
+        """Break connections between two hosts at random while the load lasts."""
         random = stream(self._seed, "resets")
         while True:
-            await trio.sleep(random.expovariate(per_second))
+            await runtime.sleep(random.expovariate(per_second))
             addresses = [host.address for host in self.hosts.values()]
             one = random.choice([*addresses, *(client.address for client in self.clients)])
             other = random.choice(addresses)
-            if self.began and one != other:
+            if self.began and self.now < self.scenario.seconds and one != other:
                 self._network.reset(one, other)
 
     def _client_links(
@@ -355,14 +405,6 @@ class NodeWorld:
         names = [h.name for h in self.hosts.values() if h.datacenter == client.datacenter]
         return names[int(client.address[0].rsplit("-", 1)[1]) % len(names)]
 
-    def _place(
-        self, one: Address, here: Place, other: Address, there: Place, extra: float = 0.0
-    ) -> None:
-        preset = self.scenario.network.latency
-        self._network.set_delay(one, other, delay_s(preset, here, there) + extra)
-        self._network.set_loss(one, other, self.scenario.network.loss)
-        self._network.set_repeats(one, other, self.scenario.network.repeats)
-
     # -- clients -------------------------------------------------------------------------------
 
     async def connect(self, datacenter: str) -> None:
@@ -378,14 +420,13 @@ class NodeWorld:
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
             ClusterSettings(datacenter=datacenter, leases=False, patience=_PATIENCE),
-            HostClock(trio.current_time),
+            HostClock(runtime.current_time),
             random,
             None,
         )
-        for host in self.hosts.values():
-            self._place(address, (datacenter, "z1"), host.address, host.place)
-        await self._nursery.start(transport.run)
-        await self._nursery.start(cluster.run)
+        self._network.place(address, (datacenter, "z1"))
+        await self._tasks.start(transport.run)
+        await self._tasks.start(cluster.run)
         await cluster.wait_joined(10.0)
         limiter = Limiter(cluster, near=cluster.near)
         self.clients.append(_Client(datacenter, address, cluster, limiter))
@@ -394,15 +435,15 @@ class NodeWorld:
 
     def note(self, who: str, what: str) -> None:
         """Add to the history."""
-        self._events.add(trio.current_time(), who, what)
+        self._events.add(runtime.current_time(), who, what)
 
     def is_settled(self) -> bool:
         """Whether all that run see each other and have the shards that are theirs."""
         names = {host.name for host in self.running() if not host.is_damped}
         for host in self.running():
             assert host.node is not None
-            rows = host.node.members(1).members
-            alive = {row.name for row in rows if row.state in ("alive", "suspect")}
+            states = self.states(host)
+            alive = {name for name, state in states.items() if state in ("alive", "suspect")}
             counters = host.node.stats(1).counters
             if alive != names or counters["held_shards"] != counters["owned_shards"]:
                 return False
@@ -411,14 +452,17 @@ class NodeWorld:
     def states(self, viewer: Host) -> dict[str, str]:
         """How one node sees all members."""
         assert viewer.node is not None
-        return {row.name: row.state for row in viewer.node.members(1).members}
+        records = viewer.node.membership.records
+        return {name: _state_of(record) for name, record in records.items()}
 
     def views(self) -> list[dict[str, str]]:
-        """How each node that runs sees all members."""
-        return [self.states(host) for host in self.running()]
+        """How some of the nodes see all members: among a thousand, most see the same."""
+        return [self.states(host) for host in self.running()[:_VIEWERS]]
 
     def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
         """Per node that runs its data center, which life it is, and its counters."""
+        if self.scenario.datacenters == 1:
+            return []
         return [
             (host.datacenter, (host.name, host.lives), host.node.stats(1).counters)
             for host in self.running()
@@ -436,6 +480,11 @@ class NodeWorld:
     def _remember(self, host: Host) -> None:
         if host.node is not None:
             self._past.update(host.node.stats(1).counters)
+
+
+def _state_of(record: Record) -> str:
+    is_forwarding = record.forward_only and record.status in (Status.ALIVE, Status.SUSPECT)
+    return "forwarding" if is_forwarding else record.status.name.lower()
 
 
 def _lowered(rules: RuleSet, part: float) -> RuleSet:

@@ -6,23 +6,23 @@ their own, which may be off, run too fast or be set.
 """
 
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from math import inf
-from typing import TypeVar
+from typing import Any
 
 import trio
 import trio._core._run as trio_run  # Its order of tasks can be had in no public way.
 
+from simulations.runtimes.scheduler import Scheduler
+from simulations.scenarios.scenario import Level
 from simulations.scenarios.seeds import stream
 
-__all__ = ["EPOCH_NS", "HostClock", "run"]
+__all__ = ["EPOCH_NS", "HostClock", "run_at_level"]
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
 """The hour that all runs begin at, in ns since 1970: the beginning of a minute and of an hour."""
 
 _MOST_IDLE = 1000
-
-_T = TypeVar("_T")
 
 
 class _Clock(trio.abc.Clock):
@@ -51,17 +51,20 @@ class _Clock(trio.abc.Clock):
         return 0
 
 
-def run(main: Callable[[], Awaitable[_T]], seed: int) -> _T:
+def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:
     """Run `main` on virtual time; equal seeds give equal orders of tasks.
 
-    Cyclic garbage is left alone meanwhile, so that no finaliser runs at an instant of its own.
+    Cyclic garbage stays meanwhile, so that no finaliser runs at an instant of its own.
     """
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    trio_run._r.seed(stream(seed, "scheduler").getrandbits(64))
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return trio.run(main, clock=_Clock())
+        if level == "core":
+            Scheduler().run(main)
+        else:
+            trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+            trio_run._r.seed(stream(seed, "scheduler").getrandbits(64))
+            trio.run(main, clock=_Clock())
     finally:
         if was_enabled:
             gc.enable()

@@ -1,1 +1,0 @@
-"""The node level: whole nodes on trio, virtual time and a simulated network."""

@@ -1,0 +1,1 @@
+"""Runtimes of a simulation: trio on virtual time, and a deterministic scheduler."""

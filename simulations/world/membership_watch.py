@@ -1,0 +1,172 @@
+"""What must hold of the members while a run goes on.
+
+Properties of `docs/concepts/membership.md`: a record only replaces one that it supersedes, no
+healthy node is declared dead while the network is well, all members detect a death in bounded time,
+and queues stay within bounds.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import inf, log10
+from typing import TYPE_CHECKING
+
+from gossip import Changed, Status
+from gossip import Settings as GossipSettings
+from hashring import NodeId
+from ringfence import runtime
+from simulations.reporting.outcome import Violation
+from simulations.scenarios.scenario import Fault
+
+if TYPE_CHECKING:
+    from simulations.world.world import Host, World
+
+__all__ = ["MembershipWatch", "detection_bound"]
+
+_MOST_VIOLATIONS = 10
+"""Violations of one property that are reported."""
+_SETTINGS = GossipSettings.lan()
+_UNWELL = ("cut", "pause", "stall", "slow", "bursts", "spikes", "clog", "busy")
+"""Faults that may make a healthy member seem dead."""
+_LOSSES = ("loss", "corrupt")
+"""Faults that may, if they are heavy."""
+_MUCH_LOSS = 0.1
+_ROUNDS = 12
+"""Intervals in which, but for one run in 100 000, at least one of many members probes another."""
+
+
+def detection_bound(members: int) -> float:
+    """Return the seconds in which all members of a data center detect a crash.
+
+    This holds while the network is well and the others are healthy. It is the time until a member
+    probes the dead one, the probe, the longest suspicion, and the spread of the news.
+    """
+    near = _SETTINGS.near
+    least = near.suspicion_factor * max(1.0, log10(max(1, members))) * near.interval
+    is_confirmed = min(_SETTINGS.confirmations, members - 2) > 0
+    longest = least * (near.suspicion_stretch if is_confirmed else 2)
+    return (_ROUNDS + 2) * near.interval + longest + _ROUNDS * near.gossip_interval
+
+
+class MembershipWatch:
+    """Looks at a world while it runs."""
+
+    def __init__(self, world: "World", faults: Sequence[Fault]) -> None:
+        self.violations: list[Violation] = []
+        self.detections: list[float] = []
+        """Seconds from each crash until all running members of the data center held it dead."""
+        self.false_deaths = 0
+        """How often a node held a member dead that ran."""
+        self.most_pending = 0
+        """Most news that one node had to send."""
+        self.converged_at = 0.0
+        """When the views of all that run became equal, the last time that they did."""
+        self._world = world
+        self._violated: Counter[str] = Counter()
+        self._crashes: dict[tuple[str, int], tuple[float, set[str]]] = {}
+        """Name and generation of the dead, when they died and who has not noticed."""
+        self._is_converged = True
+        unwell = [fault for fault in faults if _is_unwell(fault)]
+        self._unwell_from = min([fault.at for fault in unwell], default=inf)
+        self._unwell_until = max([fault.until or inf for fault in unwell], default=-inf)
+
+    def _add_violation(self, name: str, text: str) -> None:
+        self._violated[name] += 1
+        if self._violated[name] <= _MOST_VIOLATIONS:
+            self.violations.append(Violation(name, self._world.now, text))
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def crashed(self, host: "Host") -> None:
+        """Note that a node has ended without a word."""
+        assert host.node is not None
+        generation = host.node.membership.me.generation
+        others = {
+            each.name
+            for each in self._world.running()
+            if each is not host and each.datacenter == host.datacenter
+        }
+        self._crashes[host.name, generation] = self._world.now, others
+
+    def ended(self, name: str) -> None:
+        """Note that a node runs no more: it will notice nothing."""
+        for key in list(self._crashes):
+            self._note_detection(key, name)
+
+    def changed(self, name: NodeId, changes: Sequence[Changed]) -> None:
+        """Check the changes of one node's records."""
+        for change in changes:
+            before, after = change.before, change.after
+            if before is not None and before.name != name and not after.replaces(before):
+                self._add_violation("order", f"{name} took {after} for {before}")
+            if after.is_gone:
+                self._note_detection((after.name, after.generation), name)
+                if after.status is Status.DEAD:
+                    self._world.note(name, f"holds {after.name} dead")
+                    self._judge_death(name, change)
+            elif before is not None and before.generation < after.generation:
+                self._note_detection((after.name, before.generation), name)
+
+    async def run(self) -> None:
+        """Look at all nodes once a second until cancelled."""
+        while True:
+            self._look()
+            await runtime.sleep(1.0)
+
+    def _look(self) -> None:
+        digests: set[int] = set()
+        for node in self._world.nodes():
+            membership = node.membership
+            self.most_pending = max(self.most_pending, membership.pending)
+            if membership.pending > 2 * len(membership.records):
+                text = f"{node.name} has {membership.pending} news to send"
+                self._add_violation("memory", text)
+            digests.add(membership.digest)
+        is_converged = len(digests) <= 1
+        if is_converged != self._is_converged:
+            self._is_converged = is_converged
+            self._world.note("views", "are equal" if is_converged else "differ")
+            if is_converged:
+                self.converged_at = self._world.now
+        self._judge_detections()
+
+    def _judge_detections(self) -> None:
+        for (name, generation), (since, unaware) in list(self._crashes.items()):
+            members = self._world.in_datacenter(self._world.hosts[name].datacenter)
+            bound = detection_bound(len(members))
+            if self._world.now - since > bound:
+                del self._crashes[name, generation]
+                if not self._was_unwell(since, self._world.now):
+                    some = ", ".join(sorted(unaware)[:5])
+                    text = f"{len(unaware)} do not know after {bound:.1f} s of {name}: {some}"
+                    self._add_violation("detection", text)
+
+    def _note_detection(self, key: tuple[str, int], by: str) -> None:
+        crash = self._crashes.get(key)
+        if crash is not None:
+            since, unaware = crash
+            unaware.discard(by)
+            if not unaware:
+                del self._crashes[key]
+                self.detections.append(self._world.now - since)
+
+    def _judge_death(self, name: NodeId, change: Changed) -> None:
+        """A node that runs and is well must not be declared dead while the network is well."""
+        after = change.after
+        subject = self._world.hosts[after.name].node
+        if subject is None or subject.membership.me.generation != after.generation:
+            return
+        self.false_deaths += 1
+        if not self._was_unwell(self._world.now, self._world.now):
+            text = f"{name} holds {after.name} dead, which is well"
+            self._add_violation("false_death", text)
+
+    def _was_unwell(self, begin: float, end: float) -> bool:
+        """Return whether a fault of links or hosts may have had an effect between two instants."""
+        after = detection_bound(len(self._world.names())) + _SETTINGS.announce_every
+        return self._unwell_from <= end and begin <= self._unwell_until + after
+
+
+def _is_unwell(fault: Fault) -> bool:
+    if fault.verb in _LOSSES:
+        return float(fault.args["share"]) > _MUCH_LOSS
+    return fault.verb in _UNWELL
