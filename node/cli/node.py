@@ -17,7 +17,7 @@ __all__ = ["node"]
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Settings file (docs/operate/operations). RINGFENCE_NODE_* and flags override it.",
+    help="Settings file (docs/reference/node-settings). RINGFENCE_NODE_* and flags override it.",
 )
 @click.option("--name", help="Unique in the cluster; host and port when absent.")
 @click.option(

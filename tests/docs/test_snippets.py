@@ -32,6 +32,7 @@ _PAGES = {
     "denial-cache.md": ["denied again"],
     "django.md": ["# settings.py", "# views.py", "RingfenceThrottle"],
     "limits-storage.md": ["in_memory_fallback"],
+    "migration.md": ["# ratelimit_views.py"],
     "quick-start.md": ["ringfence://127.0.0.1", "ringfence://TOKEN"],
     "testing-your-app.md": ["# conftest.py", "# test_shop.py"],
 }
@@ -263,6 +264,32 @@ def test_django_by_its_page_limits_or_warns(
         assert (search[:5], 429 in search) == ([200] * 5, True)
     warned = re.search(r"'apii'.*did you mean 'api'\?.*knows api, log, web", done.stderr)
     assert bool(warned) == (domain == "apii"), done.stderr
+
+
+_DJANGO_MIGRATION = """
+import sys, types
+from django.conf import settings
+settings.configure(ROOT_URLCONF="urls", ALLOWED_HOSTS=["*"], SECRET_KEY="tests",
+    MIDDLEWARE=["ringfence.integrations.django.RateLimitMiddleware"],
+    RINGFENCE={"URL": sys.argv[1], "KEYS": "ip"})
+import django; django.setup()
+from django.urls import path
+import ratelimit_views
+urls = types.ModuleType("urls")
+urls.urlpatterns = [path("report", ratelimit_views.report)]
+sys.modules["urls"] = urls
+from django.test import Client
+print([Client().get("/report").status_code for _ in range(4)])
+"""
+
+
+def test_the_migrated_django_view_is_limited(url: str, tmp_path: Path) -> None:
+    code = snippet("migration.md", "# ratelimit_views.py", url)
+    (tmp_path / "ratelimit_views.py").write_text(code, "utf-8")
+
+    done = run_python("-c", _DJANGO_MIGRATION, url, cwd=tmp_path)
+
+    assert "[200, 200, 200, 429]" in done.stdout
 
 
 def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""The recipe of docs/operate/operations.md for a block and a raised limit, on real nodes."""
+"""The recipe of docs/guides/block-ip-or-key.md, on real nodes."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,7 @@ from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_path
 from tests.node.test_serve import ROOT, asked, started, until
 
-PAGE = (ROOT / "docs" / "operate" / "operations.md").read_text("utf-8")
-SECTION = PAGE[PAGE.index("## Block an address, raise") : PAGE.index("## When something fails")]
+SECTION = (ROOT / "docs" / "guides" / "block-ip-or-key.md").read_text("utf-8")
 FILES = {
     name: f"# rules/{name}\n{text}"
     for name, text in re.findall(r"```yaml rules\n# rules/(\S+)\n(.*?)```", SECTION, re.DOTALL)

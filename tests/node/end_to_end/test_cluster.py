@@ -91,9 +91,10 @@ async def test_who_comes_before_a_node_runs_is_turned_away_and_served_once_it_do
 
 
 async def test_every_documented_counter_is_there_from_the_start(autojump_clock: MockClock) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operate" / "operations.md").read_text("utf-8")
-    tables = page[page.index("## Counters") : page.index("## The command line")]
-    rows = [line.split("|")[1] for line in tables.splitlines() if line.startswith("| `")]
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "node-counters.md").read_text(
+        "utf-8"
+    )
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`([a-z_0-9]+)`", row)}
     later = ("refused_", "internal_errors_")
 
