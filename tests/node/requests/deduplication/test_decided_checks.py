@@ -47,7 +47,7 @@ from tests.node.requests.sessions.test_session import (
     with_columns,
 )
 from tests.node.requests.sessions.test_session import key_of as session_key_of
-from tests.security.test_takeover import call
+from tests.security.requests.test_takeover import call
 
 SECOND = 1_000_000_000
 PERIOD = 128 * SECOND

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.gateway.processes import PATIENCE
 from tests.programs import require
-from tests.security.http2_client import lone_gateway
+from tests.security.gateway.http2_client import lone_gateway
 
 
 def test_every_case_of_h2spec_passes_and_none_is_skipped(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from node.config.key_files import revoke_token, write_keys
 from ringfence.wire import AskStats, ErrorCode, Pong, Refused, Stats, Welcome
 from ringfence.wire import Ping as PingMessage
 from tests.node.test_serve import started
-from tests.security.callers import callers, client_hello
+from tests.security.connections.callers import callers, client_hello
 
 
 @pytest.fixture

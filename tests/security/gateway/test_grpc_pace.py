@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.security.http2_client import HEALTH, Caller, lone_gateway
+from tests.security.gateway.http2_client import HEALTH, Caller, lone_gateway
 
 
 def test_a_busy_caller_whose_reads_end_inside_frames_stays(tmp_path: Path) -> None:

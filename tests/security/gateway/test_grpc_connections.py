@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.gateway.processes import fetch, until
-from tests.security.http2_client import (
+from tests.security.gateway.http2_client import (
     HEALTH,
     IN_TOTAL,
     PER_ADDRESS,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.examples.proxies import Proxies, serving_proxies
-from tests.security.test_gateway_requests import SPELLINGS
+from tests.security.gateway.test_gateway_requests import SPELLINGS
 
 PROXIES = ("nginx", "caddy", "haproxy", "envoy")
 

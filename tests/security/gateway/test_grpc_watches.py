@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.security.http2_client import HEALTH, WATCH, Caller, allowed, lone_gateway
+from tests.security.gateway.http2_client import HEALTH, WATCH, Caller, allowed, lone_gateway
 
 
 def test_watches_without_a_token_leave_room_for_calls(tmp_path: Path) -> None:

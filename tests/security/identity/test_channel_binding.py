@@ -7,7 +7,7 @@ from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Pong, Role, Welcome
 from ringfence.wire import Ping as PingMessage
 from tests.node.test_serve import started
-from tests.security.callers import callers
+from tests.security.connections.callers import callers
 
 
 async def test_a_proof_shown_on_one_connection_is_refused_on_another(tmp_path: Path) -> None:

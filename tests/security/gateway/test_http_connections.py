@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.gateway.processes import fetch, until
-from tests.security.http2_client import (
+from tests.security.gateway.http2_client import (
     IN_TOTAL,
     PER_ADDRESS,
     Caller,

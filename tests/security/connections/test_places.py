@@ -7,7 +7,7 @@ import pytest
 from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Refused, Role, Welcome
 from tests.node.test_serve import NodeProcess, started, until
-from tests.security.callers import Callers, callers, client_hello
+from tests.security.connections.callers import Callers, callers, client_hello
 
 MOST = 24
 

@@ -22,7 +22,7 @@ from ringfence.rules import RuleSet
 from ringfence.transport.tls.certificates import load_client_tls, load_server_tls
 from ringfence.transport.udp.udp_trio import TrioUdp
 from tests.node.test_serve import NodeProcess, free_port, ringfence, started, until
-from tests.security.callers import Caller
+from tests.security.connections.callers import Caller
 
 
 def keys_of(directory: Path, *nodes: str) -> KeyDir:

@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
-from tests.security.http2_client import HEALTH, Caller, allowed, lone_gateway, memory
+from tests.security.gateway.http2_client import HEALTH, Caller, allowed, lone_gateway, memory
 
 MIB = 1 << 20
 BOUND = 64 * MIB

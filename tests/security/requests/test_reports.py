@@ -5,7 +5,7 @@ from pathlib import Path
 from node.requests.client_reports import MOST_CLIENTS, Pace
 from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAMED
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "threat-model.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "operate" / "threat-model.md").read_text("utf-8")
 
 
 def row(bound: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from ringfence.gateway.grpc.http2_sender import Kind, frame
 from tests.gateway.processes import PATIENCE, Gateway
-from tests.security.http2_client import HEALTH, Caller, lone_gateway
+from tests.security.gateway.http2_client import HEALTH, Caller, lone_gateway
 
 CALM = 11
 """HTTP/2's error code ENHANCE_YOUR_CALM."""
