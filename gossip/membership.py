@@ -209,8 +209,10 @@ class Membership:
         """Take another member's list."""
         if not self._local_member.has_left:
             is_first = self._table.is_alone
+            known = self._table.records
             for record in records:
-                self._merge_exchanged(record, now, is_first=is_first)
+                if known.get(record.name) is not record:  # Else it is known for sure.
+                    self._merge_exchanged(record, now, is_first=is_first)
         return self._outbox.take()
 
     def next_deadline(self) -> int:
@@ -280,8 +282,6 @@ class Membership:
         the dead that we forgot, or never knew, goes no further: else they would be told for ever.
         """
         known = self._table.get(record.name)
-        if record is known:
-            return  # Members in one process hand the same records round, nearly always.
         if record.name == self.me.name:
             self._local_member.hear(record, now)
         elif known is None:

@@ -51,6 +51,9 @@ class Ring:
     _points: "array[int]" = field(repr=False, compare=False)
     """Where the vnodes stand, sorted."""
     _name_by_vnode: list[NodeId] = field(repr=False, compare=False)
+    _shards_by_owner: dict[NodeId, tuple[int, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, members: Iterable[Member], like: "Ring | None" = None) -> Self:
@@ -162,12 +165,20 @@ class Ring:
         return are_several and _is_zoned(self.members) == _is_zoned(roster)
 
     def shards_of(self, name: NodeId) -> tuple[int, ...]:
-        """List the shards that a member owns, ascending; none for a stranger. Cost: all shards."""
-        return tuple([shard for shard, owner in enumerate(self.owner_by_shard) if owner == name])
+        """List the shards that a member owns, ascending; none for a stranger.
+
+        Cost: all shards for the first question, one look-up afterwards.
+        """
+        if not self._shards_by_owner:
+            by_owner: dict[NodeId, list[int]] = {}
+            for shard, owner in enumerate(self.owner_by_shard):
+                by_owner.setdefault(owner, []).append(shard)
+            self._shards_by_owner.update({owner: tuple(own) for owner, own in by_owner.items()})
+        return self._shards_by_owner.get(name, ())
 
     def owned_count(self, name: NodeId) -> int:
-        """Count the shards that a member owns; 0 for a stranger. Cost: all shards."""
-        return self.owner_by_shard.count(name)
+        """Count the shards that a member owns; 0 for a stranger. Cost: that of `shards_of`."""
+        return len(self.shards_of(name))
 
 
 def _labels_to_leave(roster: Sequence[Member]) -> dict[NodeId, str]:

@@ -31,6 +31,8 @@ class View:
     """Of all data centers, sorted by name."""
     hash: int = field(compare=False)
     """Names the members in 64 bits, unsigned: the same on every host, whatever their order."""
+    datacenters: tuple[str, ...] = field(compare=False, repr=False)
+    """The data centers that have members, sorted."""
     _rings: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
     """Rings asked for so far: most clients only ever need that of their own data center."""
     _like: dict[str, Ring] = field(default_factory=dict, repr=False, compare=False)
@@ -45,15 +47,10 @@ class View:
         Raises `ConflictingMembers` when two members share a name but differ otherwise.
         """
         roster = by_name(members)
+        number, present = _identify(roster)
         known = {} if like is None else {**like._like, **like._rings}
-        present = {member.datacenter for member in roster}
         known = {name: ring for name, ring in known.items() if name in present}
-        return cls(roster, _hash_of(roster), _like=known)
-
-    @property
-    def datacenters(self) -> tuple[str, ...]:
-        """The data centers that have members, sorted."""
-        return tuple(sorted({member.datacenter for member in self.members}))
+        return cls(roster, number, present, _like=known)
 
     def ring(self, datacenter: str) -> Ring:
         """Give the ring of one data center; an empty ring when it has no members.
@@ -75,6 +72,12 @@ class View:
 def _ring_shared_by(members: tuple[Member, ...]) -> list[Ring]:
     """The place of the ring of these members, which is the same whatever it is made of."""
     return []
+
+
+@lru_cache(_RINGS_KEPT)
+def _identify(roster: tuple[Member, ...]) -> tuple[int, tuple[str, ...]]:
+    """Return the hash of members and their data centers."""
+    return _hash_of(roster), tuple(sorted({member.datacenter for member in roster}))
 
 
 def _hash_of(roster: Iterable[Member]) -> int:

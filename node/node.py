@@ -8,7 +8,7 @@ passes the host's, a simulation its own.
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -59,6 +59,7 @@ from ringfence.peering.link import Link, LinkSettings
 from ringfence.peering.link.calls import call, counters_of, throttled_of
 from ringfence.peering.router import Router
 from ringfence.peering.slot_queue import MOST_WAITERS
+from ringfence.peering.target import Target
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
@@ -198,6 +199,8 @@ class Node:
         """The members that checks are sent to."""
         self._placement = View.of(())
         """The members that should have counters: with those that join, without those that leave."""
+        self._view_digest: int | None = None
+        """Digest of the records that both were made from."""
         self._ring = Ring.of(())
         """Where counters of this data center should be."""
         # Lease ids must not repeat across restarts, lest a late release frees another's place.
@@ -537,9 +540,8 @@ class Node:
         if len(self._changed_at) > len(records):
             self._changed_at = {n: at for n, at in self._changed_at.items() if n in records}
         self._peers.update(self._membership.records.values())
-        placed, routed = self._membership.placed(), self._membership.routed()
-        placement = View.of(map(member_of, placed), like=self._placement)
-        view = View.of(map(member_of, routed), like=self._view)
+        digest = self._membership.digest
+        view, placement = self._views(digest)
         if placement != self._placement:
             datacenter = self._settings.datacenter
             # Whoever has just come finds the counters where the others have had them.
@@ -554,6 +556,16 @@ class Node:
             logger.info("view of %d members: %s", len(names), ", ".join(names[:20]))
         self._worldwide.set_view(view, placement, self._membership.datacenters_left)
         self._route()
+        self._view_digest = digest
+
+    def _views(self, digest: int) -> tuple[View, View]:
+        """Return the members that checks are sent to, and those that should have counters."""
+        if digest == self._view_digest:  # As after a suspicion: no shard moves.
+            return self._view, self._placement
+        placed, routed = self._membership.placed(), self._membership.routed()
+        placement = View.of(map(member_of, placed), like=self._placement)
+        view = placement if placed == routed else View.of(map(member_of, routed), like=self._view)
+        return view, placement
 
     def _log_damping(self, change: Changed) -> None:
         was_in_ring = change.before is not None and not change.before.forward_only
@@ -566,18 +578,13 @@ class Node:
 
     def _route(self) -> None:
         """Tell the router who decides what, and how they are reached."""
-        targets = {
-            member.name: target
-            for member in (*self._view.members, *self._placement.members)
-            if (target := self._target(member.name)) is not None
-        }
         elsewhere = self._worldwide.elsewhere()
         self._deciding.elsewhere = elsewhere.keys()
         self._deciding.borrowing.rules = self._worldwide.split_rules()
         self._deciding.borrowing.rings = self._worldwide.other_rings()
         self._router.routes = NodeRoutes(
             self._view.ring(self._settings.datacenter),
-            targets,
+            _Targets(self._target, self._view, self._placement),
             elsewhere,
             me=self.name,
             is_here=self._deciding.is_here,
@@ -1247,6 +1254,30 @@ class Node:
             if link.name and self._gossiping is not None:
                 with suppress(KeyError):
                     self._gossiping.report_unreachable(link.name)
+
+
+class _Targets(Mapping[NodeId, Target]):
+    """Links to the members of two views, each made when it is first needed."""
+
+    def __init__(self, find: Callable[[NodeId], Target | None], *views: View) -> None:
+        self._find = find
+        self._names = dict.fromkeys(member.name for view in views for member in view.members)
+        self._found: dict[NodeId, Target] = {}
+
+    def __getitem__(self, name: NodeId) -> Target:
+        found = self._found.get(name)
+        if found is None:
+            found = self._find(name) if name in self._names else None
+            if found is None:
+                raise KeyError(name)
+            self._found[name] = found
+        return found
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return (name for name in self._names if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class _TooEarly:

@@ -85,6 +85,8 @@ class CrossDcCounts:
         self._shared: dict[bytes, Rule] = {}
         """Rules whose counts are told, by id."""
         self._spreads: dict[str, CountDissemination] = {}
+        self._has_others = runtime.Event()
+        """Set once another data center has a member."""
         self._in_flight: set[NodeId] = set()
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
@@ -118,6 +120,8 @@ class CrossDcCounts:
             self._sharers = sharers
             self._engine.set_rules(self._engine_rules())
         now = self._uptime()
+        if self._others():
+            self._has_others.set()
         for name in self._others():
             spread = self._spreads.setdefault(name, CountDissemination())
             if old.ring(name) != view.ring(name):
@@ -199,6 +203,7 @@ class CrossDcCounts:
         await self._containment.supervise("worldwide", self._send_rounds)
 
     async def _send_rounds(self) -> None:
+        await self._has_others.wait()
         digest_at = runtime.current_time() + _DIGEST_EVERY
         while True:
             await runtime.sleep(INTERVAL * (0.9 + 0.2 * self._random.random()))

@@ -50,6 +50,12 @@ class Datagrams(Protocol):
         Raises `Rejected` or `BadDatagram` when no member sent it.
         """
 
+    def pack_records(self, records: Sequence[Record]) -> bytes:
+        """Return the bytes of the records in an exchange."""
+
+    def unpack_records(self, packed: bytes) -> list[Record]:
+        """Return the records of an exchange. Raises `BadDatagram`."""
+
 
 class SealedDatagrams:
     """Datagrams that only holders of a cluster key can read or make."""
@@ -64,6 +70,14 @@ class SealedDatagrams:
     def unpack(self, datagram: bytes) -> Message:
         """Open a datagram and decode it."""
         return decode(self._seal.open(datagram))
+
+    def pack_records(self, records: Sequence[Record]) -> bytes:
+        """Encode the records of an exchange; the connection encrypts them."""
+        return pack_records(records)
+
+    def unpack_records(self, packed: bytes) -> list[Record]:
+        """Decode the records of an exchange."""
+        return unpack_records(packed)
 
 
 class GossipDriver:
@@ -147,12 +161,12 @@ class GossipDriver:
 
         Raises `BadDatagram` for bytes that are no records.
         """
-        records = unpack_records(message.packed)
+        records = self._datagrams.unpack_records(message.packed)
         self._perform(self._membership.merge(records, self._now()))
         return Exchanged(message.seq, self._packed())
 
     def _packed(self) -> bytes:
-        return pack_records(self._membership.snapshot())
+        return self._datagrams.pack_records(self._membership.snapshot())
 
     def _on_datagram(self, datagram: bytes, source: Address) -> None:
         self._containment.call("gossip", self._take, datagram, source)
@@ -210,7 +224,7 @@ class GossipDriver:
 
     def _merge(self, reply: Exchanged, address: Address) -> None:
         try:
-            records: list[Record] = unpack_records(reply.packed)
+            records = self._datagrams.unpack_records(reply.packed)
         except BadDatagram as error:
             self._refused[error.cause] += 1
             logger.error("the members that %s:%d tells are unreadable: %s", *address, error)

@@ -6,6 +6,7 @@ new one. Who is a member is gossip's to say.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from random import Random
 
 from gossip import Record, Status
@@ -20,6 +21,7 @@ _BULK_TIMEOUT = 2.0
 """Seconds that a member may take to give shards; it is alive, or there would be no link."""
 _MOST_SEEDS = 32
 """Links to addresses of which no member is known."""
+_MEMBERS_KEPT = 8192
 _GONE = (Status.DEAD, Status.LEFT)
 
 
@@ -139,5 +141,10 @@ def _is_elsewhere(record: Record, known: Record) -> bool:
 
 
 def member_of(record: Record) -> Member:
-    """What the ring must know of a member."""
-    return Member(NodeId(record.name), record.datacenter, record.zone, record.weight)
+    """Return a member as the ring sees it."""
+    return _member(record.name, record.datacenter, record.zone, record.weight)
+
+
+@lru_cache(_MEMBERS_KEPT)
+def _member(name: str, datacenter: str, zone: str, weight: float) -> Member:
+    return Member(NodeId(name), datacenter, zone, weight)

@@ -68,7 +68,6 @@ def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], se
     finally:
         if was_enabled:
             gc.enable()
-        gc.collect()
 
 
 class HostClock:

@@ -1,11 +1,16 @@
 """Gossip datagrams that carry their message as a value, for runs with thousands of members."""
 
-from gossip import Message, decode, encode
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from gossip import BadDatagram, Message, Record, decode, encode
 from gossip.datagrams.seal import MAX_DATAGRAM, Rejected
 
 __all__ = ["PlainDatagrams"]
 
 _ENCODED = 16
+_RECORDS = b"records "
+_MOST_EXCHANGES = 2048
 _FORM = b"\x01 a message as a value"
 
 
@@ -19,13 +24,14 @@ class PlainDatagrams:
     """Neither encodes nor seals, but for every 16th message, which the codec must return."""
 
     def __init__(self) -> None:
-        self.count = 0
-        """Datagrams packed so far, of all nodes."""
+        self._count = 0
+        self._records: OrderedDict[bytes, list[Record]] = OrderedDict()
+        """Records of the latest exchanges, by what stands for them on the wire."""
 
     def pack(self, message: Message) -> bytes:
         """Return a datagram that carries the message itself."""
-        self.count += 1
-        if not self.count % _ENCODED:
+        self._count += 1
+        if not self._count % _ENCODED:
             _check_codec(message)
         parcel = _Parcel(_FORM)
         parcel.message = message
@@ -36,6 +42,21 @@ class PlainDatagrams:
         if not isinstance(datagram, _Parcel):
             raise Rejected("unauthentic")
         return datagram.message
+
+    def pack_records(self, records: Sequence[Record]) -> bytes:
+        """Return bytes that stand for the records of an exchange."""
+        self._count += 1
+        packed = _RECORDS + self._count.to_bytes(8, "big")
+        self._records[packed] = [*records]
+        if len(self._records) > _MOST_EXCHANGES:
+            self._records.popitem(last=False)
+        return packed
+
+    def unpack_records(self, packed: bytes) -> list[Record]:
+        """Return the records; those of an exchange that was too long under way are gone."""
+        if packed not in self._records:
+            raise BadDatagram("malformed", "an exchange that is not known")
+        return self._records[packed]
 
 
 def _check_codec(message: Message) -> None:

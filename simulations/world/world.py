@@ -167,9 +167,8 @@ class World:
         """Start all nodes as members that know each other and hold the shards that they own."""
         nodes = [self._new_node(host, is_founder=True) for host in self.hosts.values()]
         records = [node.membership.me for node in nodes]
-        seeds = [host.address for host in islice(self.hosts.values(), _SEEDS)]
         for host, node in zip(self.hosts.values(), nodes, strict=True):
-            await self._live(host, node, seeds, records)
+            await self._live(host, node, (), records)
 
     async def start(self, name: str) -> None:
         """Start a node, which joins those that run."""
