@@ -261,7 +261,7 @@ class _Caller:
     def stop_reading(self) -> None:
         assert isinstance(self.connection, QuicConnection)
         assert self.connection.quic is not None
-        self.connection.window = self.connection.quic.window = 0
+        self.connection.receive_window = self.connection.quic.window = 0
 
     async def wait_answers(self, number: int) -> None:
         while self.answered < number and not self.closed.is_set():
@@ -379,7 +379,7 @@ async def _slow_readers(target: _Target) -> None:
             target.sent += 1
         await caller.closed.wait()
 
-    small = Settings(window=64 << 10, stranger_window=64 << 10)
+    small = Settings(receive_window=64 << 10, untrusted_receive_window=64 << 10)
     await _over_quic(target, 150, work, small)
 
 

@@ -1,7 +1,6 @@
-"""Why a connection ended, in words that a person can act on.
+"""Reasons for the end of a connection, as codes and texts for `Handler.on_close`.
 
-Decides the codes and texts that `Handler.on_close` gets for what QUIC and TLS report. Codes below
-256 are the wire's `ErrorCode`s and pass through; what a peer wrote is cleaned, not judged.
+Translates what QUIC and TLS report. Codes below 256 are `ErrorCode`s of the wire and are kept.
 """
 
 import re
@@ -11,56 +10,58 @@ from enum import IntEnum
 from aioquic.quic.packet import QuicErrorCode
 from aioquic.tls import AlertDescription
 
+from ringfence.transport.addresses import format_address
 from ringfence.transport.interface import Address
 from ringfence.wire.errors import ErrorCode
 
-__all__ = ["CloseReason", "TransportCode", "by_path", "by_peer", "by_us", "clean", "text_of"]
+__all__ = [
+    "CloseReason",
+    "TransportCode",
+    "from_local_close",
+    "from_path_failure",
+    "from_peer_close",
+    "printable",
+]
 
 MAX_REASON = 500
-_NAMED = re.compile(r"'([^']*)'")
-"""The names among the patterns that aioquic prints as Python would."""
+_QUOTED_NAME = re.compile(r"'([^']*)'")
+"""A certificate name in aioquic's message, which quotes it as Python does."""
 
 
 class TransportCode(IntEnum):
-    """Ends of a connection that no peer asked for; never sent over the wire."""
+    """Causes of a close that the transport itself found; never sent over the wire."""
 
     HANDSHAKE_TIMEOUT = 256
-    """No answer, or not a whole one, while connecting."""
+    """The handshake did not finish in time."""
     UNREACHABLE = 257
-    """Nobody listens there, no route leads there, or the name has no address."""
+    """No process listens there, no route leads there, or the name has no address."""
     CERTIFICATE = 258
-    """The peer's certificate is none of the CA we trust, or lacks the expected name."""
+    """The trusted CA did not sign the peer's certificate, or the expected name is not in it."""
     TLS = 259
-    """The handshake failed for another reason: another protocol, another version, a TLS alert."""
+    """The handshake failed for another reason: protocol name, version or TLS alert."""
     QUIC = 260
-    """One side broke the rules of QUIC."""
+    """One side violated the QUIC protocol."""
     CERTIFICATE_EXPIRED = 261
     """The peer's certificate is not valid at this time, by our clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseReason:
-    """What `Handler.on_close` is told."""
+    """Arguments of `Handler.on_close`."""
 
     code: int
     reason: str
 
 
-def text_of(address: Address) -> str:
-    """Write an address as people do: `host:port`, with brackets around IPv6."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def clean(text: str) -> str:
-    """Make a peer's words harmless for a terminal and a log: printable, one line, bounded."""
+def printable(text: str) -> str:
+    """Return a peer's text as one bounded line without control characters, fit for a log."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_REASON])
 
 
-def by_peer(code: int, is_application: bool, reason: str, peer: Address) -> CloseReason:
-    """Explain a close that came over the wire."""
-    where = text_of(peer)
-    reason = clean(reason)
+def from_peer_close(code: int, is_application: bool, reason: str, peer: Address) -> CloseReason:
+    """Translate a close that the peer sent."""
+    where = format_address(peer)
+    reason = printable(reason)
     if is_application:
         return CloseReason(code, reason or f"{where} closed the connection")
     if code == QuicErrorCode.CONNECTION_REFUSED:
@@ -69,14 +70,15 @@ def by_peer(code: int, is_application: bool, reason: str, peer: Address) -> Clos
         reason = f"{where} closed the connection during the handshake"
         return CloseReason(ErrorCode.DRAINING, reason)
     if code >= QuicErrorCode.CRYPTO_ERROR:
-        return _alert(code, f"{where} refused the handshake", where)
-    return CloseReason(TransportCode.QUIC, f"{where} ended the connection: {_quic(code, reason)}")
+        return _from_alert(code, f"{where} refused the handshake", where)
+    text = f"{where} ended the connection: {_quic_error(code, reason)}"
+    return CloseReason(TransportCode.QUIC, text)
 
 
-def by_us(code: int, reason: str, peer: Address, server_name: str | None) -> CloseReason:
-    """Explain what our own QUIC or TLS found wrong with the peer."""
-    where = text_of(peer)
-    reason = clean(reason)
+def from_local_close(code: int, reason: str, peer: Address, server_name: str | None) -> CloseReason:
+    """Translate an error that our own QUIC or TLS found at the peer."""
+    where = format_address(peer)
+    reason = printable(reason)
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.certificate_expired:
         return CloseReason(
             TransportCode.CERTIFICATE_EXPIRED,
@@ -85,7 +87,7 @@ def by_us(code: int, reason: str, peer: Address, server_name: str | None) -> Clo
         )
     if code == QuicErrorCode.CRYPTO_ERROR + AlertDescription.bad_certificate:
         if reason.startswith("hostname ") or "subjectAltName" in reason:
-            names = ", ".join(_NAMED.findall(reason.partition(" match ")[2])) or "nobody"
+            names = ", ".join(_QUOTED_NAME.findall(reason.partition(" match ")[2])) or "no name"
             return CloseReason(
                 TransportCode.CERTIFICATE,
                 f"the certificate of {where} does not name {server_name!r}, but {names}",
@@ -95,19 +97,20 @@ def by_us(code: int, reason: str, peer: Address, server_name: str | None) -> Clo
             f"the CA given does not sign the certificate of {where} ({reason})",
         )
     if code >= QuicErrorCode.CRYPTO_ERROR:
-        return _alert(code, f"the handshake with {where} failed", where)
-    return CloseReason(TransportCode.QUIC, f"{where} broke QUIC: {_quic(code, reason)}")
+        return _from_alert(code, f"the handshake with {where} failed", where)
+    text = f"{where} violated the QUIC protocol: {_quic_error(code, reason)}"
+    return CloseReason(TransportCode.QUIC, text)
 
 
-def by_path(reason: str, peer: Address) -> CloseReason:
-    """Explain an end that neither side asked for: silence, or no path and no version in common."""
-    where = text_of(peer)
+def from_path_failure(reason: str, peer: Address) -> CloseReason:
+    """Translate an end that neither side sent: silence, no path, or no common version."""
+    where = format_address(peer)
     if reason == "Idle timeout":
         return CloseReason(ErrorCode.IDLE, f"idle timeout: {where} went silent")
-    return CloseReason(TransportCode.QUIC, f"lost {where}: {clean(reason).lower()}")
+    return CloseReason(TransportCode.QUIC, f"lost {where}: {printable(reason).lower()}")
 
 
-def _alert(code: int, what: str, where: str) -> CloseReason:
+def _from_alert(code: int, what: str, where: str) -> CloseReason:
     number = code - QuicErrorCode.CRYPTO_ERROR
     try:
         name = AlertDescription(number).name.replace("_", " ")
@@ -116,12 +119,12 @@ def _alert(code: int, what: str, where: str) -> CloseReason:
     if number == AlertDescription.no_application_protocol:
         return CloseReason(
             TransportCode.TLS,
-            f"{where} does not speak this protocol: another service or Ringfence release?",
+            f"{where} does not speak this protocol; check the port and the Ringfence release there",
         )
     return CloseReason(TransportCode.TLS, f"{what}: {name} (TLS alert {number})")
 
 
-def _quic(code: int, reason: str) -> str:
+def _quic_error(code: int, reason: str) -> str:
     try:
         name = QuicErrorCode(code).name.replace("_", " ").lower()
     except ValueError:

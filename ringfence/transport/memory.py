@@ -13,7 +13,8 @@ from random import Random
 
 from ringfence import runtime
 from ringfence.errors import ConfigError, LocalProtocolError
-from ringfence.transport.close_reason import TransportCode, text_of
+from ringfence.transport.addresses import format_address
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import (
     Accept,
     Address,
@@ -147,7 +148,7 @@ class MemoryNetwork:
     def start(self, transport: "MemoryTransport") -> None:
         """Take note that `transport` runs. Raises `ConfigError` when its address is taken."""
         if transport.address in self._running:
-            raise ConfigError(f"cannot listen on {text_of(transport.address)}: it is in use")
+            raise ConfigError(f"cannot listen on {format_address(transport.address)}: it is in use")
         self._running[transport.address] = transport
         self._silent.discard(transport.address)
 
@@ -168,7 +169,7 @@ class MemoryNetwork:
         if end.is_closed or is_silent:
             return  # The handshake timeout will tell.
         if target is None or target.accept is None:
-            reason = f"nobody listens at {text_of(end.address)}"
+            reason = f"no process listens at {format_address(end.address)}"
             end.later(partial(end.lose, TransportCode.UNREACHABLE, reason))
         else:
             target.call_at(runtime.current_time(), partial(target.take, end))

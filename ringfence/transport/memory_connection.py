@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringfence.transport.close_reason import TransportCode, text_of
+from ringfence.transport.addresses import format_address
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address, Handler, Timer
 from ringfence.wire.errors import ErrorCode
 from ringfence.wire.framing import frame
@@ -76,7 +77,7 @@ class MemoryConnection:
 
     def knock(self, timeout: float) -> None:
         """Ask the peer for a connection."""
-        reason = f"handshake timed out (no answer from {text_of(self._address)})"
+        reason = f"handshake timed out (no answer from {format_address(self._address)})"
         self._wait(timeout, TransportCode.HANDSHAKE_TIMEOUT, reason)
         self.home.call_at(
             self.home.network.arrival(self.link, 0.0), partial(self.home.network.knock, self)
@@ -132,7 +133,7 @@ class MemoryConnection:
         """Nothing comes from the peer any more; give up after `timeout`, unless it does again."""
         if self._is_open and not self._is_waiting_for_signs:
             self._is_waiting_for_signs = True
-            reason = f"idle timeout: {text_of(self._address)} went silent"
+            reason = f"idle timeout: {format_address(self._address)} went silent"
             self._wait(timeout, ErrorCode.IDLE, reason)
 
     def hear_again(self) -> None:

@@ -1,7 +1,4 @@
-"""How a trio task waits to be told to go on, when every microsecond counts.
-
-Decides only that: one task, one waker. A `trio.Event` would have to be made anew for each round.
-"""
+"""Reusable wake-up of one trio task, cheaper than a new `trio.Event` for each round."""
 
 from trio.lowlevel import (
     Abort,
@@ -17,13 +14,13 @@ __all__ = ["Wakeup"]
 
 
 class Wakeup:
-    """Wakes the one task that waits; remembers a call that came too early."""
+    """Wake-up of the one task that waits; a call before the wait is not lost."""
 
     _task: Task | None = None
     _woken = False
 
     def wake(self) -> None:
-        """Let the task go on, after all tasks that are ready now."""
+        """Resume the task, after all tasks that are ready now."""
         task, self._task = self._task, None
         if task is None:
             self._woken = True
@@ -31,7 +28,7 @@ class Wakeup:
             reschedule(task)
 
     async def wait(self) -> None:
-        """Wait for a `wake` since the last wait. Always lets other tasks run."""
+        """Wait for a call of `wake` since the last wait; always a checkpoint."""
         if self._woken:
             await checkpoint()
         else:

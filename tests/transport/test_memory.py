@@ -164,7 +164,7 @@ async def test_nobody_listening_is_told_at_once(autojump_clock: MockClock) -> No
 
         await trio.sleep(1)
 
-        assert log.closed == (TransportCode.UNREACHABLE, "nobody listens at nowhere:1")
+        assert log.closed == (TransportCode.UNREACHABLE, "no process listens at nowhere:1")
 
 
 async def test_a_cut_link_makes_messages_wait_until_it_heals(autojump_clock: MockClock) -> None:
@@ -312,7 +312,7 @@ async def test_a_transport_that_stops_says_goodbye(autojump_clock: MockClock) ->
         await trio.sleep(1)
 
         assert log.closed == (ErrorCode.DRAINING, "shutting down")
-        assert late.closed == (TransportCode.UNREACHABLE, "nobody listens at b:1")
+        assert late.closed == (TransportCode.UNREACHABLE, "no process listens at b:1")
         nursery.cancel_scope.cancel()
 
 

@@ -1,7 +1,8 @@
 """Errors of a link, made of the codes that members and transports send."""
 
 from ringfence.errors import AccessDenied, PeerUnavailable, RingfenceError, UntrustedPeer
-from ringfence.transport.close_reason import TransportCode, text_of
+from ringfence.transport.addresses import format_address
+from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address
 from ringfence.wire import ErrorCode
 
@@ -14,7 +15,7 @@ class CertificateExpired(PeerUnavailable):
 
 def error_of(code: int, reason: str, address: Address, *, has_credential: bool) -> RingfenceError:
     """Make the error for a code that the member at `address`, or the transport, gave."""
-    where = text_of(address)
+    where = format_address(address)
     if code == ErrorCode.BAD_CREDENTIAL and not has_credential:
         reason = f"{where}: this cluster wants a token: write ringfence://TOKEN@{where}"
     elif where not in reason:

@@ -1,7 +1,7 @@
-"""What a listening endpoint answers to a datagram that belongs to no connection.
+"""Admission of QUIC connections: which Initial packets may become connections.
 
-Decides which Initial packets may become connections and answers the rest without keeping anything
-about them: version negotiation, Retry, refusal. Making and bounding connections is the endpoint's.
+Answers all others without keeping state: version negotiation, Retry, refusal, stateless reset.
+`endpoint` creates the admitted connections and limits how many there are.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,6 @@ from aioquic.quic.packet import (
     QuicFrameType,
     QuicHeader,
     QuicPacketType,
-    QuicProtocolVersion,
     encode_quic_retry,
     encode_quic_version_negotiation,
     pull_quic_header,
@@ -27,23 +26,27 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 
 from ringfence.transport.interface import Address
 from ringfence.transport.quic.aioquic_connection import reset_token
+from ringfence.transport.quic.configuration import CID_LENGTH, VERSIONS
+from ringfence.transport.settings import Settings
 
-__all__ = ["CID_LENGTH", "VERSIONS", "Admit", "Acceptor", "Drop", "Reply", "Verdict", "header_of"]
+__all__ = [
+    "Acceptor",
+    "Admit",
+    "Drop",
+    "HandshakePressure",
+    "Reply",
+    "Verdict",
+    "parse_header",
+]
 
-CID_LENGTH = 8
-"""Bytes of our own connection ids, and the fewest a newcomer may choose (RFC 9000, section 7.2)."""
-
-_RESET = 42
-_SMALLEST_RESET = 21
-"""Sizes of a stateless reset, which should look like any short packet."""
-
-VERSIONS: list[int] = [QuicProtocolVersion.VERSION_1]
-"""QUIC versions we speak; keys are derived for each at every Initial, so fewer is cheaper."""
+_RESET_SIZE = 42
+_MIN_RESET_SIZE = 21
+"""Sizes of a stateless reset, which must look like any packet with a short header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Make a connection of it."""
+    """Create a connection for the packet."""
 
     original_cid: bytes
     retry_cid: bytes | None
@@ -51,7 +54,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send `datagram` back and forget it."""
+    """Send `datagram` back and keep no state."""
 
     datagram: bytes
     cause: str
@@ -59,7 +62,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Say nothing."""
+    """Send no answer."""
 
     cause: str
 
@@ -67,13 +70,42 @@ class Drop:
 Verdict: TypeAlias = Admit | Reply | Drop
 
 
-def header_of(datagram: bytes) -> QuicHeader:
-    """Read the header of a datagram's first packet. Raises `ValueError` when it is none."""
+def parse_header(datagram: bytes) -> QuicHeader:
+    """Parse the header of a datagram's first packet. Raises `ValueError` for a malformed one."""
     return pull_quic_header(Buffer(data=datagram), host_cid_length=CID_LENGTH)
 
 
+class HandshakePressure:
+    """Decaying count of incoming handshakes that failed recently.
+
+    A failed handshake has cost processor time but holds no memory any more. It counts like a
+    half-open one for as long as an unfinished handshake may last.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._max = 2.0 * settings.retry_above
+        self._decay_per_second = settings.retry_above / settings.handshake_timeout
+        self._failed = 0.0
+        self._updated_at = 0.0
+
+    def count_failure(self) -> None:
+        """Count one failed handshake."""
+        self._failed += 1.0
+
+    def current(self, now: float) -> float:
+        """Return the count after decay."""
+        decay = (now - self._updated_at) * self._decay_per_second
+        self._failed = min(max(0.0, self._failed - decay), self._max)
+        self._updated_at = now
+        return self._failed
+
+
 class Acceptor:
-    """Stateless but for its keys: of Retry tokens, its own, and of resets, which outlives it."""
+    """Classifier of packets without a connection. Its only state are two keys.
+
+    One key signs Retry tokens and lives as long as this object. The other signs stateless resets
+    and outlives a restart.
+    """
 
     def __init__(self, entropy: Callable[[int], bytes], reset_key: bytes) -> None:
         self._entropy = entropy
@@ -90,15 +122,15 @@ class Acceptor:
         require_retry: bool,
         is_full: bool,
     ) -> Verdict:
-        """Say what to do with a packet that has a long header and no connection.
+        """Decide about a packet with a long header that belongs to no connection.
 
-        `require_retry`: the sender must show that it receives at its address. `is_full`: there is
-        no room for another connection.
+        `require_retry`: the sender must first prove that it receives at its address. `is_full`:
+        the endpoint has no room for another connection.
         """
         if header.packet_type is QuicPacketType.VERSION_NEGOTIATION:
             return Drop("unknown_connection")
         if size < SMALLEST_MAX_DATAGRAM_SIZE:
-            return Drop("short_initial")  # Answering could send more than came.
+            return Drop("short_initial")  # An answer could be larger than the packet.
         assert header.version is not None
         if header.version not in VERSIONS:
             return Reply(_version_negotiation(header), "quic_version")
@@ -109,19 +141,19 @@ class Acceptor:
         if is_full:
             return Reply(_refusal(header, QuicErrorCode.CONNECTION_REFUSED), "too_many_connections")
         if header.token:
-            return self._prove(header, sender, now)
+            return self._check_retry_token(header, sender, now)
         if require_retry:
             return Reply(self._retry(header, sender, now), "retry")
         return Admit(header.destination_cid, None)
 
-    def reset(self, datagram: bytes) -> bytes | None:
-        """Tell the sender of a datagram for a connection we do not know that it is over.
+    def stateless_reset(self, datagram: bytes) -> bytes | None:
+        """Build the reset that ends an unknown connection at the sender of `datagram`.
 
-        Its peer was we, before a restart. The answer is always smaller than `datagram`, so two
-        endpoints cannot keep each other busy.
+        That connection was made before this node restarted. The reset is always smaller than
+        `datagram`, so two endpoints cannot exchange resets forever.
         """
-        size = min(len(datagram) - 1, _RESET)
-        if size < _SMALLEST_RESET:
+        size = min(len(datagram) - 1, _RESET_SIZE)
+        if size < _MIN_RESET_SIZE:
             return None
         noise = self._entropy(size - 16)
         token = reset_token(self._reset_key, datagram[1 : 1 + CID_LENGTH])
@@ -144,7 +176,7 @@ class Acceptor:
             retry_token=token,
         )
 
-    def _prove(self, header: QuicHeader, sender: Address, now: float) -> Verdict:
+    def _check_retry_token(self, header: QuicHeader, sender: Address, now: float) -> Verdict:
         try:
             original = self._tokens.validate_token(
                 address=sender,
@@ -163,12 +195,15 @@ def _version_negotiation(header: QuicHeader) -> bytes:
         destination_cid=header.source_cid,
         supported_versions=VERSIONS,
     )
-    # aioquic leaves the fixed bit to chance, but we tell QUIC from other datagrams by it.
+    # aioquic draws the fixed bit at random, but we recognise QUIC datagrams by it.
     return bytes([packet[0] | 0x40]) + packet[1:]
 
 
 def _refusal(header: QuicHeader, error: QuicErrorCode) -> bytes:
-    """Close a connection that we never made; its Initial keys follow from the id it came with."""
+    """Build the close of a connection that was never created.
+
+    Its Initial keys follow from the connection id in `header`.
+    """
     assert header.version is not None
     crypto = CryptoPair()
     crypto.setup_initial(cid=header.destination_cid, is_client=False, version=header.version)

@@ -1,8 +1,8 @@
-"""aioquic's connection, with the few things we need that its public interface lacks.
+"""aioquic's connection, extended by what its public interface lacks.
 
-Everything that touches aioquic's private names is here and in `fast_path`, and each has a
-test, so that a release which moves them is noticed there. Decides flow-control windows, how much
-may wait out of order and when acknowledgements leave; all other QUIC behaviour is aioquic's.
+Only this module and `fast_path` use private names of aioquic, and tests cover each use. Decides
+flow-control windows, limits on data out of order, and when acknowledgements leave. All other QUIC
+behaviour is aioquic's.
 """
 
 import hmac
@@ -28,41 +28,41 @@ from aioquic.quic.stream import QuicStream
 from aioquic.tls import Epoch
 
 from ringfence.transport.interface import Address
-from ringfence.transport.quic.fast_path.fast_path import FastPath
+from ringfence.transport.quic.fast_path import FastPath
 
 __all__ = ["STREAM", "Datagrams", "AioquicConnection", "reset_token"]
 
 STREAM = 0
-"""The one stream of a connection, opened by the side that connects."""
+"""Id of the only stream of a connection; the connecting side opens it."""
 
 MAX_CRYPTO_AHEAD = 16 << 10
-"""Handshake bytes that may wait for earlier ones; aioquic would hold 512 KiB for each stranger."""
+"""Maximum of handshake bytes out of order; aioquic alone would buffer 512 KiB per connection."""
 
 KEY_UPDATE_AFTER = 1 << 22
-"""Packets sent with one key until it is updated; AES-GCM allows 2^23 (RFC 9001, section 6.6)."""
+"""Packets sent with one key before a key update; AES-GCM allows 2^23 (RFC 9001, section 6.6)."""
 
 _BINDING = b"ringfence binding"
-"""Label that keeps this use of the TLS master secret apart from every other one."""
+"""Label that separates this use of the TLS master secret from every other use."""
 
-_RIDE = 0.0005
-"""Seconds; at this pace of sending, acknowledgements ride on every second datagram or so."""
+_PIGGYBACK_INTERVAL = 0.0005
+"""Seconds between datagrams from which an acknowledgement is added to the next one."""
 
-_ROUNDING = 1e-6
-"""Seconds; more than rounding takes from sums of instants, and less than any timer cares for."""
+_TIMER_SLACK = 1e-6
+"""Seconds; more than the rounding error of a deadline, and less than the precision of any timer."""
 
 Datagrams: TypeAlias = list[tuple[bytes, Address]]
 
-# Its warnings repeat what `on_close` says; an application without logging would see them on stderr.
+# aioquic's warnings repeat the reason of `on_close`. Without a handler they would go to stderr.
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 
 def reset_token(key: bytes, cid: bytes) -> bytes:
-    """Compute what proves that its sender is the endpoint that issued `cid` (RFC 9000, 10.3.2)."""
+    """Compute the stateless reset token of `cid` (RFC 9000, 10.3.2); only its issuer has `key`."""
     return hmac.digest(key, cid, "sha256")[:16]
 
 
 class AioquicConnection(QuicConnection):
-    """One QUIC connection whose memory does not grow with the bytes it has carried."""
+    """One QUIC connection of bounded memory, with the fast path and a channel binding."""
 
     def __init__(
         self,
@@ -72,8 +72,9 @@ class AioquicConnection(QuicConnection):
         original_cid: bytes | None = None,
         retry_cid: bytes | None = None,
         reset_key: bytes = b"",
+        use_fast_path: bool = True,
     ) -> None:
-        """With a `reset_key`, the side that listens can end this connection after it restarted."""
+        """`reset_key` lets the listening side end this connection after a restart."""
         super().__init__(
             configuration=configuration,
             original_destination_connection_id=original_cid,
@@ -82,38 +83,39 @@ class AioquicConnection(QuicConnection):
         self._reset_key = reset_key
         self._set_reset_tokens()
         self.window = window
-        """Bytes that the peer may have under way; may be raised while the connection lives."""
-        self.closed_here = False
-        """Whether this side ended the connection, on request or because the peer broke a rule."""
-        self.closed_there = False
-        """Whether the peer ended it; with neither, silence did."""
+        """Receive window in bytes; the owner may raise it while the connection is open."""
+        self.closed_locally = False
+        """Whether this side closed, on request or after a protocol violation of the peer."""
+        self.closed_by_peer = False
+        """Whether the peer closed. If neither side did, the connection timed out."""
         self._data_sent_at = -inf
         self._sent_at = -inf
         self._update_keys_at = KEY_UPDATE_AFTER
-        """Packet number from which on the keys are to be updated."""
+        """Packet number of the next key update."""
+        self._use_fast_path = use_fast_path
         self._fast_path: FastPath | None = None
-        """The short way of most packets, from the handshake's end on."""
+        """Fast path of most packets; None during the handshake, and when switched off."""
 
     def close(
         self, error_code: int = 0, frame_type: int | None = None, reason_phrase: str = ""
     ) -> None:
-        """As in aioquic, which also calls it for every violation that it finds."""
+        """See aioquic, which also calls this method for every protocol violation that it finds."""
         if self._close_event is None:
-            self.closed_here = True
+            self.closed_locally = True
         super().close(error_code, frame_type, reason_phrase)
 
     @property
-    def is_begun(self) -> bool:
-        """Whether the peer has sent at least one packet that could be decrypted."""
+    def has_decrypted_packet(self) -> bool:
+        """Whether at least one packet of the peer could be decrypted."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
     def binding(self) -> bytes:
-        """Secret that follows from the whole TLS handshake, so that no other connection has it.
+        """Secret derived from the whole TLS handshake, unique to this connection.
 
-        It is derived as TLS 1.3 derives its resumption secret: the transcript ends with the
-        client's Finished, where that of an exporter (RFC 8446, section 7.5) ends with the server's.
-        Call it only once the handshake is complete.
+        Derived like the TLS 1.3 resumption secret: its transcript ends with the client's Finished.
+        That of an exporter (RFC 8446, section 7.5) ends with the server's. Use it only after the
+        handshake.
         """
         schedule = self.tls.key_schedule
         assert schedule is not None
@@ -122,24 +124,24 @@ class AioquicConnection(QuicConnection):
 
     @property
     def peer_reset_token(self) -> bytes:
-        """What the peer would end the connection with if it forgot it; empty when unknown."""
+        """Token of a stateless reset by the peer; empty when unknown."""
         return self._peer_cid.stateless_reset_token
 
     @property
     def closing(self) -> ConnectionTerminated | None:
-        """Why the connection is ending, at once: aioquic's own event waits for the drain period."""
+        """Reason of a close, available at once; aioquic's event comes after the drain period."""
         return self._close_event
 
     @property
     def unacknowledged(self) -> int:
-        """Bytes given to the stream that the peer has not acknowledged."""
+        """Bytes of the stream that the peer has not acknowledged."""
         stream = self._streams.get(STREAM)
         return 0 if stream is None else len(stream.sender._buffer)
 
     def release(self) -> None:
-        """Free what waits in the stream's buffers of a connection that is closing.
+        """Free the stream buffers of a closing connection.
 
-        It lasts for some round trips more, in which nothing of this is ever sent or read.
+        The connection drains for some round trips but sends and reads no stream data any more.
         """
         if self._close_event is not None:
             for stream in self._streams.values():
@@ -147,48 +149,47 @@ class AioquicConnection(QuicConnection):
                 stream.receiver._buffer.clear()
 
     def dismantle(self) -> None:
-        """Free all memory at once; no use afterwards, and none of its methods may be running.
+        """Free all memory at once. None of its methods may run now or afterwards.
 
-        Its parts refer to each other in circles, some 300 objects that would wait for the garbage
-        collector, which need not come by before thousands of strangers have left as much behind.
+        Its 300 objects refer to each other in cycles. Without this call they would stay until the
+        garbage collector runs, which may be after thousands of failed handshakes.
         """
         for space in self._spaces.values():
             space.sent_packets.clear()
         self.__dict__.clear()
 
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
-        """As in aioquic, but never before what was sent last.
+        """Process a datagram as aioquic does, but never with a time before the last transmission.
 
-        A burst is read under one instant, and what is sent amid it may be answered within it. From
-        an answer before its question aioquic would learn a negative round trip, and its timer for
-        losses would be due for ever.
+        All datagrams of a burst get the same `now`, although replies may leave in between. An
+        answer with an earlier time than its request would give aioquic a negative round trip, and
+        its loss timer would stay due forever.
         """
         now = max(now, self._sent_at)
         if self._fast_path is not None:
             if self._fast_path.receive(data, addr, now):
                 return
-        else:
+        elif self._use_fast_path:
             self._fast_path = FastPath.of(self, STREAM)
         super().receive_datagram(data, addr, now)
 
     def get_timer(self) -> float | None:
-        """As in aioquic."""
-        at = None if self._fast_path is None else self._fast_path.timer()
+        """Return when to call `handle_timer`, as in aioquic."""
+        at = None if self._fast_path is None else self._fast_path.next_deadline()
         return super().get_timer() if at is None else at
 
     def handle_timer(self, now: float) -> None:
-        """As in aioquic, a microsecond later than it is.
+        """Run aioquic's timers with a time one microsecond ahead.
 
-        aioquic finds the instant of a loss by adding, and whether it has come by subtracting: where
-        the two round apart it would name the present instant as its deadline, for ever on a clock
-        that stands.
+        aioquic computes a loss deadline by addition and compares it by subtraction. When the two
+        round differently, the deadline stays due forever on a clock that does not advance.
         """
-        super().handle_timer(now + _ROUNDING)
+        super().handle_timer(now + _TIMER_SLACK)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether all that is left to send, if anything, can wait for the next deadline.
+        """Whether there is nothing to send before the next deadline.
 
-        A cheap way not to build a packet in vain after each datagram that came.
+        This cheap test avoids building an empty packet after each received datagram.
         """
         stream = self._streams.get(STREAM)
         if stream is None or not self._handshake_confirmed:
@@ -204,22 +205,25 @@ class AioquicConnection(QuicConnection):
         )
 
     def urgent_datagrams(self, now: float) -> Datagrams:
-        """As `datagrams_to_send`, with acknowledgements riding on what leaves anyway.
+        """Return `datagrams_to_send`, with acknowledgements piggybacked on stream data.
 
-        aioquic lets an acknowledgement wait for 1 ms even when data goes out meanwhile; a check and
-        its answer then cost four datagrams instead of two. Yet one for each of many small datagrams
-        costs more than it saves, so only those leave early that no later data would take along.
+        aioquic delays an acknowledgement by 1 ms even when data leaves earlier. A check and its
+        answer then cost four datagrams instead of two. Under load an acknowledgement in every
+        datagram costs more than it saves, so it is added at most once per interval.
         """
         if not self._network_paths:
-            return []  # Nothing that came could be read yet: nobody to answer.
+            return []  # No packet could be decrypted yet, so there is no peer address.
         space = self._spaces[Epoch.ONE_RTT]
         stream = self._streams.get(STREAM)
         has_data = stream is not None and not stream.sender.buffer_is_empty
         if space.ack_at is not None:
-            is_late = space.ack_at - now < _RIDE or now - self._data_sent_at > _RIDE
+            is_late = (
+                space.ack_at - now < _PIGGYBACK_INTERVAL
+                or now - self._data_sent_at > _PIGGYBACK_INTERVAL
+            )
             if (has_data and is_late) or space.ack_at <= now:
-                # Just before now: at this very instant aioquic would let pacing hold it back, and
-                # still name the instant as its deadline, for ever on a clock that stands.
+                # Just before now: pacing would delay an acknowledgement due exactly now, and the
+                # deadline would stay due forever on a clock that does not advance.
                 space.ack_at = nextafter(now, -inf)
         if has_data:
             self._data_sent_at = now
@@ -230,12 +234,12 @@ class AioquicConnection(QuicConnection):
         return self.datagrams_to_send(now) if datagrams is None else datagrams
 
     def _log_key_updated(self, key_type: str, trigger: str) -> None:
-        """Count from here: keys of both directions change together, whichever side asked for it."""
+        """Schedule the next update from here: keys of both directions change together."""
         super()._log_key_updated(key_type, trigger)
         self._update_keys_at = self._packet_number + KEY_UPDATE_AFTER
 
     def _handle_ack_frame(self, context: QuicReceiveContext, frame_type: int, buf: Buffer) -> None:
-        """As in aioquic, which also takes acknowledgements of packets that were never sent."""
+        """Refuse an acknowledgement of a packet that was never sent; aioquic would accept it."""
         start = buf.tell()
         if buf.pull_uint_var() >= self._packet_number:
             raise QuicConnectionError(
@@ -272,14 +276,14 @@ class AioquicConnection(QuicConnection):
     def _handle_connection_close_frame(
         self, context: QuicReceiveContext, frame_type: int, buf: Buffer
     ) -> None:
-        self.closed_there = self.closed_there or self._close_event is None
+        self.closed_by_peer = self.closed_by_peer or self._close_event is None
         super()._handle_connection_close_frame(context, frame_type, buf)
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
-        """Keep MAX_DATA `window` ahead of what was delivered in order.
+        """Keep MAX_DATA `window` ahead of the data delivered in order.
 
-        aioquic doubles it for ever, and counts what came out of order: a peer that leaves a gap
-        could make us hold any amount. MAX_STREAMS is never raised, since there is one stream.
+        aioquic doubles the limit without end and counts data out of order, so a peer that leaves a
+        gap could make us buffer any amount. MAX_STREAMS is never raised, as there is one stream.
         """
         limit = self._local_max_data
         stream = self._streams.get(STREAM)
@@ -299,7 +303,7 @@ class AioquicConnection(QuicConnection):
     def _write_stream_limits(
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
-        """The same for MAX_STREAM_DATA; a stream we do not know ends the connection anyway."""
+        """Do the same for MAX_STREAM_DATA; other streams close the connection anyway."""
         if stream.stream_id != STREAM:
             return
         delivered = stream.receiver.starting_offset()

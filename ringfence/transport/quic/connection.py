@@ -1,7 +1,7 @@
-"""One QUIC connection as a `Connection`: its states, its one stream, its end.
+"""One QUIC connection as a `Connection`: its states, its message stream and its end.
 
-Decides when a connection is open, what ends it and who is told why. Which datagram belongs to which
-pipe, how many pipes there may be and when their timers run is the endpoint's business.
+Decides when a connection is open, why it ends and which reason its handler gets. `endpoint` routes
+datagrams to connections, limits their number and calls them when their timers run out.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,27 +18,31 @@ from aioquic.quic.events import (
     StreamReset,
 )
 
+from ringfence.transport.addresses import format_address
 from ringfence.transport.close_reason import (
     CloseReason,
-    by_path,
-    by_peer,
-    by_us,
-    clean,
-    text_of,
+    from_local_close,
+    from_path_failure,
+    from_peer_close,
+    printable,
 )
 from ringfence.transport.interface import Address, Handler
 from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection, Datagrams
+from ringfence.transport.settings import Settings
 from ringfence.wire.errors import BadMessage, ErrorCode
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
 
-__all__ = ["Owner", "QuicConnection", "State"]
+__all__ = ["ConnectionEvents", "QuicConnection", "State"]
 
-_HEAD = 23
-"""Bytes of a datagram that hold its connection ids, whichever of its two forms it has."""
+_HEADER_SIZE = 23
+"""Bytes of a datagram that hold its connection ids, in a long or a short header."""
+
+_MAX_REASON_BYTES = 500
+"""Longest close reason that fits into any datagram."""
 
 
 class State(Enum):
-    """Where a pipe is in its life; it only moves down this list."""
+    """States of a connection, in the only order in which it passes them."""
 
     RESOLVING = auto()
     CONNECTING = auto()
@@ -46,82 +50,90 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Owner(Protocol):
-    """What a pipe tells the endpoint that it belongs to."""
+class ConnectionEvents(Protocol):
+    """Events that a connection reports to its endpoint."""
 
-    def wake(self, pipe: "QuicConnection") -> None:
-        """It may have something to send."""
+    def on_sendable(self, connection: "QuicConnection") -> None:
+        """The connection may have datagrams to send."""
 
-    def plan(self, pipe: "QuicConnection") -> None:
-        """It has nothing to send, but perhaps an earlier deadline."""
+    def on_deadline_changed(self, connection: "QuicConnection") -> None:
+        """The connection has nothing to send, but its deadline may be earlier."""
 
-    def route(self, cid: bytes, pipe: "QuicConnection") -> None:
-        """Datagrams for `cid` are this pipe's."""
+    def on_cid_added(self, cid: bytes, connection: "QuicConnection") -> None:
+        """Datagrams for `cid` belong to the connection."""
 
-    def unroute(self, cid: bytes) -> None:
+    def on_cid_removed(self, cid: bytes) -> None:
         """`cid` is no longer in use."""
 
-    def opened(self, pipe: "QuicConnection") -> Handler | None:
-        """The handshake is done: name the handler of an incoming connection, None to refuse it."""
+    def on_open(self, connection: "QuicConnection") -> Handler | None:
+        """The handshake is done: return the handler of an incoming connection, None to refuse."""
 
-    def ended(self, pipe: "QuicConnection") -> None:
-        """It is closed; its QUIC state may have a last datagram to send."""
+    def on_closed(self, connection: "QuicConnection") -> None:
+        """The connection is closed; its QUIC state may have a last datagram to send."""
 
-    def refused(self, cause: str) -> None:
-        """Count something that was not accepted."""
+    def count_refusal(self, cause: str) -> None:
+        """Count input that was not accepted."""
 
-    def bug(self, error: Exception) -> None:
-        """Report an exception that should not have been raised."""
+    def report(self, error: Exception) -> None:
+        """Report an exception of our own code or of aioquic."""
 
 
 class QuicConnection:
-    """A `Connection` over QUIC. Made by the endpoint alone."""
+    """A `Connection` over QUIC; only an `Endpoint` creates it."""
 
     def __init__(
-        self, owner: Owner, address: Address, handler: Handler | None, server_name: str | None
+        self,
+        events: ConnectionEvents,
+        address: Address,
+        settings: Settings,
+        *,
+        deadline: float,
+        handler: Handler | None = None,
+        server_name: str | None = None,
     ) -> None:
-        self._owner = owner
+        """`deadline` ends the handshake. Without a `handler`, the connection is incoming."""
+        self._events = events
         self._address = address
         self._handler = handler
+        self._keepalive = settings.keepalive
+        self.receive_window = settings.receive_window
+        self._framer = Framer(settings.max_untrusted_message if handler is None else MAX_MESSAGE)
+        self._unsent_messages: list[bytes] = []
+        """Messages that wait for the stream, with their total size in `_unsent_size`."""
+        self._unsent_size = 0
+        self._final_close: tuple[int, str] | None = None
+        self._last_header = b""
+        self._stream_exists = False
+        self._received_at = 0.0
+        self.is_incoming = handler is None
+        self._is_untrusted = self.is_incoming
+        """Whether the peer's limits are low, until this side sends the first message."""
         self.server_name = server_name
         """Name that the peer's certificate must carry."""
-        self._framer = Framer()
-        self._early: list[bytes] = []
-        self._early_size = 0
-        self._parting: tuple[int, str] | None = None
-        self._head = b""
-        self._stream_exists = False
-        self._is_stranger = False
-        self._heard_at = 0.0
-        self.is_incoming = handler is None
         self.state = State.RESOLVING
         self.quic: AioquicConnection | None = None
         self.cids: set[bytes] = set()
         self.path = address
-        """Where datagrams go now: `address`, or one of the addresses it stands for."""
+        """Destination of datagrams: `address`, or one of the addresses of its name."""
         self.candidates: Sequence[Address] = ()
-        """Addresses still to be tried, if `path` does not answer."""
-        self.attempt_ends = inf
-        self.connect_ends = inf
-        self.keepalive = inf
-        self.ping_at = inf
-        self.window = 0
-        """Flow-control window from our first message on."""
-        self.planned = inf
-        """The endpoint's note of when it will look at the deadline."""
+        """Addresses to try after `path`."""
+        self.connect_deadline = self.attempt_deadline = deadline
+        self._ping_at = inf
+        self.timer_at = inf
+        """Deadline of this connection in the endpoint's timers."""
 
     def __repr__(self) -> str:
         way = "from" if self.is_incoming else "to"
-        return f"<QuicConnection {way} {text_of(self.address)} {self.state.name}>"
+        return f"<QuicConnection {way} {format_address(self.address)} {self.state.name}>"
 
     @property
     def address(self) -> Address:
-        """Where the peer is; for a connection of our own, the address as it was asked for."""
+        """Address of the peer; for an outgoing connection, as the caller gave it."""
         return self._address
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake is done and nobody has closed."""
+        """Whether the handshake is done and neither side has closed."""
         return self.state is State.OPEN
 
     @property
@@ -134,208 +146,206 @@ class QuicConnection:
         """Bytes accepted by `send` that the peer has not acknowledged."""
         if self.state is State.CLOSED:
             return 0
-        return self._early_size + (0 if self.quic is None else self.quic.unacknowledged)
+        return self._unsent_size + (0 if self.quic is None else self.quic.unacknowledged)
 
     def send(self, payload: bytes) -> None:
-        """Queue one message; dropped when the connection is closed."""
+        """Queue one message; a closed connection drops it."""
         if self.state is State.CLOSED:
             return
         message = frame(payload)
         if self._stream_exists:
             assert self.quic is not None
-            if self._is_stranger:
-                self._trust()
+            if self._is_untrusted:
+                self._raise_limits()
             self.quic.send_stream_data(STREAM, message)
-            self._owner.wake(self)
+            self._events.on_sendable(self)
         else:
-            self._early.append(message)
-            self._early_size += len(message)
-
-    def distrust(self, most: int) -> None:
-        """Take only messages of at most `most` bytes until the first message of ours is sent."""
-        self._is_stranger = True
-        self._framer.limit = most
+            self._unsent_messages.append(message)
+            self._unsent_size += len(message)
 
     def close(self, code: int = 0, reason: str = "") -> None:
-        """Close once what was sent before has left; the handler hears nothing more."""
+        """Close after the messages sent before; the handler gets no further call."""
         self._handler = None
-        self.end(CloseReason(code, reason), tell=True)
+        self.terminate(CloseReason(code, reason), notify_peer=True)
 
     def start(self, quic: AioquicConnection, path: Address) -> None:
-        """Begin, or begin anew, the handshake with `path`."""
+        """Begin a handshake with `path`, in the place of an earlier attempt if there was one."""
         for cid in list(self.cids):
-            self._owner.unroute(cid)
+            self._events.on_cid_removed(cid)
         self.quic = quic
         self.path = path
-        self._head = b""
+        self._last_header = b""
         self.state = State.CONNECTING
-        self._owner.route(quic.host_cid, self)
-        self._owner.wake(self)
+        self._events.on_cid_added(quic.host_cid, self)
+        self._events.on_sendable(self)
 
     def receive(self, datagram: bytes, path: Address, now: float) -> None:
-        """Take one datagram that carries one of our connection ids."""
+        """Process one datagram that carries one of this connection's ids."""
         assert self.quic is not None
-        self._heard_at = now
-        if self._guard(self.quic.receive_datagram, datagram, path, now):
-            self._take_events()
+        self._received_at = now
+        if self._contain(self.quic.receive_datagram, datagram, path, now):
+            self._process_events()
         if self.state is State.OPEN and self.quic.is_quiet(now):
-            self._owner.plan(self)
+            self._events.on_deadline_changed(self)
         else:
-            self._owner.wake(self)
+            self._events.on_sendable(self)
 
     def tick(self, now: float) -> None:
-        """Do what is due by the clock, except giving up an attempt; harmless when early."""
+        """Run the timers that are due, except the one of the handshake; harmless when early."""
         quic = self.quic
         if quic is not None:
             due = quic.get_timer()
-            if due is not None and now >= due and self._guard(quic.handle_timer, now):
-                self._take_events()
-        if self.state is State.OPEN and quic is not None and now >= self.ping_at:
-            self.ping_at = self._heard_at + self.keepalive
-            if now >= self.ping_at:
+            if due is not None and now >= due and self._contain(quic.handle_timer, now):
+                self._process_events()
+        if self.state is State.OPEN and quic is not None and now >= self._ping_at:
+            self._ping_at = self._received_at + self._keepalive
+            if now >= self._ping_at:
                 quic.send_ping(0)
-                self.ping_at = now + self.keepalive
-        self._owner.wake(self)
+                self._ping_at = now + self._keepalive
+        self._events.on_sendable(self)
 
-    def deadline(self) -> float:
-        """When `tick` should come next, or the present attempt is to be given up."""
+    def next_deadline(self) -> float:
+        """Return when to call `tick` next, or when to give up the present attempt."""
         due = None if self.quic is None else self.quic.get_timer()
-        return min(inf if due is None else due, self.attempt_ends, self.ping_at)
+        return min(inf if due is None else due, self.attempt_deadline, self._ping_at)
 
-    def transmit(self, now: float) -> Datagrams:
-        """Hand out the datagrams that may leave now."""
+    def datagrams_to_send(self, now: float) -> Datagrams:
+        """Return the datagrams that may leave now."""
         if self.quic is None:
             return []
         datagrams: Datagrams = []
         try:
             datagrams = self.quic.urgent_datagrams(now)
-            if self._parting is not None:
-                code, reason = self._parting
-                self._parting = None
+            if self._final_close is not None:
+                code, reason = self._final_close
+                self._final_close = None
                 self.quic.close(error_code=code, reason_phrase=reason)
                 datagrams += self.quic.datagrams_to_send(now)
                 self.quic.release()
-        except Exception as error:  # noqa: BLE001 - aioquic's own bugs must stay within one pipe.
-            self._break(error)
+        except Exception as error:  # noqa: BLE001 - a bug in aioquic must end one connection only.
+            self._fail(error)
         if datagrams:
-            self._head = datagrams[-1][0][:_HEAD]
+            self._last_header = datagrams[-1][0][:_HEADER_SIZE]
         return datagrams
 
-    def sent(self, quoted: bytes) -> bool:
-        """Whether `quoted`, the front of a datagram, names this pipe's connection ids.
+    def has_sent(self, quoted: bytes) -> bool:
+        """Whether `quoted`, the front of a datagram, carries this connection's ids.
 
-        Only the peer and routers on the way know them, so a forged ICMP error cannot end a pipe.
+        Only the peer and routers on the path know them, so a forged ICMP error ends no connection.
         """
-        head = self._head
-        if len(head) < _HEAD or len(quoted) < _HEAD or (head[0] ^ quoted[0]) & 0x80:
+        header = self._last_header
+        if len(header) < _HEADER_SIZE or len(quoted) < _HEADER_SIZE:
             return False
-        return head[1:9] == quoted[1:9] if head[0] < 0x80 else head[1:_HEAD] == quoted[1:_HEAD]
+        if (header[0] ^ quoted[0]) & 0x80:
+            return False
+        end = 9 if header[0] < 0x80 else _HEADER_SIZE
+        return header[1:end] == quoted[1:end]
 
-    def end(self, closing: CloseReason, *, tell: bool) -> None:
-        """Close for good; with `tell`, let the peer know the code and reason too."""
+    def terminate(self, reason: CloseReason, *, notify_peer: bool) -> None:
+        """Close for good; `notify_peer` also sends the code and reason to the peer."""
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        self.attempt_ends = self.ping_at = inf
-        self._early.clear()
-        if self.quic is not None and not tell:
+        self.attempt_deadline = self._ping_at = inf
+        self._unsent_messages.clear()
+        if self.quic is not None and not notify_peer:
             self.quic.release()
-        if tell:
-            self._parting = (closing.code, _fitting(closing.reason))
-            self._owner.wake(self)
-        self._owner.ended(self)
+        if notify_peer:
+            text = reason.reason.encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+            self._final_close = (reason.code, text)
+            self._events.on_sendable(self)
+        self._events.on_closed(self)
         handler, self._handler = self._handler, None
         if handler is not None:
             try:
-                handler.on_close(closing.code, closing.reason)
-            except Exception as error:  # noqa: BLE001
-                self._owner.bug(error)
+                handler.on_close(reason.code, reason.reason)
+            except Exception as error:  # noqa: BLE001 - as for any call of a handler.
+                self._events.report(error)
 
-    def _take_events(self) -> None:
+    def _process_events(self) -> None:
         quic = self.quic
         assert quic is not None
         while (event := quic.next_event()) is not None:
             match event:
                 case StreamDataReceived():
-                    self._take_stream(event)
+                    self._on_stream_data(event)
                 case HandshakeCompleted():
-                    self._open()
+                    self._on_handshake_completed()
                 case ConnectionIdIssued():
-                    self._owner.route(event.connection_id, self)
+                    self._events.on_cid_added(event.connection_id, self)
                 case ConnectionIdRetired():
-                    self._owner.unroute(event.connection_id)
+                    self._events.on_cid_removed(event.connection_id)
                 case StreamReset() | StopSendingReceived():
-                    self._violated("stream_reset", "the stream was reset")
+                    self._on_violation("stream_reset", "the stream was reset")
                 case _:
-                    pass  # Acknowledged pings and the like change nothing.
+                    pass  # Other events, such as acknowledged pings, change nothing.
         if self.state is not State.CLOSED and quic.closing is not None:
-            self._quic_ended()
+            self._on_quic_closed()
 
-    def _open(self) -> None:
+    def _on_handshake_completed(self) -> None:
         if self.state is not State.CONNECTING:
-            return None
+            return
         self.state = State.OPEN
-        self.attempt_ends = inf
+        self.attempt_deadline = inf
+        handler = self._events.on_open(self)
         if self.is_incoming:
-            self._handler = self._owner.opened(self)
-            if self._handler is None:
-                return self.end(CloseReason(ErrorCode.INTERNAL, "internal error"), tell=True)
+            if handler is None:
+                self.terminate(CloseReason(ErrorCode.INTERNAL, "internal error"), notify_peer=True)
+                return
+            self._handler = handler
         else:
-            self._owner.opened(self)
-            self.ping_at = self._heard_at + self.keepalive
-            self._send_early()
-        return self._tell(None)
+            self._ping_at = self._received_at + self._keepalive
+            self._open_stream()
+        self._call_handler(None)
 
-    def _send_early(self) -> None:
-        """The stream can carry data from here on."""
+    def _open_stream(self) -> None:
+        """Send the messages that waited for the stream."""
         assert self.quic is not None
         self._stream_exists = True
-        for message in self._early:
+        for message in self._unsent_messages:
             self.quic.send_stream_data(STREAM, message)
-        self._early.clear()
-        self._early_size = 0
+        self._unsent_messages.clear()
+        self._unsent_size = 0
 
-    def _take_stream(self, event: StreamDataReceived) -> None:
+    def _on_stream_data(self, event: StreamDataReceived) -> None:
         if self.state is State.CLOSED:
-            return None
+            return
         if event.stream_id != STREAM or self.state is not State.OPEN:
-            return self._violated("unexpected_stream", f"stream {event.stream_id} is not in use")
+            self._on_violation("unexpected_stream", f"stream {event.stream_id} is not in use")
+            return
         if not self._stream_exists:
-            self._send_early()
-        if not self._take_bytes(event.data):
-            return None
-        if event.end_stream:
-            self._violated("stream_ended", "the stream was ended")
-        return None
+            self._open_stream()
+        if self._deliver(event.data) and event.end_stream:
+            self._on_violation("stream_ended", "the stream was ended")
 
-    def _take_bytes(self, data: bytes) -> bool:
-        """Tell the handler the messages that `data` completes; whether all of it was in order."""
+    def _deliver(self, data: bytes) -> bool:
+        """Pass the messages that `data` completes to the handler; return whether all were valid."""
         try:
-            is_stranger = self._is_stranger
+            was_untrusted = self._is_untrusted
             messages = self._framer.feed(data)
             for message in messages:
-                self._tell(message)
-            while is_stranger and messages and self.state is State.OPEN:
-                # The handler may have answered meanwhile, which allows longer messages.
-                is_stranger = self._is_stranger
+                self._call_handler(message)
+            while was_untrusted and messages and self.state is State.OPEN:
+                # The handler may have sent an answer, which raises the limits of the framer.
+                was_untrusted = self._is_untrusted
                 messages = self._framer.feed(b"")
                 for message in messages:
-                    self._tell(message)
+                    self._call_handler(message)
         except BadMessage as bad:
-            self._owner.refused(f"frame_{bad.cause}")
-            self.end(CloseReason(bad.code, bad.reason), tell=True)
+            self._events.count_refusal(f"frame_{bad.cause}")
+            self.terminate(CloseReason(bad.code, bad.reason), notify_peer=True)
             return False
         return True
 
-    def _trust(self) -> None:
-        """The peer was sent an answer: from here on it may send as much as any other."""
+    def _raise_limits(self) -> None:
+        """Give the peer the usual limits, since this side answers it."""
         assert self.quic is not None
-        self._is_stranger = False
-        self.quic.window = self.window
+        self._is_untrusted = False
+        self.quic.window = self.receive_window
         self._framer.limit = MAX_MESSAGE
 
-    def _tell(self, message: bytes | None) -> None:
-        """Give the handler a message, or with None the news that the connection is open."""
+    def _call_handler(self, message: bytes | None) -> None:
+        """Pass a message to the handler; None reports that the connection is open."""
         if self._handler is None or self.state is not State.OPEN:
             return
         try:
@@ -344,48 +354,44 @@ class QuicConnection:
             else:
                 self._handler.on_message(message)
         except Exception as error:  # noqa: BLE001 - one connection's bug must not stop the others.
-            self._owner.refused("handler_failed")
-            self._owner.bug(error)
-            self.end(CloseReason(ErrorCode.INTERNAL, "internal error"), tell=True)
+            self._events.count_refusal("handler_failed")
+            self._events.report(error)
+            self.terminate(CloseReason(ErrorCode.INTERNAL, "internal error"), notify_peer=True)
 
-    def _violated(self, cause: str, reason: str) -> None:
+    def _on_violation(self, cause: str, reason: str) -> None:
         if self.state is not State.CLOSED:
-            self._owner.refused(cause)
-            self.end(CloseReason(ErrorCode.BAD_MESSAGE, reason), tell=True)
+            self._events.count_refusal(cause)
+            self.terminate(CloseReason(ErrorCode.BAD_MESSAGE, reason), notify_peer=True)
 
-    def _quic_ended(self) -> None:
+    def _on_quic_closed(self) -> None:
         assert self.quic is not None
         event = self.quic.closing
         assert event is not None
-        code, reason = event.error_code, event.reason_phrase
+        code, text = event.error_code, event.reason_phrase
         connecting = self.state is State.CONNECTING
-        if self.quic.closed_here:
-            self._owner.refused("handshake_failed" if connecting else "quic_broken")
-            closing = by_us(code, reason, self.path, self.server_name)
-        elif self.quic.closed_there:
+        if self.quic.closed_locally:
+            self._events.count_refusal("handshake_failed" if connecting else "quic_broken")
+            reason = from_local_close(code, text, self.path, self.server_name)
+        elif self.quic.closed_by_peer:
             if connecting and self.is_incoming:
-                self._owner.refused("handshake_refused_by_peer")
-            closing = by_peer(code, event.frame_type is None, reason, self.path)
+                self._events.count_refusal("handshake_refused_by_peer")
+            reason = from_peer_close(code, event.frame_type is None, text, self.path)
         else:
-            closing = by_path(reason, self.path)
-        self.end(closing, tell=False)
+            reason = from_path_failure(text, self.path)
+        self.terminate(reason, notify_peer=False)
 
-    def _guard(self, call: Callable[..., None], *arguments: object) -> bool:
+    def _contain(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Call aioquic; on an exception, close this connection and return False."""
         try:
             call(*arguments)
-        except Exception as error:  # noqa: BLE001 - see `transmit`.
-            self._break(error)
+        except Exception as error:  # noqa: BLE001 - see `datagrams_to_send`.
+            self._fail(error)
             return False
         return True
 
-    def _break(self, error: Exception) -> None:
-        self._owner.refused("quic_failed")
-        self._owner.bug(error)
+    def _fail(self, error: Exception) -> None:
+        self._events.count_refusal("quic_failed")
+        self._events.report(error)
         self.quic = None
-        reason = f"internal error: {clean(str(error))}"
-        self.end(CloseReason(ErrorCode.INTERNAL, reason), tell=False)
-
-
-def _fitting(reason: str) -> str:
-    """Shorten `reason` so that the frame which carries it fits into any datagram."""
-    return reason.encode()[:500].decode(errors="ignore")
+        reason = f"internal error: {printable(str(error))}"
+        self.terminate(CloseReason(ErrorCode.INTERNAL, reason), notify_peer=False)

@@ -1,39 +1,40 @@
-"""Many QUIC connections behind one UDP port, without the port: datagrams in, datagrams out.
+"""QUIC endpoint: many connections behind one UDP port, with datagrams in and datagrams out.
 
-Decides which connection a datagram is for, how many there may be, when each one's timers run and
-what a newcomer must show. Sockets, clocks and waiting belong to the shells; what one connection
-does belongs to `pipe`.
+Routes each datagram to its connection, admits or rejects new ones and runs the timers of all. The
+UDP transports own the socket, the clock and the waiting.
 """
 
 import hmac
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from heapq import heapify, heappop, heappush
-from ipaddress import ip_address
-from itertools import count
+from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
-from ringfence.transport.close_reason import CloseReason, TransportCode, text_of
-from ringfence.transport.interface import Accept, Address, Connection, Handler, OnSealed
-from ringfence.transport.quic.admission import CID_LENGTH, Acceptor, Admit, Drop, Reply, header_of
-from ringfence.transport.quic.aioquic_connection import AioquicConnection, Datagrams
-from ringfence.transport.quic.connection import QuicConnection, State
-from ringfence.transport.settings import Settings
-from ringfence.transport.tls.certificates import (
-    ClientTls,
-    ServerTls,
-    client_configuration,
-    server_configuration,
+from ringfence.transport.addresses import format_address, is_loopback
+from ringfence.transport.close_reason import CloseReason, TransportCode
+from ringfence.transport.interface import Accept, Address, Handler, OnSealed
+from ringfence.transport.quic.admission import (
+    Acceptor,
+    Admit,
+    Drop,
+    HandshakePressure,
+    Reply,
+    parse_header,
 )
+from ringfence.transport.quic.aioquic_connection import AioquicConnection, Datagrams
+from ringfence.transport.quic.configuration import CID_LENGTH, server_configuration
+from ringfence.transport.quic.connection import QuicConnection, State
+from ringfence.transport.quic.connection_table import ConnectionTable, ConnectionTimers
+from ringfence.transport.quic.dialer import Dialer
+from ringfence.transport.settings import Settings
+from ringfence.transport.tls.certificates import ClientTls, ServerTls
 from ringfence.wire.errors import ErrorCode
 
-__all__ = ["Endpoint", "OnBug", "numeric"]
+__all__ = ["Endpoint", "OnBug"]
 
 OnBug: TypeAlias = Callable[[Exception], None]
-"""Told of exceptions that should not have been raised; must not raise itself."""
+"""Called with an exception of our own code; must not raise."""
 
 
 class Endpoint:
@@ -53,393 +54,262 @@ class Endpoint:
         reset_secret: bytes = b"",
         entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`reset_secret` is this node's alone, and the same after a restart; see `Udp`."""
+        """`reset_secret` belongs to this node alone and survives a restart; see `UdpTransport`."""
         self._settings = settings
         self._on_bug = on_bug
-        self.on_sealed: OnSealed | None = None
-        """Told of datagrams that are not QUIC; without it they are refused."""
         self._accept = accept
-        self.change_tls(client or ClientTls(), server)
+        self.on_sealed: OnSealed | None = None
+        """Called with datagrams that are not QUIC; without it they are refused."""
+        self.refusals: Counter[str] = Counter()
+        """How often input was not accepted, by cause."""
         secret = reset_secret or (entropy(32) if server is None else server.key_pem)
         self._reset_key = hmac.digest(secret, b"ringfence stateless reset", "sha256")
         self._acceptor = Acceptor(entropy, self._reset_key)
-        self.refusals: Counter[str] = Counter()
-        """How often something was not accepted, by cause."""
-        self._failed = 0.0
-        self._failed_at = 0.0
+        self._failed_handshakes = HandshakePressure(settings)
+        self._table = ConnectionTable(max_draining=settings.max_half_open)
+        self._timers = ConnectionTimers(self._table.all)
+        self._sendable: dict[QuicConnection, None] = {}
         self._replies: Datagrams = []
-        self._routes: dict[bytes, QuicConnection] = {}
-        self._resets: dict[bytes, QuicConnection] = {}
-        """Connections of our own by what their peer, restarted, would end them with."""
-        self._pipes: dict[QuicConnection, None] = {}
-        self._half_open: dict[QuicConnection, None] = {}
-        """Incoming handshakes, the oldest first."""
-        self._established: dict[QuicConnection, None] = {}
-        """Incoming connections that are open."""
-        self._draining: dict[QuicConnection, None] = {}
-        """Closed incoming ones, whose peer may still knock with the same connection id."""
-        self._dirty: dict[QuicConnection, None] = {}
-        self._to_dispose: list[AioquicConnection] = []
-        """Of forgotten connections, to be taken apart when none of their methods can be running."""
-        self._timers: list[tuple[float, int, QuicConnection]] = []
-        self._order = count()
+        self.dialer = Dialer(settings, client or ClientTls(), self._table, self)
+        self._set_server_tls(server)
 
     def change_tls(self, client: ClientTls, server: ServerTls | None) -> None:
-        """Take certificates for the connections that begin from now on."""
-        every = (self._settings, self._settings.within_host())
-        self._tls = client
-        self._client = [client_configuration(client, each) for each in every]
-        self._server = (
-            None
-            if server is None or self._accept is None
-            else [server_configuration(server, each) for each in every]
-        )
+        """Use other certificates for the connections that begin from now on."""
+        self.dialer.change_tls(client)
+        self._set_server_tls(server)
 
     @property
     def half_open(self) -> int:
         """Incoming connections whose handshake is not done."""
-        return len(self._half_open)
+        return len(self._table.half_open)
 
     @property
     def connections(self) -> int:
-        """Connections that are open or becoming so, in both directions."""
-        return len(self._pipes) - len(self._draining)
+        """Connections that are open or in their handshake, in both directions."""
+        return len(self._table)
 
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
-        """Take one UDP payload, whatever it is; never raises for what it holds."""
-        self._dispose()
+        """Process one UDP payload; never raises, whatever the bytes."""
+        self._table.dispose_removed()
         if not data:
             self.refusals["empty"] += 1
         elif not data[0] & 0x40:
-            self._take_sealed(data, addr)
+            self._receive_sealed(data, addr)
         elif data[0] & 0x80:
-            self._take_long(data, addr, now)
+            self._receive_long_header(data, addr, now)
         else:
-            pipe = self._routes.get(data[1 : 1 + CID_LENGTH])
-            if pipe is None:
-                self._take_stray(data, addr)
+            connection = self._table.by_cid.get(data[1 : 1 + CID_LENGTH])
+            if connection is None:
+                self._receive_unroutable(data, addr)
             else:
-                self._deliver(pipe, data, addr, now)
+                self._deliver(connection, data, addr, now)
 
     def is_handshake(self, data: bytes) -> bool:
-        """Whether a datagram belongs to no open connection: to a handshake, or to nothing."""
+        """Whether a datagram belongs to a handshake or to no connection at all."""
         if not data or not data[0] & 0x40:
             return False
         if data[0] & 0x80:
             return True
-        pipe = self._routes.get(data[1 : 1 + CID_LENGTH])
-        return pipe is not None and pipe.state is State.CONNECTING
+        connection = self._table.by_cid.get(data[1 : 1 + CID_LENGTH])
+        return connection is not None and connection.state is State.CONNECTING
 
-    def connect(self, addr: Address, handler: Handler, now: float) -> Connection:
-        """Begin a connection to a numeric address; `handler` hears of it, never before return."""
-        pipe = self.prepare(addr, handler, now)
-        self.begin(pipe, [addr], now)
-        return pipe
+    def on_unreachable(self, addr: Address, quoted: bytes, now: float) -> None:
+        """Handle the network's report that no process listens at `addr`.
 
-    def prepare(
-        self, addr: Address, handler: Handler, now: float, node: str = ""
-    ) -> QuicConnection:
-        """Make a connection to a name that the caller resolves: `begin` or `fail` must follow.
-
-        `node` is the name of the node that must answer, when it is known.
+        `quoted` is the front of the datagram that came back. A report about a datagram that this
+        endpoint did not send is ignored, so that only hosts on the path can end a connection.
         """
-        pipe = QuicConnection(self, addr, handler, self._tls.name_of(node))
-        pipe.keepalive = self._settings.keepalive
-        pipe.window = self._settings.window
-        pipe.connect_ends = now + self._settings.handshake_timeout
-        pipe.attempt_ends = pipe.connect_ends
-        self._pipes[pipe] = None
-        self.wake(pipe)
-        return pipe
-
-    def begin(self, pipe: QuicConnection, candidates: Sequence[Address], now: float) -> None:
-        """Start the handshake with the first numeric address; the others are for later."""
-        if pipe.state is State.RESOLVING:
-            pipe.candidates = tuple(candidates)
-            self._attempt(pipe, now)
-
-    def fail(self, pipe: QuicConnection, closing: CloseReason) -> None:
-        """Give up a connection that cannot even begin."""
-        pipe.end(closing, tell=False)
-
-    def unreachable(self, addr: Address, quoted: bytes, now: float) -> None:
-        """Take the network's word that nobody listens at `addr`.
-
-        `quoted` is the front of the datagram that came back. It must be one of ours, so that nobody
-        off the path can end a connection; when in doubt nothing happens, and timeouts decide.
-        """
-        for pipe in [p for p in self._pipes if p.path == addr and p.sent(quoted)]:
-            if pipe.state is State.CONNECTING and pipe.candidates:
-                self._attempt(pipe, now)
-            else:
-                reason = f"nobody listens at {text_of(addr)}"
-                pipe.end(CloseReason(TransportCode.UNREACHABLE, reason), tell=False)
+        for connection in [c for c in self._table.all if c.path == addr and c.has_sent(quoted)]:
+            self.dialer.on_unreachable(connection, now)
 
     def tick(self, now: float) -> None:
-        """Do what is due; harmless when early."""
-        self._dispose()
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            due, _, pipe = heappop(timers)
-            if due != pipe.planned:
-                continue  # A nearer deadline took its place.
-            pipe.planned = inf
-            if pipe in self._dirty and pipe.state is State.CLOSED:
-                continue  # Its goodbye has not left; `datagrams_to_send` will plan what follows.
-            deadline = pipe.deadline()
+        """Run the timers that are due; harmless when early."""
+        self._table.dispose_removed()
+        while (connection := self._timers.take_due(now)) is not None:
+            if connection in self._sendable and connection.state is State.CLOSED:
+                continue  # Its close has not left; `datagrams_to_send` will set the next timer.
+            deadline = connection.next_deadline()
             if deadline > now:
-                self._plan_for(pipe, deadline)  # What was due has been done on the way.
-            elif now >= pipe.attempt_ends:
-                self._give_up_attempt(pipe, now)
+                self._timers.schedule(connection, deadline)
+            elif now < connection.attempt_deadline:
+                connection.tick(now)
+            elif connection.is_incoming:
+                self.refusals["handshake_timeout"] += 1
+                self._discard(connection, "handshake timed out")
             else:
-                pipe.tick(now)
+                self.dialer.on_attempt_timeout(connection, now)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do, or a little before."""
-        return self._timers[0][0] if self._timers else None
+        """Return when `tick` has work to do, or a little earlier."""
+        return self._timers.next_deadline()
 
     def datagrams_to_send(self, now: float) -> Datagrams:
-        """Take what is to leave now, from the connections that something has happened to."""
+        """Return the datagrams that may leave now, of all connections with activity."""
         datagrams, self._replies = self._replies, []
-        while self._dirty:
-            pipe = next(iter(self._dirty))
-            del self._dirty[pipe]
-            datagrams += pipe.transmit(now)
-            self.plan(pipe)
+        while self._sendable:
+            connection = next(iter(self._sendable))
+            del self._sendable[connection]
+            datagrams += connection.datagrams_to_send(now)
+            self.on_deadline_changed(connection)
         return datagrams
 
-    def close_all(self, now: float, code: int = ErrorCode.DRAINING, reason: str = "") -> None:
-        """Close every connection, as its owner would; `datagrams_to_send` has the goodbyes."""
-        for pipe in list(self._pipes):
-            pipe.close(code, reason or "shutting down")
+    def close_all(self, code: int = ErrorCode.DRAINING, reason: str = "") -> None:
+        """Close every connection; `datagrams_to_send` returns the closing datagrams."""
+        for connection in list(self._table.all):
+            connection.close(code, reason or "shutting down")
 
-    # What pipes tell.
+    # Events of connections.
 
-    def wake(self, pipe: QuicConnection) -> None:
-        """See `Owner`."""
-        self._dirty[pipe] = None
+    def on_sendable(self, connection: QuicConnection) -> None:
+        """See `ConnectionEvents`."""
+        self._sendable[connection] = None
 
-    def plan(self, pipe: QuicConnection) -> None:
-        """See `Owner`. `tick` will look at `pipe` in time."""
-        deadline = pipe.deadline()
-        if pipe.state is State.CLOSED and (deadline == inf or not pipe.is_incoming):
-            self._forget(pipe)
+    def on_deadline_changed(self, connection: QuicConnection) -> None:
+        """See `ConnectionEvents`."""
+        deadline = connection.next_deadline()
+        if connection.state is State.CLOSED and (deadline == inf or not connection.is_incoming):
+            self._remove(connection)
         else:
-            self._plan_for(pipe, deadline)
+            self._timers.schedule(connection, deadline)
 
-    def route(self, cid: bytes, pipe: QuicConnection) -> None:
-        """See `Owner`."""
-        self._routes[cid] = pipe
-        pipe.cids.add(cid)
+    def on_cid_added(self, cid: bytes, connection: QuicConnection) -> None:
+        """See `ConnectionEvents`."""
+        self._table.add_cid(cid, connection)
 
-    def unroute(self, cid: bytes) -> None:
-        """See `Owner`."""
-        pipe = self._routes.pop(cid, None)
-        if pipe is not None:
-            pipe.cids.discard(cid)
+    def on_cid_removed(self, cid: bytes) -> None:
+        """See `ConnectionEvents`."""
+        self._table.remove_cid(cid)
 
-    def opened(self, pipe: QuicConnection) -> Handler | None:
-        """See `Owner`."""
-        if not pipe.is_incoming:
-            if pipe.quic is not None and pipe.quic.peer_reset_token:
-                self._resets[pipe.quic.peer_reset_token] = pipe
+    def on_open(self, connection: QuicConnection) -> Handler | None:
+        """See `ConnectionEvents`."""
+        self._table.set_open(connection)
+        if not connection.is_incoming or self._accept is None:
             return None
-        if self._accept is None:
-            return None
-        self._half_open.pop(pipe, None)
-        self._established[pipe] = None
         try:
-            return self._accept(pipe)
-        except Exception as error:  # noqa: BLE001 - as for any handler.
-            self.refused("handler_failed")
-            self.bug(error)
+            return self._accept(connection)
+        except Exception as error:  # noqa: BLE001 - as for any call of a handler.
+            self.count_refusal("handler_failed")
+            self.report(error)
             return None
 
-    def ended(self, pipe: QuicConnection) -> None:
-        """See `Owner`."""
-        self._established.pop(pipe, None)
-        if pipe in self._half_open:
-            del self._half_open[pipe]
-            self._failed += 1.0
-        if pipe.is_incoming and pipe in self._pipes:
-            self._draining[pipe] = None
-            if len(self._draining) > self._settings.max_half_open:
-                self._forget(next(iter(self._draining)))
-        self.wake(pipe)
+    def on_closed(self, connection: QuicConnection) -> None:
+        """See `ConnectionEvents`."""
+        if self._table.set_closed(connection):
+            self._failed_handshakes.count_failure()
+        self.on_sendable(connection)
 
-    def refused(self, cause: str) -> None:
-        """See `Owner`."""
+    def count_refusal(self, cause: str) -> None:
+        """See `ConnectionEvents`."""
         self.refusals[cause] += 1
 
-    def bug(self, error: Exception) -> None:
-        """See `Owner`."""
+    def report(self, error: Exception) -> None:
+        """See `ConnectionEvents`."""
         self._on_bug(error)
 
-    # Incoming.
+    # Incoming datagrams.
 
-    def _take_stray(self, data: bytes, addr: Address) -> None:
-        pipe = self._resets.get(data[-16:])
-        if pipe is not None and pipe.path == addr:
-            reason = f"{text_of(addr)} has restarted and no longer knows this connection"
-            return pipe.end(CloseReason(TransportCode.UNREACHABLE, reason), tell=False)
+    def _receive_unroutable(self, data: bytes, addr: Address) -> None:
+        """Handle a short header with an unknown connection id: a stateless reset, or its cause."""
+        connection = self._table.by_reset_token.get(data[-16:])
+        if connection is not None and connection.path == addr:
+            text = f"{format_address(addr)} has restarted and no longer knows this connection"
+            reason = CloseReason(TransportCode.UNREACHABLE, text)
+            connection.terminate(reason, notify_peer=False)
+            return
         self.refusals["unknown_connection"] += 1
-        answer = None if self._server is None else self._acceptor.reset(data)
-        if answer is not None:
-            self._replies.append((answer, addr))
-        return None
+        reset = None if self._server is None else self._acceptor.stateless_reset(data)
+        if reset is not None:
+            self._replies.append((reset, addr))
 
-    def _take_sealed(self, data: bytes, addr: Address) -> None:
+    def _receive_sealed(self, data: bytes, addr: Address) -> None:
         if self.on_sealed is None:
             self.refusals["not_quic"] += 1
             return
         try:
             self.on_sealed(data, addr)
-        except Exception as error:  # noqa: BLE001 - as for any handler.
-            self.bug(error)
+        except Exception as error:  # noqa: BLE001 - as for any call of a handler.
+            self.report(error)
 
-    def _take_long(self, data: bytes, addr: Address, now: float) -> None:
+    def _receive_long_header(self, data: bytes, addr: Address, now: float) -> None:
         try:
-            header = header_of(data)
+            header = parse_header(data)
         except ValueError:
             self.refusals["malformed_header"] += 1
-            return None
-        pipe = self._routes.get(header.destination_cid)
-        if pipe is not None:
-            return self._deliver(pipe, data, addr, now)
+            return
+        connection = self._table.by_cid.get(header.destination_cid)
+        if connection is not None:
+            self._deliver(connection, data, addr, now)
+            return
         if self._server is None:
             self.refusals["unknown_connection"] += 1
-            return None
-        pressure = len(self._half_open) + self._handshake_pressure(now)
+            return
+        pressure = len(self._table.half_open) + self._failed_handshakes.current(now)
         verdict = self._acceptor.classify(
             header,
             len(data),
             addr,
             now,
             require_retry=pressure >= self._settings.retry_above,
-            is_full=len(self._established) >= self._settings.max_connections,
+            is_full=len(self._table.established) >= self._settings.max_connections,
         )
         match verdict:
-            case Admit(original_cid, retry_cid):
-                self._admit(original_cid, retry_cid, header.destination_cid, addr, now)
-                self._deliver(self._routes[header.destination_cid], data, addr, now)
+            case Admit():
+                connection = self._admit(verdict, header.destination_cid, addr, now)
+                self._deliver(connection, data, addr, now)
             case Reply(datagram, cause):
                 self.refusals[cause] += 1
                 self._replies.append((datagram, addr))
             case Drop(cause):
                 self.refusals[cause] += 1
-        return None
 
-    def _handshake_pressure(self, now: float) -> float:
-        """Count handshakes that failed lately: they cost us time, though no memory any more.
-
-        They weigh as if they were still half open, for as long as an unfinished one may be.
-        """
-        limit = self._settings.retry_above
-        forgiven = (now - self._failed_at) * limit / self._settings.handshake_timeout
-        self._failed = min(max(0.0, self._failed - forgiven), 2.0 * limit)
-        self._failed_at = now
-        return self._failed
-
-    def _admit(
-        self, original: bytes, retry: bytes | None, cid: bytes, addr: Address, now: float
-    ) -> None:
+    def _admit(self, verdict: Admit, cid: bytes, addr: Address, now: float) -> QuicConnection:
+        """Create an incoming connection; the oldest handshake makes room when all are taken."""
         assert self._server is not None
-        if len(self._half_open) >= self._settings.max_half_open:
+        if len(self._table.half_open) >= self._settings.max_half_open:
             self.refusals["half_open_full"] += 1
-            self._drop(next(iter(self._half_open)), "another handshake took its place")
-        pipe = QuicConnection(self, addr, None, None)
-        pipe.window = self._settings.window
-        pipe.distrust(self._settings.stranger_message)
-        pipe.attempt_ends = now + self._settings.handshake_timeout
-        self._pipes[pipe] = None
-        self._half_open[pipe] = None
-        window = self._settings.stranger_window
+            self._discard(next(iter(self._table.half_open)), "another handshake took its place")
+        deadline = now + self._settings.handshake_timeout
+        connection = QuicConnection(self, addr, self._settings, deadline=deadline)
+        self._table.add(connection)
         quic = AioquicConnection(
             self._server[is_loopback(addr)],
-            window=window,
-            original_cid=original,
-            retry_cid=retry,
+            window=self._settings.untrusted_receive_window,
+            original_cid=verdict.original_cid,
+            retry_cid=verdict.retry_cid,
             reset_key=self._reset_key,
+            use_fast_path=self._settings.use_fast_path,
         )
-        pipe.start(quic, addr)
-        self.route(cid, pipe)
+        connection.start(quic, addr)
+        self._table.add_cid(cid, connection)
+        return connection
 
-    def _deliver(self, pipe: QuicConnection, data: bytes, addr: Address, now: float) -> None:
-        if pipe.quic is None:
+    def _deliver(self, connection: QuicConnection, data: bytes, addr: Address, now: float) -> None:
+        if connection.quic is None:
             return
-        pipe.receive(data, addr, now)
-        if pipe.is_incoming and pipe.quic is not None and not pipe.quic.is_begun:
+        connection.receive(data, addr, now)
+        quic = connection.quic
+        if connection.is_incoming and quic is not None and not quic.has_decrypted_packet:
             self.refusals["bad_initial"] += 1
-            self._drop(pipe, "not an Initial packet")
-
-    def _plan_for(self, pipe: QuicConnection, deadline: float) -> None:
-        if deadline < pipe.planned:
-            pipe.planned = deadline
-            heappush(self._timers, (deadline, next(self._order), pipe))
-            if len(self._timers) > 64 + 2 * len(self._pipes):
-                self._sweep()
-
-    # Outgoing.
-
-    def _attempt(self, pipe: QuicConnection, now: float) -> None:
-        """Try the next candidate, leaving an equal share of the time to each one after it."""
-        path, *later = pipe.candidates
-        pipe.candidates = later
-        pipe.attempt_ends = now + max(0.0, pipe.connect_ends - now) / (1 + len(later))
-        usual = self._client[is_loopback(path)]
-        quic = AioquicConnection(
-            replace(usual, server_name=pipe.server_name), window=self._settings.window
-        )
-        quic.connect(path, now)
-        pipe.start(quic, path)
-
-    def _give_up_attempt(self, pipe: QuicConnection, now: float) -> None:
-        if pipe.is_incoming:
-            self.refusals["handshake_timeout"] += 1
-            self._drop(pipe, "handshake timed out")
-        elif pipe.candidates:
-            self._attempt(pipe, now)
-        else:
-            reason = f"handshake timed out (no answer from {text_of(pipe.path)})"
-            pipe.end(CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=True)
+            self._discard(connection, "not an Initial packet")
 
     # Bookkeeping.
 
-    def _drop(self, pipe: QuicConnection, reason: str) -> None:
-        pipe.end(CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason), tell=False)
-        self._forget(pipe)
+    def _set_server_tls(self, server: ServerTls | None) -> None:
+        self._server = (
+            None
+            if server is None or self._accept is None
+            else [
+                server_configuration(server, self._settings.for_path(is_loopback=loopback))
+                for loopback in (False, True)
+            ]
+        )
 
-    def _forget(self, pipe: QuicConnection) -> None:
-        for cid in list(pipe.cids):
-            self.unroute(cid)
-        self._pipes.pop(pipe, None)
-        self._half_open.pop(pipe, None)
-        self._established.pop(pipe, None)
-        self._draining.pop(pipe, None)
-        self._dirty.pop(pipe, None)
-        if pipe.quic is not None:
-            self._resets.pop(pipe.quic.peer_reset_token, None)
-            self._to_dispose.append(pipe.quic)
-        pipe.quic = None
+    def _discard(self, connection: QuicConnection, reason: str) -> None:
+        """Close an incoming handshake without notice to the peer, and remove it."""
+        closing = CloseReason(TransportCode.HANDSHAKE_TIMEOUT, reason)
+        connection.terminate(closing, notify_peer=False)
+        self._remove(connection)
 
-    def _dispose(self) -> None:
-        while self._to_dispose:
-            self._to_dispose.pop().dismantle()
-
-    def _sweep(self) -> None:
-        """Rebuild the heap without what nearer deadlines have left in it."""
-        self._timers = [t for t in self._timers if t[0] == t[2].planned and t[2] in self._pipes]
-        heapify(self._timers)
-
-
-def is_loopback(addr: Address) -> bool:
-    """Whether a numeric address is this very host's own, so that no network is in between."""
-    return addr[0].startswith("127.") or addr[0] == "::1"
-
-
-def numeric(host: str) -> str | None:
-    """Write an IP address as sockets do, or return None for a name."""
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return None
+    def _remove(self, connection: QuicConnection) -> None:
+        self._table.remove(connection)
+        self._sendable.pop(connection, None)

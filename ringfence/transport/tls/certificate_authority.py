@@ -1,7 +1,7 @@
-"""A cluster's own certificate authority: certificates and keys as values, in PEM.
+"""Certificate authority of a cluster: creates certificates and keys, as PEM.
 
-Decides their form: ECDSA on P-256, the extensions that strict verifiers ask for, dates. Where the
-files go and who may read them is the command line's business.
+Decides their form: ECDSA on P-256, validity, and the extensions that strict verifiers require. The
+command line decides where the files go and who may read them.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from ringfence.transport.tls.certificates import NODE_NAME, ServerTls
 
 __all__ = ["issue", "new_authority", "self_signed"]
 
-_SLACK = timedelta(minutes=5)
-"""A certificate is valid from this long before it was made: clocks of two hosts differ a little."""
+_CLOCK_SKEW = timedelta(minutes=5)
+"""Tolerated clock difference: a certificate is valid from this long before its creation."""
 
 
 def new_authority(now: datetime, days: float) -> tuple[bytes, bytes]:
-    """Make a CA that lasts for `days`; return its certificate and its private key."""
+    """Create a CA that is valid for `days`; return its certificate and its private key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Ringfence cluster CA")
     certificate = (
@@ -50,15 +50,17 @@ def issue(
     now: datetime,
     days: float,
 ) -> tuple[bytes, bytes]:
-    """Make a node's certificate, signed by the CA; return it and its private key.
+    """Create a node's certificate, signed by the CA; return it and its private key.
 
-    It carries `NODE_NAME`, then the DNS `names` and IP `addresses` given.
-    Raises `ConfigError` for an address or name that cannot stand in a certificate.
+    It contains `NODE_NAME`, then the given DNS `names` and IP `addresses`.
+    Raises `ConfigError` for a name or address that a certificate cannot contain.
     """
     authority = x509.load_pem_x509_certificate(ca_cert_pem)
     signer = load_pem_private_key(ca_key_pem, password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ConfigError("the CA's private key is not an elliptic-curve key")
+        raise ConfigError(
+            "the CA's private key must be an elliptic-curve key; run `ringfence keys new`"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
         _leaf(authority.subject, key.public_key(), names, addresses, now=now, days=days)
@@ -71,7 +73,7 @@ def issue(
 
 
 def self_signed(now: datetime) -> ServerTls:
-    """Make what a node on loopback shows when it has no keys: encryption without proof."""
+    """Create a self-signed certificate for a node on loopback that has no keys."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _leaf(
         _name(NODE_NAME), key.public_key(), (), ("127.0.0.1", "::1"), now=now, days=3650
@@ -93,12 +95,14 @@ def _leaf(
         try:
             alternatives.append(x509.DNSName(name.encode("idna").decode()))
         except UnicodeError as error:
-            raise ConfigError(f"{name!r} is not a host name: {error}") from error
+            raise ConfigError(f"name must be a host name, got {name!r}: {error}") from error
     for address in dict.fromkeys(addresses):
         try:
             alternatives.append(x509.IPAddress(ip_address(address)))
         except ValueError as error:
-            raise ConfigError(f"{address!r} is not an IP address: give names as names") from error
+            raise ConfigError(
+                f"address must be an IP address, got {address!r}; give host names as names"
+            ) from error
     return (
         _builder(_name(NODE_NAME), issuer, public_key, now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -122,7 +126,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SLACK)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=days))
     )
 

@@ -1,7 +1,7 @@
-"""What the network says about datagrams that nobody took: Linux keeps it in a queue per socket.
+"""ICMP errors of a UDP socket: reports of the network about datagrams that reached no process.
 
-Decides how to read that queue (`man 7 ip`, IP_RECVERR). What to make of the news is the endpoint's
-business; elsewhere than on Linux there is no queue, and time-outs say the same later.
+Linux keeps them in a queue per socket (`man 7 ip`, IP_RECVERR). Elsewhere there is no queue, and
+time-outs have the same effect later.
 """
 
 import errno
@@ -10,18 +10,18 @@ import sys
 from collections.abc import Iterator
 from struct import Struct
 
-__all__ = ["listen_for_errors", "read_errors"]
+__all__ = ["enable_icmp_errors", "read_icmp_errors"]
 
 _IP_RECVERR = 11
 _IPV6_RECVERR = 25
 _ORIGIN_ICMP = 2
 _ORIGIN_ICMP6 = 3
 _ERROR = Struct("=IBBBxII")
-_MOST = 64
+_MAX_ERRORS = 64
 
 
-def listen_for_errors(sock: socket.socket) -> bool:
-    """Ask the kernel to queue ICMP errors for `sock`; tell whether it will."""
+def enable_icmp_errors(sock: socket.socket) -> bool:
+    """Ask the kernel to queue ICMP errors for `sock`; return whether it does."""
     if sys.platform != "linux":
         return False
     try:
@@ -33,17 +33,17 @@ def listen_for_errors(sock: socket.socket) -> bool:
     return True
 
 
-def read_errors(sock: socket.socket) -> Iterator[tuple[object, bytes]]:
-    """Take up to 64 errors from the queue; yield those that say "nobody listens there".
+def read_icmp_errors(sock: socket.socket) -> Iterator[tuple[object, bytes]]:
+    """Take up to 64 errors from the queue; yield those that report "port unreachable".
 
-    Each is the address that the datagram was for, as the socket writes addresses, and the front of
-    the datagram itself.
+    Each is the destination of the datagram, as the socket writes addresses, and the front of the
+    datagram.
     """
-    for _ in range(_MOST):
+    for _ in range(_MAX_ERRORS):
         try:
             quoted, ancillary, _, address = sock.recvmsg(512, 512, socket.MSG_ERRQUEUE)
         except OSError:
-            return  # Usually the end of the queue; anything else comes back if it matters.
+            return  # Usually the end of the queue; a lasting error appears at the next call.
         for _level, _kind, content in ancillary:
             if len(content) < _ERROR.size:
                 continue

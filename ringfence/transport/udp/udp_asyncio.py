@@ -1,7 +1,7 @@
-"""QUIC over a UDP socket under asyncio: what a client runs in asyncio applications.
+"""UDP transport under asyncio, which clients in asyncio applications use.
 
-No task waits for packets or for the clock: the loop calls us, which takes a fraction of the time.
-Decides who is called when; all the rest is in `udp`.
+No task waits for datagrams or timers: the event loop calls this code directly, which costs a
+fraction of a task switch. `udp_transport` does everything else.
 """
 
 import asyncio
@@ -19,50 +19,50 @@ from ringfence.transport.udp.udp_transport import AddressInfo, UdpTransport
 
 __all__ = ["AsyncioUdp"]
 
-_GRAIN = 0.001
-"""Seconds that uvloop's clock counts in: what is due before, it would call again and again."""
+_CLOCK_RESOLUTION = 0.001
+"""Resolution of uvloop's clock in seconds. An earlier deadline would fire again and again."""
 
 
 class AsyncioUdp(UdpTransport):
     """A `Transport` for asyncio; nothing happens before `run`."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """While it runs."""
-    _names: set[asyncio.Task[None]]
-    """Tasks that look names up."""
+    """Set while `run` runs."""
+    _resolving: set[asyncio.Task[None]]
+    """Tasks that resolve names."""
     _timer: asyncio.TimerHandle | None = None
     _due: float = inf
-    _is_called_soon: bool = False
+    _is_flush_scheduled: bool = False
 
     async def run(self, *, task_status: TaskStatus[Address] = anyio.TASK_STATUS_IGNORED) -> None:
         """Carry messages until cancelled, then close every connection.
 
-        Calls `task_status.started(address)` once messages can leave. Raises `ConfigError` when it
-        cannot bind its address.
+        Calls `task_status.started(address)` when messages can leave. Raises `ConfigError` when the
+        address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         sock = self._open(await self._bind_rows(loop))
-        self._loop, self._names = loop, set()
-        watched = _watched(loop, sock)
-        loop.add_reader(watched, self._guard, self._read)
+        self._loop, self._resolving = loop, set()
+        reader = _watchable(loop, sock)
+        loop.add_reader(reader, self._run_callback, self._read)
         try:
             if self._soon:
                 self._wake_flusher()
             task_status.started(self.address)
             await loop.create_future()  # Until cancelled.
         finally:
-            loop.remove_reader(watched)
-            if watched is not sock:
-                watched.close()
+            loop.remove_reader(reader)
+            if reader is not sock:
+                reader.close()
             self._loop = None
             if self._timer is not None:
                 self._timer.cancel()
-            for task in self._names:
+            for task in self._resolving:
                 task.cancel()
             self._close()
 
     def now(self) -> float:
-        """The event loop's clock."""
+        """Return the time of the event loop's clock."""
         return asyncio.get_running_loop().time() if self._loop is None else self._loop.time()
 
     async def _bind_rows(self, loop: asyncio.AbstractEventLoop) -> list[AddressInfo]:
@@ -75,29 +75,29 @@ class AsyncioUdp(UdpTransport):
                 f"cannot bind {self._bind[0]!r}: no such host name or address ({error})"
             ) from error
 
-    def _guard(self, call: Callable[[], None]) -> None:
-        """Make a call of the loop, while this runs; an error in it ends nothing else."""
+    def _run_callback(self, call: Callable[[], None]) -> None:
+        """Run a callback of the event loop, unless `run` has ended; report its exceptions."""
         if self._loop is not None:
-            self._make(call)
+            self._contain(call)
 
     def _wake_flusher(self) -> None:
-        if self._loop is not None and not self._is_called_soon:
-            self._is_called_soon = True
-            self._loop.call_soon(self._guard, self._flush_soon)
+        if self._loop is not None and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._run_callback, self._flush_soon)
 
     def _flush_soon(self) -> None:
-        self._is_called_soon = False
+        self._is_flush_scheduled = False
         self._run_soon()
 
-    def _wait_no_longer_than(self, deadline: float) -> None:
+    def _wake_by(self, deadline: float) -> None:
         if self._loop is not None and deadline < self._due:
             if self._timer is not None:
                 self._timer.cancel()
             self._due = deadline
-            self._timer = self._loop.call_at(deadline, self._guard, self._ring)
+            self._timer = self._loop.call_at(deadline, self._run_callback, self._on_timer)
 
-    def _ring(self) -> None:
-        """Do what is due. Mostly it has been put off since; then wait for that."""
+    def _on_timer(self) -> None:
+        """Run the timers that are due, or wait again when the deadline has moved to later."""
         self._timer, self._due = None, inf
         deadline = self._next_deadline()
         if deadline is None:
@@ -106,15 +106,15 @@ class AsyncioUdp(UdpTransport):
         if deadline <= now:
             self._tick()
         else:
-            self._wait_no_longer_than(max(deadline, now + _GRAIN))
+            self._wake_by(max(deadline, now + _CLOCK_RESOLUTION))
 
-    def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
+    def _resolve(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._loop is not None
-        task = self._loop.create_task(self._look_up_and_tell(self._loop, address, then))
-        self._names.add(task)
-        task.add_done_callback(self._names.discard)
+        task = self._loop.create_task(self._resolve_and_call(self._loop, address, then))
+        self._resolving.add(task)
+        task.add_done_callback(self._resolving.discard)
 
-    async def _look_up_and_tell(
+    async def _resolve_and_call(
         self,
         loop: asyncio.AbstractEventLoop,
         address: Address,
@@ -124,22 +124,22 @@ class AsyncioUdp(UdpTransport):
             rows = await _getaddrinfo(loop, address, 0)
         except (OSError, UnicodeError):
             rows = []
-        self._guard(lambda: then(rows))
+        self._run_callback(lambda: then(rows))
 
 
-def _watched(
+def _watchable(
     loop: asyncio.AbstractEventLoop, sock: socket.socket
 ) -> "socket.socket | select.epoll":
-    """What a loop must watch to learn that a socket can be read.
+    """Return what the loop must watch to learn that a socket is readable.
 
-    uvloop watches a socket no more, and says nothing, when an error such as "nobody listens there"
-    waits in its queue (libuv, `uv__poll_io`). Around the socket, another epoll has none.
+    uvloop silently stops to watch a socket with a queued error such as "port unreachable" (libuv,
+    `uv__poll_io`). An epoll object around the socket never has such an error.
     """
     if isinstance(loop, asyncio.SelectorEventLoop) or not hasattr(select, "epoll"):
         return sock
-    around = select.epoll()
-    around.register(sock, select.EPOLLIN)
-    return around
+    epoll = select.epoll()
+    epoll.register(sock, select.EPOLLIN)
+    return epoll
 
 
 async def _getaddrinfo(

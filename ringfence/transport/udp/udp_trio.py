@@ -1,7 +1,7 @@
-"""QUIC over a UDP socket under trio: what a node runs.
+"""UDP transport under trio, which nodes use.
 
-Decides who waits for what: one task reads, one watches the clock, one makes the calls of
-`call_soon`, and a task for each host name is resolved. All the rest is in `udp`.
+Four kinds of tasks wait: one for datagrams, one for timers, one for calls of `call_soon`, and one
+for each host name that is resolved. `udp_transport` does everything else.
 """
 
 import socket
@@ -24,34 +24,34 @@ class TrioUdp(UdpTransport):
     """A `Transport` for trio; nothing happens before `run`."""
 
     _nursery: trio.Nursery | None = None
-    _sleeping: trio.CancelScope | None = None
-    _asked: Wakeup | None = None
+    _sleep_scope: trio.CancelScope | None = None
+    _wakeup: Wakeup | None = None
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Carry messages until cancelled, then close every connection.
 
-        Calls `task_status.started(address)` once peers can reach it. Raises `ConfigError` when it
-        cannot listen.
+        Calls `task_status.started(address)` when peers can reach the transport. Raises
+        `ConfigError` when it cannot listen.
         """
         sock = self._open(await self._bind_rows())
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._flush_when_asked)
-                nursery.start_soon(self._watch_clock)
+                nursery.start_soon(self._run_timers)
                 task_status.started(self.address)
                 while True:
-                    # Without a deadline of its own: each would cost as much as a packet.
+                    # Without a deadline: setting one costs as much as a packet.
                     await wait_readable(sock)
-                    self._make(self._read)
+                    self._contain(self._read)
         finally:
             self._nursery = None
             self._close()
 
     def now(self) -> float:
-        """trio's clock, so that virtual time works too."""
+        """Return the time of trio's clock, which may be virtual."""
         return trio.current_time()
 
     async def _bind_rows(self) -> list[AddressInfo]:
@@ -65,42 +65,42 @@ class TrioUdp(UdpTransport):
             ) from error
 
     async def _flush_when_asked(self) -> None:
-        self._asked = waker = Wakeup()
+        self._wakeup = wakeup = Wakeup()
         if self._soon:
-            waker.wake()
+            wakeup.wake()
         while True:
-            await waker.wait()
-            self._make(self._run_soon)
+            await wakeup.wait()
+            self._contain(self._run_soon)
 
-    async def _watch_clock(self) -> None:
-        """Do what is due. Sleeps until what was the first deadline once: it is mostly put off."""
+    async def _run_timers(self) -> None:
+        """Run the timers that are due. A deadline that moved to later costs one early wake-up."""
         while True:
             deadline = self._next_deadline()
             with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                self._sleeping = scope
+                self._sleep_scope = scope
                 await trio.sleep_forever()
-            self._make(self._tick)
+            self._contain(self._tick)
 
     def _wake_flusher(self) -> None:
-        if self._asked is not None:
-            self._asked.wake()
+        if self._wakeup is not None:
+            self._wakeup.wake()
 
-    def _wait_no_longer_than(self, deadline: float) -> None:
-        if self._sleeping is not None and deadline < self._sleeping.deadline:
-            self._sleeping.deadline = deadline
+    def _wake_by(self, deadline: float) -> None:
+        if self._sleep_scope is not None and deadline < self._sleep_scope.deadline:
+            self._sleep_scope.deadline = deadline
 
-    def _look_up(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
+    def _resolve(self, address: Address, then: Callable[[list[AddressInfo]], None]) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(self._look_up_and_tell, address, then)
+        self._nursery.start_soon(self._resolve_and_call, address, then)
 
-    async def _look_up_and_tell(
+    async def _resolve_and_call(
         self, address: Address, then: Callable[[list[AddressInfo]], None]
     ) -> None:
         try:
             rows = list(await _getaddrinfo(address, 0))
         except (OSError, UnicodeError):
             rows = []
-        self._make(partial(then, rows))
+        self._contain(partial(then, rows))
 
 
 async def _getaddrinfo(address: Address, flags: int) -> list[AddressInfo]:

@@ -397,7 +397,7 @@ async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojum
 
         assert isinstance(error, PeerUnavailable)
         assert "within 5 s (asked a:7101, b:7101)" in str(error)
-        assert "nobody listens" in str(error)
+        assert "no process listens" in str(error)
         assert trio.current_time() == begun + 5
 
 

@@ -24,7 +24,8 @@ from ringfence.client.connect import open_cluster
 from ringfence.client.url import parse_token, parse_url
 from ringfence.peering.clock import SystemClock
 from ringfence.rules.loading.yaml_files import load_text
-from ringfence.transport.tls.certificates import ALPN, NODE_NAME, ClientTls, load_server_tls
+from ringfence.transport.quic.configuration import ALPN
+from ringfence.transport.tls.certificates import NODE_NAME, ClientTls, load_server_tls
 from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import ErrorCode, Hello, Ping, Role, encode, frame
 

@@ -27,9 +27,9 @@ def test_a_code_becomes_an_error_that_names_the_member(code, kind):
 
 
 def test_a_reason_that_names_the_member_is_left_as_it_is():
-    error = error_of(ErrorCode.OK, "nobody listens at node:7101", THERE, has_credential=True)
+    error = error_of(ErrorCode.OK, "no process listens at node:7101", THERE, has_credential=True)
 
-    assert str(error) == "nobody listens at node:7101"
+    assert str(error) == "no process listens at node:7101"
 
 
 def test_who_showed_no_token_is_told_how_to_write_one():

@@ -688,7 +688,7 @@ async def test_a_member_that_nobody_runs_is_lost_at_once_and_found_when_it_start
 
         assert asked.told == [None]
         assert isinstance(w.link.refusal, PeerUnavailable)
-        assert "nobody listens at node:7101" in str(w.link.refusal)
+        assert "no process listens at node:7101" in str(w.link.refusal)
         assert ask(w.link, "b").told == [None]
         await w.serve()
         await trio.sleep(5)

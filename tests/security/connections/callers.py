@@ -68,7 +68,7 @@ class Caller:
         """Allow the node no more than the flow-control window that it has already."""
         assert isinstance(self.connection, QuicConnection)
         assert self.connection.quic is not None
-        self.connection.window = self.connection.quic.window = 0
+        self.connection.receive_window = self.connection.quic.window = 0
 
     async def wait_open(self) -> "Caller":
         with trio.fail_after(PATIENCE):

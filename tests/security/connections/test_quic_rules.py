@@ -75,7 +75,7 @@ def test_acknowledging_a_packet_that_was_not_sent_ends_the_connection(
     largest = server._packet_number + ahead
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00" + encode_uint_var(largest)
     inward = FastReceiver(EstablishedState.of(server, STREAM))
-    (inward._take_frames if fast_path else inward._take_others)(frame, world.now)
+    (inward._process_frames if fast_path else inward._process_by_aioquic)(frame, world.now)
 
     assert server.closing is not None
     assert server.closing.error_code == QuicErrorCode.PROTOCOL_VIOLATION
@@ -91,7 +91,7 @@ def test_acknowledging_the_last_packet_is_in_order(fast_path: bool) -> None:
     largest = server._packet_number - 1
     frame = b"\x02" + encode_uint_var(largest) + b"\x00\x00\x00"
     inward = FastReceiver(EstablishedState.of(server, STREAM))
-    (inward._take_frames if fast_path else inward._take_others)(frame, world.now)
+    (inward._process_frames if fast_path else inward._process_by_aioquic)(frame, world.now)
 
     assert server.closing is None
     assert server.unacknowledged == 0

@@ -9,7 +9,7 @@ from tests.security.connections.callers import callers, resident_bytes
 
 MIB = 1 << 20
 GREEDY = 90
-SMALL_WINDOW = Settings(window=64 << 10, stranger_window=64 << 10)
+SMALL_WINDOW = Settings(receive_window=64 << 10, untrusted_receive_window=64 << 10)
 
 
 def large_rules(directory: Path) -> Path:

@@ -7,13 +7,10 @@ import pytest
 from aioquic.quic.connection import QuicConnection
 
 from ringfence.transport.quic.aioquic_connection import MAX_CRYPTO_AHEAD, AioquicConnection
+from ringfence.transport.quic.configuration import client_configuration, server_configuration
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificate_authority import self_signed
-from ringfence.transport.tls.certificates import (
-    ClientTls,
-    client_configuration,
-    server_configuration,
-)
+from ringfence.transport.tls.certificates import ClientTls
 
 CLIENT = ("10.0.1.1", 40000)
 SERVER = ("10.0.0.1", 7600)
@@ -24,7 +21,7 @@ class Pair:
     """A client and a server, in step, with a clock that moves 1 ms at a time."""
 
     def __init__(self) -> None:
-        settings = Settings(window=WINDOW, stranger_window=WINDOW)
+        settings = Settings(receive_window=WINDOW, untrusted_receive_window=WINDOW)
         self.now = 10.0
         self.client = AioquicConnection(
             client_configuration(ClientTls(verify=False), settings), window=WINDOW
@@ -103,8 +100,8 @@ def test_handshake_bytes_far_ahead_end_the_connection() -> None:
 
     assert pair.server.closing is not None
     assert pair.server.closing.reason_phrase == "handshake data too far ahead"
-    assert pair.server.closed_here
-    assert pair.client.closed_there
+    assert pair.server.closed_locally
+    assert pair.client.closed_by_peer
 
 
 def test_unacknowledged_bytes_are_known() -> None:
@@ -140,8 +137,8 @@ def test_a_close_is_seen_at_once_and_by_whom(which: str) -> None:
     for quic in (pair.client, pair.server):
         assert quic.closing is not None
         assert (quic.closing.error_code, quic.closing.reason_phrase) == (7, "done")
-        assert quic.closed_here == (quic is closer)
-        assert quic.closed_there == (quic is not closer)
+        assert quic.closed_locally == (quic is closer)
+        assert quic.closed_by_peer == (quic is not closer)
 
 
 def test_an_acknowledgement_rides_on_data_that_leaves_after_a_pause() -> None:
@@ -188,7 +185,7 @@ def test_a_loss_is_found_when_its_timer_says_so_however_sums_round(bits: int, sh
 
 
 def test_an_answer_read_under_an_instant_before_its_question_does_not_spoil_the_timer() -> None:
-    settings = Settings(window=WINDOW, stranger_window=WINDOW)
+    settings = Settings(receive_window=WINDOW, untrusted_receive_window=WINDOW)
     client = AioquicConnection(
         client_configuration(ClientTls(verify=False), settings), window=WINDOW
     )

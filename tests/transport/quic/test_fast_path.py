@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.transport.quic.aioquic_connection import STREAM, AioquicConnection
+from ringfence.transport.quic.configuration import client_configuration, server_configuration
 from ringfence.transport.quic.fast_path.established_state import EstablishedState
 from ringfence.transport.quic.fast_path.packet_receiver import FastReceiver
 from ringfence.transport.settings import Settings
 from ringfence.transport.tls.certificate_authority import self_signed
-from ringfence.transport.tls.certificates import (
-    ClientTls,
-    client_configuration,
-    server_configuration,
-)
+from ringfence.transport.tls.certificates import ClientTls
 
 CLIENT = ("10.0.1.1", 40000)
 SERVER = ("10.0.0.1", 7600)
@@ -53,7 +50,9 @@ class World:
         self.random = random or Random(0)
         self.flying = []
         self.order = count()
-        options = Settings(window=WINDOW, stranger_window=WINDOW, max_datagram=datagram)
+        options = Settings(
+            receive_window=WINDOW, untrusted_receive_window=WINDOW, max_datagram=datagram
+        )
         quic = AioquicConnection(
             client_configuration(ClientTls(verify=False), options), window=WINDOW
         )
@@ -242,8 +241,8 @@ def test_frames_that_break_the_rules_end_the_connection_as_in_aioquic(frames):
         world = World(fast_path=(True, is_fast))
         server = world.server.quic
         inward = FastReceiver(EstablishedState.of(server, STREAM))
-        (inward._take_frames if is_fast else inward._take_others)(frames, world.now)
-        assert server.closed_here
+        (inward._process_frames if is_fast else inward._process_by_aioquic)(frames, world.now)
+        assert server.closed_locally
         reasons.append((server.closing.error_code, server.closing.reason_phrase))
 
     assert reasons[0] == reasons[1]

@@ -72,7 +72,7 @@ def test_certificates_last_as_long_as_asked() -> None:
 
 @pytest.mark.parametrize(
     ("names", "addresses", "message"),
-    [([], ["limits.example"], "not an IP address"), (["a..b"], [], "not a host name")],
+    [([], ["limits.example"], "must be an IP address"), (["a..b"], [], "must be a host name")],
 )
 def test_a_name_in_the_wrong_place_is_refused(
     names: list[str], addresses: list[str], message: str

@@ -22,7 +22,7 @@ from ringfence.transport.close_reason import TransportCode
 from ringfence.transport.interface import Address, Connection
 from ringfence.transport.tls.certificate_authority import issue, new_authority, self_signed
 from ringfence.transport.tls.certificates import ClientTls, ServerTls
-from ringfence.transport.udp import udp_transport
+from ringfence.transport.udp import receive_delay
 from ringfence.transport.udp.udp_asyncio import AsyncioUdp
 from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire.errors import ErrorCode
@@ -194,24 +194,23 @@ def test_a_step_of_the_wall_clock_is_no_wait(monkeypatch: pytest.MonkeyPatch) ->
             return self.monotonic
 
     clock = Clock()
-    monkeypatch.setattr(udp_transport, "time", clock)
-    transport = AsyncioUdp(on_bug=report)
-    transport._wall_offset_ns = clock.wall - clock.monotonic
+    monkeypatch.setattr(receive_delay, "time", clock)
+    delay = receive_delay.ReceiveDelay()
 
-    def wait_of(stamp: int) -> int:
+    def delay_of(stamp: int) -> int:
         note = (0, 0, struct.pack("@ll", stamp // second, stamp % second))
-        return transport._wait_of([note])
+        return delay.measure([note])
 
     came = clock.wall
     clock.wall += second // 2
     clock.monotonic += second // 2
-    assert wait_of(came) == second // 2
-    clock.wall += 60 * second  # Somebody sets the clock.
-    assert wait_of(came) == second // 2
-    assert wait_of(clock.wall - 2_000_000) == 2_000_000
+    assert delay_of(came) == second // 2
+    clock.wall += 60 * second  # An operator sets the clock.
+    assert delay_of(came) == second // 2
+    assert delay_of(clock.wall - 2_000_000) == 2_000_000
     clock.wall -= 120 * second
-    assert wait_of(came) == 0
-    assert transport._wait_of([]) == 0
+    assert delay_of(came) == 0
+    assert delay.measure([]) == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -291,7 +290,7 @@ def test_a_killed_node_is_noticed_at_the_next_message(backend: str) -> None:
             with anyio.fail_after(3):
                 await log.wait_until(lambda: log.closed is not None)
 
-            reason = f"nobody listens at 127.0.0.1:{address[1]}"
+            reason = f"no process listens at 127.0.0.1:{address[1]}"
             assert log.closed == (TransportCode.UNREACHABLE, reason)
 
     try:

@@ -135,7 +135,7 @@ async def test_an_address_where_nobody_listens_is_told_at_once() -> None:
         with trio.fail_after(3):
             await log.wait_until(lambda: log.closed is not None)
 
-        reason = f"nobody listens at 127.0.0.1:{address[1]}"
+        reason = f"no process listens at 127.0.0.1:{address[1]}"
         assert log.closed == (TransportCode.UNREACHABLE, reason)
 
 
@@ -428,7 +428,7 @@ async def test_messages_of_open_connections_do_not_wait_for_handshakes() -> None
 async def test_datagrams_of_handshakes_beyond_the_bound_are_dropped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ringfence.transport.udp.udp_transport._HANDSHAKES", 2)
+    monkeypatch.setattr("ringfence.transport.udp.udp_transport._MAX_HANDSHAKE_QUEUE", 2)
     listening = node()
     others = [app() for _ in range(6)]
     async with running(listening, *others):

@@ -1,7 +1,7 @@
-"""A QUIC connection at rest: the parts of it that the short way of a packet needs.
+"""State of an established QUIC connection that the fast path uses.
 
-At rest it has its handshake behind it, one path, one stream, and nothing else to say. Like `quic`,
-this reads aioquic's private names.
+Established means: the handshake is confirmed, and there is one path and one stream. Reads private
+names of aioquic.
 """
 
 from math import inf
@@ -14,14 +14,14 @@ __all__ = ["CONNECTED", "EstablishedState"]
 CONNECTED = QuicConnectionState.CONNECTED
 
 _MAX_ACK_DELAY = 0.01
-"""Seconds for which both sides, being ours, keep back an acknowledgement at most; aioquic says 25
-ms of itself. What was lost with nothing behind it is repeated so much sooner."""
-_IDLE_HOLDS = 1.0
-"""Seconds for which the idle timeout, which hardly ever changes, is not worked out again."""
+"""Maximum acknowledgement delay in seconds; both sides run this code. aioquic announces 25 ms, with
+which the loss of a last packet would be noticed later."""
+_IDLE_TIMEOUT_CACHE = 1.0
+"""Seconds for which a computed idle time-out is reused; it rarely changes."""
 
 
 class EstablishedState:
-    """The parts, found once: looking them up takes longer than using them."""
+    """Parts of aioquic's connection, looked up once because each lookup costs time."""
 
     __slots__ = (
         "_idle",
@@ -39,7 +39,7 @@ class EstablishedState:
     )
 
     def __init__(self, quic: QuicConnection, stream_id: int) -> None:
-        """Made by `of`; the stream's number fits into one byte."""
+        """Only `of` calls this; `stream_id` fits into one byte."""
         self.quic = quic
         self.crypto = quic._cryptos[Epoch.ONE_RTT]
         self.zero_rtt = quic._cryptos[Epoch.ZERO_RTT]
@@ -55,7 +55,7 @@ class EstablishedState:
 
     @classmethod
     def of(cls, quic: QuicConnection, stream_id: int) -> "EstablishedState | None":
-        """Find the parts of a connection; None until it is at rest."""
+        """Return the state of a connection, None until it is established."""
         if not quic._handshake_confirmed or stream_id not in quic._streams:
             return None
         others = [space for epoch, space in quic._spaces.items() if epoch is not Epoch.ONE_RTT]
@@ -73,7 +73,7 @@ class EstablishedState:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection stands on the one path that it had from the start."""
+        """Whether the connection is open and still on its first path."""
         quic, path = self.quic, self.path
         paths = quic._network_paths
         return (
@@ -85,8 +85,8 @@ class EstablishedState:
         )
 
     def idle_timeout(self, now: float) -> float:
-        """Seconds of silence after which the connection ends."""
-        if now - self._idle_at > _IDLE_HOLDS:
+        """Return the seconds of silence after which the connection ends."""
+        if now - self._idle_at > _IDLE_TIMEOUT_CACHE:
             self._idle = self.quic._idle_timeout()
             self._idle_at = now
         return self._idle

@@ -1,6 +1,6 @@
-"""Packets of stream data and acknowledgements, taken on the short way.
+"""Decoding of received packets on the fast path: decryption, STREAM frames and ACK frames.
 
-Like `quic`, this reads and writes aioquic's private names.
+Reads and writes private names of aioquic.
 """
 
 from math import inf
@@ -19,19 +19,19 @@ from ringfence.transport.quic.fast_path.established_state import CONNECTED, Esta
 __all__ = ["FastReceiver"]
 
 _ACKED = QuicDeliveryState.ACKED
-_SAMPLE_AFTER = 4
-"""Header protection takes its sample so far behind the start of the packet number."""
-_SAMPLE = 16
-_LEAST_RTT = 0.001
-_PATIENCE = 0.004
-"""Seconds that the acknowledgement of a lone packet waits for something to ride on. As soon as a
-second packet has come, aioquic's own, shorter time counts."""
+_SAMPLE_OFFSET = 4
+"""Bytes from the packet number to the sample of header protection (RFC 9001, 5.4.2)."""
+_SAMPLE_SIZE = 16
+_MIN_RTT = 0.001
+_LONE_ACK_DELAY = 0.004
+"""Seconds that the acknowledgement of a single packet waits for stream data to accompany it. After
+a second packet, aioquic's shorter delay applies."""
 _ACK = 0x02
 _WITH_OFFSET = 0x04
 
 
 class FastReceiver:
-    """Takes what comes in on one connection."""
+    """Receiver of the packets of one connection."""
 
     __slots__ = ("_state",)
 
@@ -39,13 +39,13 @@ class FastReceiver:
         self._state = state
 
     def receive(self, data: bytes, address: Address, now: float) -> bool:
-        """Take a datagram as `receive_datagram` would; False when that must take it."""
+        """Process a datagram as `receive_datagram` would; return False when aioquic must do it."""
         quic, recv = self._state.quic, self._state.crypto.recv
         number_at = 1 + self._state.cid_length
         if (
             not self._state.is_usable
             or self._state.path.addr != address
-            or len(data) < number_at + _SAMPLE_AFTER + _SAMPLE
+            or len(data) < number_at + _SAMPLE_OFFSET + _SAMPLE_SIZE
             or data[0] & 0xC0 != 0x40
             or data[1:number_at] != quic.host_cid
             or recv.aead is None
@@ -53,7 +53,7 @@ class FastReceiver:
             or self._state.zero_rtt.recv.aead is not None
         ):
             return False
-        opened = self._open(data, number_at)
+        opened = self._decrypt(data, number_at)
         if opened is None:
             return False
         first, number, payload = opened
@@ -65,7 +65,7 @@ class FastReceiver:
         if number > quic._spin_highest_pn:
             quic._spin_bit = bool(first & 0x20) is not self._state.is_client
             quic._spin_highest_pn = number
-        is_eliciting = self._take_frames(payload, now)
+        is_eliciting = self._process_frames(payload, now)
         if quic._state is not CONNECTED or quic._close_pending:
             return True
         quic._close_at = now + self._state.idle_timeout(now)
@@ -79,16 +79,16 @@ class FastReceiver:
         if len(space.ack_queue) > MAX_ACK_RANGES:
             space.ack_queue.shift()
         if is_eliciting:
-            self._plan_ack(now, is_next=is_next)
+            self._schedule_ack(now, is_next=is_next)
         return True
 
-    def _open(self, data: bytes, number_at: int) -> tuple[int, int, bytes] | None:
-        """Decrypt a packet into its first byte, number and payload; None when it cannot be."""
+    def _decrypt(self, data: bytes, number_at: int) -> tuple[int, int, bytes] | None:
+        """Decrypt a packet into first byte, packet number and payload; None on failure."""
         recv = self._state.crypto.recv
         assert recv.aead is not None
         assert recv.hp is not None
-        sample_at = number_at + _SAMPLE_AFTER
-        mask = recv.hp._mask(data[sample_at : sample_at + _SAMPLE])
+        sample_at = number_at + _SAMPLE_OFFSET
+        mask = recv.hp._mask(data[sample_at : sample_at + _SAMPLE_SIZE])
         first = data[0] ^ (mask[0] & 0x1F)
         if first & 0x18 or first >> 2 & 1 != recv.key_phase:
             return None
@@ -105,35 +105,35 @@ class FastReceiver:
             return None
         return first, number, payload
 
-    def _plan_ack(self, now: float, *, is_next: bool) -> None:
+    def _schedule_ack(self, now: float, *, is_next: bool) -> None:
         quic, space = self._state.quic, self._state.space
         if not is_next:
-            space.ack_at = now  # One is missing: the sooner its sender knows, the better.
+            space.ack_at = now  # A packet is missing: acknowledge at once.
         elif space.ack_at is None:
-            space.ack_at = now + _PATIENCE
+            space.ack_at = now + _LONE_ACK_DELAY
         else:
             space.ack_at = min(space.ack_at, now + quic._ack_delay)
 
-    def _take_frames(self, payload: bytes, now: float) -> bool:
-        """Take all frames of a packet; whether they ask for an acknowledgement."""
+    def _process_frames(self, payload: bytes, now: float) -> bool:
+        """Process all frames of a packet; return whether they require an acknowledgement."""
         at, end = 0, len(payload)
         is_eliciting = False
         while at < end:
             kind = payload[at]
             if kind & 0xF9 == 0x08:
-                after = self._take_stream(payload, at, kind)
+                after = self._process_stream(payload, at, kind)
                 is_eliciting = is_eliciting or after > 0
             elif kind == _ACK:
-                after = self._take_ack(payload, at, now)
+                after = self._process_ack(payload, at, now)
             else:
                 after = 0
             if not after:
-                return self._take_others(payload[at:], now) or is_eliciting
+                return self._process_by_aioquic(payload[at:], now) or is_eliciting
             at = after
-        return is_eliciting if end else self._take_others(payload, now)
+        return is_eliciting if end else self._process_by_aioquic(payload, now)
 
-    def _take_others(self, payload: bytes, now: float) -> bool:
-        """Leave the rest of a packet to aioquic."""
+    def _process_by_aioquic(self, payload: bytes, now: float) -> bool:
+        """Let aioquic process the rest of a packet."""
         quic = self._state.quic
         context = QuicReceiveContext(
             epoch=Epoch.ONE_RTT,
@@ -151,17 +151,20 @@ class FastReceiver:
             return False
         return is_eliciting
 
-    def _take_stream(self, payload: bytes, at: int, kind: int) -> int:
-        """Take a STREAM frame that carries the very next bytes; where it ends, 0 for any other."""
+    def _process_stream(self, payload: bytes, at: int, kind: int) -> int:
+        """Process a STREAM frame that carries the next bytes in order.
+
+        Returns where the frame ends, 0 for any other frame.
+        """
         end = len(payload)
         if at + 1 >= end or payload[at + 1] != self._state.stream_id:
             return 0
         at += 2
         offset, length = 0, 0
         if kind & _WITH_OFFSET:
-            offset, at = _integer(payload, at)
+            offset, at = _read_varint(payload, at)
         if kind & 0x02:
-            length, at = _integer(payload, at)
+            length, at = _read_varint(payload, at)
         else:
             length = end - at
         stop = offset + length
@@ -187,12 +190,15 @@ class FastReceiver:
         )
         return at + length
 
-    def _take_ack(self, payload: bytes, at: int, now: float) -> int:
-        """Take an ACK frame of one range that leaves no gap; where it ends, 0 for any other."""
-        largest, at = _integer(payload, at + 1)
-        delay, at = _integer(payload, at)
-        ranges, at = _integer(payload, at)
-        before, at = _integer(payload, at)
+    def _process_ack(self, payload: bytes, at: int, now: float) -> int:
+        """Process an ACK frame of one range without a gap.
+
+        Returns where the frame ends, 0 for any other frame.
+        """
+        largest, at = _read_varint(payload, at + 1)
+        delay, at = _read_varint(payload, at)
+        ranges, at = _read_varint(payload, at)
+        before, at = _read_varint(payload, at)
         space, loss = self._state.space, self._state.loss
         sent = space.sent_packets
         oldest = next(iter(sent), inf)
@@ -204,7 +210,7 @@ class FastReceiver:
         last: QuicSentPacket | None = None
         is_eliciting = False
         while oldest <= largest:
-            last = sent.pop(oldest)  # type: ignore[arg-type]  # It is no `inf`.
+            last = sent.pop(oldest)  # type: ignore[arg-type]  # `oldest` is a packet number here, never `inf`.
             if last.is_ack_eliciting:
                 is_eliciting = True
                 space.ack_eliciting_in_flight -= 1
@@ -218,15 +224,15 @@ class FastReceiver:
         if last.packet_number == largest and is_eliciting:
             exponent = self._state.quic._remote_ack_delay_exponent
             assert last.sent_time is not None
-            self._measure(now - last.sent_time, (delay << exponent) / 1_000_000, now)
-        space.loss_time = None  # All that was sent before is acknowledged.
+            self._update_rtt(now - last.sent_time, (delay << exponent) / 1_000_000, now)
+        space.loss_time = None  # All earlier packets are acknowledged.
         loss._pto_count = 0
         return at
 
-    def _measure(self, rtt: float, ack_delay: float, now: float) -> None:
-        """Take a round trip's time, as `QuicPacketRecovery.on_ack_received` does."""
+    def _update_rtt(self, rtt: float, ack_delay: float, now: float) -> None:
+        """Update the round-trip estimate, as `QuicPacketRecovery.on_ack_received` does."""
         loss = self._state.loss
-        latest = max(rtt, _LEAST_RTT)
+        latest = max(rtt, _MIN_RTT)
         loss._rtt_min = min(loss._rtt_min, latest)
         ack_delay = min(ack_delay, loss.max_ack_delay)
         if latest > loss._rtt_min + ack_delay:
@@ -234,15 +240,18 @@ class FastReceiver:
         loss._rtt_latest = latest
         loss._rtt_variance = 0.75 * loss._rtt_variance + 0.25 * abs(loss._rtt_min - latest)
         loss._rtt_smoothed = 0.875 * loss._rtt_smoothed + 0.125 * latest
-        # Not the raw time: an acknowledgement that took its time would end the slow start.
+        # Without the acknowledgement delay, which would end the slow start too early.
         loss._cc.on_rtt_measurement(now=now, rtt=latest)
         loss._pacer.update_rate(
             congestion_window=loss._cc.congestion_window, smoothed_rtt=loss._rtt_smoothed
         )
 
 
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """Read a variable-length integer (RFC 9000, 16) and where it ends: -1 when it is cut short."""
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a variable-length integer (RFC 9000, 16).
+
+    Returns it and where it ends, -1 when `data` is too short.
+    """
     if not 0 <= at < len(data):
         return 0, -1
     first = data[at]

@@ -1,6 +1,6 @@
-"""Packets of stream data and acknowledgements, made on the short way.
+"""Encoding of packets to send on the fast path: STREAM frames, ACK frames and encryption.
 
-Like `quic`, this reads and writes aioquic's private names.
+Reads and writes private names of aioquic.
 """
 
 from aioquic.buffer import encode_uint_var
@@ -14,18 +14,18 @@ from ringfence.transport.quic.fast_path.established_state import EstablishedStat
 __all__ = ["FastSender"]
 
 _ACKED = QuicDeliveryState.ACKED
-_TAG = 16
-_PACKET_NUMBER = 2
+_TAG_SIZE = 16
+_PACKET_NUMBER_SIZE = 2
 """Bytes of a packet number that we send, as aioquic does."""
-_SAMPLE_AFTER = 4
-"""Header protection takes its sample so far behind the start of the packet number."""
-_SAMPLE = 16
+_SAMPLE_OFFSET = 4
+"""Bytes from the packet number to the sample of header protection (RFC 9001, 5.4.2)."""
+_SAMPLE_SIZE = 16
 _STREAM_WITH_LENGTH = 0x0A
 _WITH_OFFSET = 0x04
 
 
 class FastSender:
-    """Makes what leaves on one connection."""
+    """Builder of the packets of one connection."""
 
     __slots__ = ("_state",)
 
@@ -33,8 +33,11 @@ class FastSender:
         self._state = state
 
     def build(self, now: float, window: int) -> list[tuple[bytes, Address]] | None:
-        """Make the datagrams that may leave now; None when `datagrams_to_send` must make them."""
-        if not self._has_only_data(window):
+        """Return the datagrams that may leave now; None when aioquic must build them.
+
+        `window` is the receive window of the connection.
+        """
+        if not self._needs_only_data_and_acks(window):
             return None
         quic, space, loss = self._state.quic, self._state.space, self._state.loss
         sender = self._state.stream.sender
@@ -51,11 +54,11 @@ class FastSender:
                 quic._pacing_at = loss._pacer.next_send_time(now=now)
                 if quic._pacing_at is not None:
                     return datagrams
-            if not self._send_packet(now, datagrams, acks=acks, has_data=has_data):
+            if not self._append_packet(now, datagrams, acks=acks, has_data=has_data):
                 return datagrams
 
-    def _has_only_data(self, window: int) -> bool:
-        """Whether there is nothing to be sent but stream data and acknowledgements."""
+    def _needs_only_data_and_acks(self, window: int) -> bool:
+        """Whether only stream data and acknowledgements wait to be sent."""
         quic, stream = self._state.quic, self._state.stream
         sender, receiver = stream.sender, stream.receiver
         limit, delivered = quic._local_max_data, receiver._buffer_start
@@ -86,21 +89,21 @@ class FastSender:
             and all([cid.was_sent for cid in quic._host_cids])
         )
 
-    def _send_packet(
+    def _append_packet(
         self, now: float, datagrams: list[tuple[bytes, Address]], *, acks: bool, has_data: bool
     ) -> bool:
-        """Send one packet with an acknowledgement, stream data or both; False if nothing fits."""
+        """Append a packet with an acknowledgement, stream data or both; False if nothing fits."""
         quic, space, loss = self._state.quic, self._state.space, self._state.loss
         size = quic._max_datagram_size
         number = quic._packet_number
         packet = QuicSentPacket(
             Epoch.ONE_RTT, False, False, False, number, QuicPacketType.ONE_RTT, now
         )
-        payload = self._ack(now, packet) if acks else b""
+        payload = self._encode_ack(now, packet) if acks else b""
         cid = quic._peer_cid.cid
         if has_data and loss._cc.congestion_window - loss._cc.bytes_in_flight >= size:
-            room = size - 1 - len(cid) - _PACKET_NUMBER - _TAG - len(payload)
-            payload += self._data(room, packet)
+            room = size - 1 - len(cid) - _PACKET_NUMBER_SIZE - _TAG_SIZE - len(payload)
+            payload += self._encode_stream(room, packet)
         if not payload:
             return False
         send = self._state.crypto.send
@@ -111,8 +114,8 @@ class FastSender:
         sealed = send.aead.encrypt(
             payload, bytes((first,)) + cid + short.to_bytes(2, "big"), number
         )
-        sample_at = _SAMPLE_AFTER - _PACKET_NUMBER
-        mask = send.hp._mask(sealed[sample_at : sample_at + _SAMPLE])
+        sample_at = _SAMPLE_OFFSET - _PACKET_NUMBER_SIZE
+        mask = send.hp._mask(sealed[sample_at : sample_at + _SAMPLE_SIZE])
         short ^= mask[1] << 8 | mask[2]
         datagram = b"".join(
             (bytes((first ^ (mask[0] & 0x1F),)), cid, short.to_bytes(2, "big"), sealed)
@@ -128,8 +131,8 @@ class FastSender:
         datagrams.append((datagram, self._state.path.addr))
         return True
 
-    def _ack(self, now: float, packet: QuicSentPacket) -> bytes:
-        """Write the ACK frame of the one range that there is."""
+    def _encode_ack(self, now: float, packet: QuicSentPacket) -> bytes:
+        """Encode the ACK frame of the only received range."""
         quic, space = self._state.quic, self._state.space
         received = space.ack_queue[0]
         assert space.largest_received_time is not None
@@ -148,8 +151,8 @@ class FastSender:
             )
         )
 
-    def _data(self, room: int, packet: QuicSentPacket) -> bytes:
-        """Write the STREAM frame of the first bytes that wait; empty when none may leave."""
+    def _encode_stream(self, room: int, packet: QuicSentPacket) -> bytes:
+        """Encode a STREAM frame of the first unsent bytes; empty when flow control allows none."""
         quic, stream = self._state.quic, self._state.stream
         sender = stream.sender
         pending = sender._pending
@@ -181,7 +184,7 @@ class FastSender:
         )
 
     def _on_delivery(self, delivery: QuicDeliveryState, start: int, stop: int) -> None:
-        """Drop bytes that have arrived, or send them again."""
+        """Release delivered bytes, or queue lost bytes again."""
         sender = self._state.stream.sender
         if (
             delivery is _ACKED

@@ -1,0 +1,53 @@
+"""Cache of resolved host names, for datagrams that leave without a connection."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringfence.transport.interface import Address
+
+__all__ = ["NameCache"]
+
+_TTL = 30.0
+"""Seconds until a name is resolved again."""
+_FAILURE_TTL = 1.0
+"""Seconds until a name that could not be resolved is tried again."""
+_MAX_NAMES = 4096
+
+
+@dataclass(slots=True)
+class _Entry:
+    expires_at: float
+    resolved: Address | None
+    """None until the name has been resolved once."""
+
+
+class NameCache:
+    """Numeric addresses by host name and port, the oldest entry first."""
+
+    def __init__(self, resolve: Callable[[Address], None]) -> None:
+        """`resolve` starts to resolve a name; the result comes to `store` later."""
+        self._resolve = resolve
+        self._entries: OrderedDict[Address, _Entry] = OrderedDict()
+
+    def lookup(self, address: Address, now: float) -> Address | None:
+        """Return the last known numeric address of a name; resolve it when it has expired."""
+        entry = self._entries.get(address)
+        if entry is None:
+            entry = self._entries[address] = _Entry(now, None)
+            while len(self._entries) > _MAX_NAMES:
+                self._entries.popitem(last=False)
+        if now >= entry.expires_at:
+            entry.expires_at = now + _TTL
+            self._resolve(address)
+        return entry.resolved
+
+    def store(self, address: Address, resolved: Address | None, now: float) -> None:
+        """Store the result of resolving a name, None for a failure."""
+        entry = self._entries.get(address)
+        if entry is None:
+            return
+        if resolved is None:
+            entry.expires_at = now + _FAILURE_TTL
+        else:
+            entry.resolved = resolved
