@@ -124,13 +124,13 @@ class LendingWorld:
         if self._copy is not None:
             self._owner.engine.restore(self._copy, self._copied_at)
         for who in self._borrowers:
-            self._plan(self._random.randrange(_NOTICE_NS), partial(who.leases.forget, life))
+            self._plan(self._random.randrange(_NOTICE_NS), partial(who.leases.drop_node, life))
 
     # -- messages ------------------------------------------------------------------------------
 
     def _ask(self, number: int, ask: LeaseAsk) -> None:
         who, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
-        life = self._life if ask.teller is None else ask.teller
+        life = self._life if ask.node is None else ask.node
         borrow = LeaseRequest(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
         def arrive() -> None:
@@ -144,7 +144,7 @@ class LendingWorld:
         def take(answer: LeaseGrant | None) -> None:
             if life != self._life:
                 answer = None
-            who.leases.lent(ask, life, asked_at, answer)
+            who.leases.on_answer(ask, life, asked_at, answer)
 
         self._send(arrive, lambda: take(None))
 

@@ -176,7 +176,7 @@ async def local_beside_far(url: str, frames: int, has_far: bool) -> tuple[list[f
     one."""
     local: list[float] = []
     far: list[float] = []
-    async with connect(url, raise_on_outage=True, denials=0, leases=False) as limiter:
+    async with connect(url, raise_on_outage=True, denial_cache_size=0, use_leases=False) as limiter:
 
         async def check(key: str, number: int, samples: list[float]) -> None:
             begun = perf_counter()
@@ -197,7 +197,7 @@ async def under_starts(nodes: FarNodes, starts: int) -> Counter[Source]:
     """Check exhausted keys while the remote node stops and starts; return the sources of the
     answers."""
     answers: Counter[Source] = Counter()
-    async with connect(nodes.url, denials=0, leases=False) as limiter:
+    async with connect(nodes.url, denial_cache_size=0, use_leases=False) as limiter:
         keys = [{"split": str(number)} for number in range(_KEYS)]
         for _ in range(12):
             await limiter.check_many("bench", keys)
@@ -226,7 +226,7 @@ async def _ask(limiter: Limiter, keys: list[dict[str, str]], answers: Counter[So
 
 async def _internal_errors(url: str) -> int:
     async with open_cluster(parse_url(url)) as cluster:
-        rows = await cluster.all_stats()
+        rows = await cluster.admin.all_stats()
     named = [counters for _, counters in rows if counters is not None]
     return sum(
         count for counters in named for name, count in counters.items() if "internal_error" in name

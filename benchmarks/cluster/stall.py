@@ -125,9 +125,9 @@ async def _stalled(nodes: DemoCluster, name: str, seconds: float, number: int) -
     found = _Found()
     async with open_cluster(
         parse_url(nodes.url),
-        denials=0,
-        leases=False,
-        patience=_PATIENCE_S,
+        denial_cache_size=0,
+        use_leases=False,
+        hedge_after=_PATIENCE_S,
         deadline=_DEADLINE_S,
     ) as cluster:
         limiter = Limiter(cluster)

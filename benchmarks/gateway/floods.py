@@ -198,9 +198,9 @@ async def _http(site: _Site) -> AsyncIterator[_Ask]:
 async def _checks(site: _Site) -> AsyncIterator[_Ask]:
     async with open_cluster(
         parse_url(site.nodes.url),
-        denials=0,
-        leases=False,
-        patience=_PATIENCE_S,
+        denial_cache_size=0,
+        use_leases=False,
+        hedge_after=_PATIENCE_S,
         deadline=_DEADLINE_S,
     ) as cluster:
         limiter = Limiter(cluster)

@@ -54,7 +54,9 @@ async def town_client(members: int, rules: RuleSet, max_keys: int) -> AsyncItera
     transport = network.transport(("client", 1), on_bug=_raise)
     hello = Hello(Role.CLIENT, "bench", b"", 1)
     seeds = [(name, 7101) for name in names[:2]]
-    settings = ClusterSettings(denials=0, leases=False)  # Every check must reach a member.
+    settings = ClusterSettings(
+        denial_cache_size=0, use_leases=False
+    )  # Every check must reach a member.
     cluster = Cluster(transport, seeds, hello, settings, SystemClock(), Random(2))
     async with trio.open_nursery() as nursery:
         for name in names:

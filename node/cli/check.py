@@ -115,7 +115,7 @@ async def _check(
     verb: str,
     limit: str | None,
 ) -> _Answer:
-    async with open_cluster(url, raise_on_outage=True, route=False) as cluster:
+    async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)
         if limit is not None:
             words = [domain, *(word for entry in descriptors[0].entries for word in entry)]

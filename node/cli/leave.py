@@ -78,7 +78,7 @@ async def _leave(url: ClusterUrl, name: str | None, within: float) -> _Outcome:
         known = cluster.members
         row = _called(known, name) if name is not None else await _only_one_at(known, url)
         begun = trio.current_time()
-        if not await cluster.ask_to_leave(row):
+        if not await cluster.admin.ask_to_leave(row):
             raise PeerUnavailable(
                 f"member {row.name!r} at {row.host}:{row.port} could not be asked to leave: it "
                 "does not answer"
@@ -131,7 +131,7 @@ async def _state_of(cluster: Cluster, row: MemberRow, others: list[MemberRow]) -
     Without other members, a silent member has left.
     """
     for teller in others or [row]:
-        seen = await cluster.members_seen_by(teller)
+        seen = await cluster.admin.members_seen_by(teller)
         if seen is not None:
             return next((each.state for each in seen if each.name == row.name), "left")
     return _UNKNOWN if others else "left"

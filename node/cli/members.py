@@ -218,7 +218,7 @@ async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
             told = await _peers_of(cluster, row)
             if told is not None:
                 lists[row.name] = told
-                counters[row.name] = await cluster.stats(row)
+                counters[row.name] = await cluster.admin.stats(row)
 
         known = cluster.members
         async with trio.open_nursery() as nursery:
@@ -239,7 +239,7 @@ async def _members(url: ClusterUrl) -> tuple[str, list[_Row]]:
 
 
 async def _peers_of(cluster: Cluster, row: MemberRow) -> dict[str, _Peer] | None:
-    told = await cluster.peers(row)
+    told = await cluster.admin.peers(row)
     if told is None:
         return None
     try:

@@ -171,7 +171,7 @@ async def _ask_cluster(url: ClusterUrl) -> _Told:
         lists: dict[str, Throttled] = {}
 
         async def ask(row: MemberRow) -> None:
-            listed = await cluster.throttled(row, MAX_THROTTLED)
+            listed = await cluster.admin.throttled(row, MAX_THROTTLED)
             if listed is not None:
                 lists[row.name] = listed
 

@@ -94,7 +94,7 @@ def why(
 async def _ask(url: ClusterUrl, domain: str, descriptors: list[Descriptor]) -> list[_Answer]:
     """Peek at each descriptor separately, so that each one gets its own result."""
     answers = []
-    async with open_cluster(url, raise_on_outage=True, route=False) as cluster:
+    async with open_cluster(url, raise_on_outage=True, ask_owners=False) as cluster:
         limiter = Limiter(cluster, raise_on_outage=True)
         if not limiter.rules.knows_domain(domain):
             known = ", ".join(limiter.rules.domains) or "none: the nodes have no rules"

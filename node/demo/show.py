@@ -135,7 +135,7 @@ async def _connected(nodes: DemoCluster) -> AsyncIterator[Cluster]:
         with trio.move_on_after(STARTUP):
             while True:
                 nodes.assert_running()
-                rows = await cluster.all_stats()
+                rows = await cluster.admin.all_stats()
                 if rows and all(counters is not None for _, counters in rows):
                     break
                 await trio.sleep(0.1)
@@ -163,7 +163,7 @@ async def _replay(
     by_source: dict[str, int] = {}
     shares = Shares(ring)
     demo.shares = shares.by_name
-    victim = _busiest(await cluster.all_stats())
+    victim = _busiest(await cluster.admin.all_stats())
     demo.begun = trio.current_time()
 
     def on_decision(entry: Entry, decision: Decision, sent: float, received: float) -> None:
@@ -202,7 +202,7 @@ async def _replay(
         )
         nursery.cancel_scope.cancel()
     demo.took = trio.current_time() - demo.begun
-    rows = await cluster.all_stats()
+    rows = await cluster.admin.all_stats()
     _note_shards(rows, demo)
     demo.is_over = True
     rule = cluster.rules.rules()[0]
@@ -245,7 +245,7 @@ async def _tick(demo: Demo, on_change: Callable[[], None]) -> None:
 async def _count_shards(cluster: Cluster, demo: Demo) -> None:
     """Query how many shards each node owns. Slow while a dead member is among them."""
     while True:
-        _note_shards(await cluster.all_stats(), demo)
+        _note_shards(await cluster.admin.all_stats(), demo)
         await trio.sleep(_REFRESH)
 
 

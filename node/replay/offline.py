@@ -157,7 +157,7 @@ class _Run:
         outcomes = self._engine.decide(batch.keys, batch.costs, batch.groups, (), (), now)
         verdicts = Results(outcomes, [Source.LOCAL] * len(batch))
         decisions = question.read(verdicts)
-        undue = question.undue(decisions, verdicts)
+        undue = question.rows_to_refund(decisions, verdicts)
         if undue:
             given_back = batch.take(undue)
             leases = [outcomes.leases[row] for row in undue]

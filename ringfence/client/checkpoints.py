@@ -1,4 +1,4 @@
-"""How a call that has nothing to wait for stays a good neighbour in its event loop."""
+"""Cooperative checkpoints of calls that have nothing to wait for."""
 
 from math import inf
 
@@ -6,27 +6,28 @@ from ringfence import runtime
 
 __all__ = ["Checkpoints"]
 
-_CALLS_PER_TURN = 32
+_CALLS_PER_CHECKPOINT = 32
+"""A checkpoint of trio takes as long as a check in memory, so not every call has one."""
 
 
 class Checkpoints:
-    """Lets other tasks run at every 32nd call: a checkpoint costs as much as a check in memory."""
+    """Lets other tasks of the event loop run at every 32nd call."""
 
     __slots__ = ("_calls",)
 
     def __init__(self, *, in_loop: bool = True) -> None:
-        """Outside of an event loop there are no other tasks, and no turn is ever over."""
+        """`in_loop=False`: there is no event loop and no other task, so no call is a checkpoint."""
         self._calls: float = 0 if in_loop else -inf
 
     async def take(self) -> None:
-        """Count a call; at times, let others run and be cancelled."""
-        if self.is_over():
+        """Count a call; at every 32nd, let other tasks run."""
+        if self.is_due():
             await runtime.checkpoint()
 
-    def is_over(self) -> bool:
-        """Count a call; whether others must run now. For who cannot wait for a coroutine to say."""
+    def is_due(self) -> bool:
+        """Count a call; return whether other tasks must run now."""
         self._calls += 1
-        if self._calls < _CALLS_PER_TURN:
+        if self._calls < _CALLS_PER_CHECKPOINT:
             return False
         self._calls = 0
         return True

@@ -1,9 +1,9 @@
-"""How a limiter comes to be: over a cluster, or in this process alone."""
+"""Creation of limiters: over a cluster, or in this process alone."""
 
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,83 +11,116 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
-from trio.lowlevel import in_trio_run
 
-from ringfence.client.cluster.cluster import Cluster, ClusterSettings
+from ringfence import runtime
+from ringfence.client.cluster.cluster import Cluster
+from ringfence.client.cluster.settings import ClusterSettings
 from ringfence.client.limiter import Limiter
+from ringfence.client.limiter_context import limiter_context
 from ringfence.client.local_decider import LocalDecider
-from ringfence.client.opening import entered
 from ringfence.client.requests.descriptors import checked_seconds
+from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.client.url import ENVIRONMENT, ClusterUrl, parse_url
 from ringfence.errors import AccessDenied, ConfigError
 from ringfence.peering.clock import Clock, SystemClock
 from ringfence.peering.internal_errors import InternalErrors
 from ringfence.peering.link import LinkSettings
 from ringfence.rules import RuleSet
-from ringfence.runtime import current_time
 from ringfence.transport.tls.certificates import NODE_NAME, ClientTls, load_client_tls
-from ringfence.transport.udp.udp_asyncio import AsyncioUdp
-from ringfence.transport.udp.udp_trio import TrioUdp
 from ringfence.wire import Hello, Role
 
-__all__ = ["client_hello", "connect", "links_of", "local", "open_cluster", "rules_of"]
+if TYPE_CHECKING:
+    from ringfence.transport.udp.udp_asyncio import AsyncioUdp
+    from ringfence.transport.udp.udp_trio import TrioUdp
+
+__all__ = [
+    "RulesSource",
+    "client_hello",
+    "connect",
+    "links_of",
+    "local",
+    "open_cluster",
+    "rules_of",
+]
 
 logger = logging.getLogger("ringfence.client")
 
 
-@entered
+_Sources: TypeAlias = RuleSet | Mapping[str, object] | str | Path
+if TYPE_CHECKING:
+    from typing_extensions import TypeAliasType
+
+    RulesSource = TypeAliasType("RulesSource", _Sources)  # Editors show the short name.
+else:
+    RulesSource = _Sources
+"""Rules as a rule file or directory, the same as a mapping, or a `RuleSet`."""
+
+
+@limiter_context
 @asynccontextmanager
 async def connect(
     url: str | None = None,
     *,
-    raise_on_outage: bool = False,
     rules: RuleSet | None = None,
-    wait: float = 5.0,
-    denials: int = 65_536,
-    leases: bool = True,
+    connect_timeout: float = 5.0,
+    raise_on_outage: bool = False,
     strict: bool = False,
+    denial_cache_size: int = 65_536,
+    use_leases: bool = True,
 ) -> AsyncIterator[Limiter]:
-    """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and on asyncio.
+    """Connect to a cluster: `async with ringfence.connect(URL) as limiter`. On trio and asyncio.
 
-    `url` reads `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; when None, the environment's
-    `RINGFENCE_URL` is taken. `rules` replaces those of the cluster for this client: each check then
-    carries its limit. `denials` is how many denials are remembered, so that whoever asks again
-    before `retry_after` is denied in this process at once; 0 asks a member each time. With
-    `leases`, units of keys that are asked about often are borrowed and spent here. A check that no
-    rule can match, as of a misspelt domain, is a warning in the log, and with `strict` a
-    `ConfigError`. When no member
-    answers within `wait` seconds, the limiter is there all the same and lets everything pass
-    until one does; with `raise_on_outage` that raises `PeerUnavailable`, here and in checks.
-    Whatever that says, wrong settings are told at once: `ConfigError` for a bad address or a data
-    center that no member is in, `UntrustedPeer` for certificates that the CA given did not sign or
-    that name somebody else, and `AccessDenied` for a token that is not accepted.
+    Raises `ConfigError` for a wrong address or data center, `UntrustedPeer` for certificates that
+    the CA did not sign, and `AccessDenied` for a token that the nodes reject.
+
+    Args:
+        url: `ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE`; None takes it from the environment
+            variable `RINGFENCE_URL`.
+        rules: Rules that replace those of the cluster for this client. Each check then carries its
+            limit.
+        connect_timeout: Seconds to wait for the first node. After that the block begins all the
+            same, and every check is allowed until a node answers.
+        raise_on_outage: Raise `PeerUnavailable` when no node answers, here and in checks.
+        strict: Raise `ConfigError` for a check that no rule can match, such as one with a misspelt
+            domain. Otherwise it is a warning in the log.
+        denial_cache_size: Number of denials that are cached. A cached key is denied in this process
+            until its `retry_after` has passed. 0 asks a node for each check.
+        use_leases: Borrow units of keys that are checked often, and spend them in this process.
     """
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
             raise ConfigError(
-                "no cluster address: give one to connect(), or set RINGFENCE_URL "
-                "to ringfence://TOKEN@HOST:PORT?ca=FILE"
+                "url must be the address of a cluster, got None; pass it to connect(), or set "
+                "RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE"
             )
+    unmatched = UnmatchedChecks(strict=strict)
     async with open_cluster(
         parse_url(url),
         raise_on_outage=raise_on_outage,
         rules=rules,
-        wait=wait,
-        denials=denials,
-        leases=leases,
+        connect_timeout=connect_timeout,
+        denial_cache_size=denial_cache_size,
+        use_leases=use_leases,
+        on_rules=unmatched.verify,
     ) as cluster:
         limiter = Limiter(
-            cluster, raise_on_outage=raise_on_outage, near=cluster.near, strict=strict
+            cluster,
+            raise_on_outage=raise_on_outage,
+            local_cache=cluster.local_cache,
+            unmatched=unmatched,
         )
-        cluster.on_rules = limiter.rules_changed
         try:
             yield limiter
         finally:
-            limiter.close()
-            await limiter.release_held()
+            await limiter.aclose()
+
+
+def _ignore_rules(rules: RuleSet) -> None:
+    """Ignore new rules."""
 
 
 @asynccontextmanager
@@ -96,52 +129,50 @@ async def open_cluster(
     *,
     raise_on_outage: bool = False,
     rules: RuleSet | None = None,
-    route: bool = True,
-    wait: float = 5.0,
-    denials: int = 65_536,
-    leases: bool = True,
-    patience: float | None = None,
+    ask_owners: bool = True,
+    connect_timeout: float = 5.0,
+    denial_cache_size: int = 65_536,
+    use_leases: bool = True,
+    hedge_after: float | None = None,
     deadline: float | None = None,
+    on_rules: Callable[[RuleSet], None] = _ignore_rules,
 ) -> AsyncIterator[Cluster]:
-    """Connect as `connect` does; for tools that want to see members and counters too.
+    """Connect as `connect` does; for tools that also need members and counters.
 
-    `patience` is how long at most an owner may take over a check before its standby is asked as
-    well, which is told that it has what is left then until `deadline`. Owners are told the
-    `deadline`.
+    After `hedge_after` seconds without an answer of the owner, the standby is asked as well, if the
+    hedging budget allows. Nodes receive the remaining time until `deadline` seconds have passed.
+    `on_rules` receives the rules of the cluster at each change.
     """
-    checked_seconds("wait", wait)
-    if type(denials) is not int or denials < 0:
-        raise ConfigError(f"denials {denials!r} is no number of keys; give 0 or more")
+    checked_seconds("connect_timeout", connect_timeout)
+    if type(denial_cache_size) is not int or denial_cache_size < 0:
+        raise ConfigError(
+            f"denial_cache_size must be 0 or more, got {denial_cache_size!r}; give a number of keys"
+        )
     if not isinstance(rules, RuleSet | None):
-        raise ConfigError(f"rules {rules!r} is no RuleSet")
+        raise ConfigError(
+            f"rules must be a RuleSet, got {rules!r}; read them with RuleSet or local"
+        )
     tls = _tls_of(url)
     settings = ClusterSettings(
         datacenter=url.datacenter,
         link=links_of(url, deadline),
-        route=route,
-        denials=denials,
-        leases=bool(leases),
-        patience=patience,
+        ask_owners=ask_owners,
+        denial_cache_size=denial_cache_size,
+        use_leases=bool(use_leases),
+        hedge_after=hedge_after,
     )
     failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with runtime.open_task_group() as tasks:
         try:
-            # trio's own shell saves a lone check what anyio's detours cost.
-            shell = TrioUdp if in_trio_run() else AsyncioUdp
-            errors = InternalErrors(logger, current_time)
-            transport = shell(on_bug=partial(errors.failed, "the client"), client=tls)
+            transport = _new_transport(tls)
             await tasks.start(transport.run)
             cluster = Cluster(
-                transport,
-                url.seeds,
-                client_hello(url),
-                settings,
-                SystemClock(),
-                SystemRandom(),
-                None if rules is None else rules.as_carried(),
+                *(transport, url.seeds, client_hello(url), settings),
+                *(SystemClock(), SystemRandom(), None if rules is None else rules.as_carried()),
+                on_rules,
             )
             await tasks.start(cluster.run)
-            error = await cluster.wait_joined(wait)
+            error = await cluster.wait_joined(connect_timeout)
             if error is not None and (
                 raise_on_outage or isinstance(error, AccessDenied | ConfigError)
             ):
@@ -149,8 +180,7 @@ async def open_cluster(
             try:
                 yield cluster
             finally:
-                await cluster.report()
-                cluster.close()
+                await cluster.aclose()
                 transport.flush()
         except anyio.get_cancelled_exc_class():
             raise
@@ -162,29 +192,46 @@ async def open_cluster(
         raise failure
 
 
-@entered
+def _new_transport(tls: ClientTls) -> "AsyncioUdp | TrioUdp":
+    """Make the transport of the running event loop; asyncio applications import no trio."""
+    errors = InternalErrors(logger, runtime.current_time)
+    on_bug = partial(errors.failed, "the client")
+    if runtime.in_trio_run():
+        from ringfence.transport.udp.udp_trio import TrioUdp
+
+        return TrioUdp(on_bug=on_bug, client=tls)
+    from ringfence.transport.udp.udp_asyncio import AsyncioUdp
+
+    return AsyncioUdp(on_bug=on_bug, client=tls)
+
+
+@limiter_context
 @asynccontextmanager
 async def local(
-    rules: RuleSet | Mapping[str, object] | str | Path,
+    rules: RulesSource,
     *,
     max_keys: int = 1_000_000,
     clock: Clock | None = None,
     strict: bool = False,
 ) -> AsyncIterator[Limiter]:
-    """The same limiter in one process without any node, for tests and small applications.
+    """Open a limiter in this process, without any node: for tests and small applications.
 
-    `rules` is a rule file or directory (that needs the `node` extra, for YAML), the same as a
-    mapping, or a `RuleSet`. `clock` lets a test move time by hand. `strict` is that of `connect`.
+    Args:
+        rules: A rule file or directory, the same as a mapping, or a `RuleSet`. Reading files needs
+            the extra `node`, for YAML.
+        max_keys: Number of counters that are kept.
+        clock: Clock that replaces the system's; a test can advance it.
+        strict: Raise `ConfigError` for a check that no rule can match.
     """
     limiter = local_limiter(rules, max_keys=max_keys, clock=clock, strict=strict)
     try:
         yield limiter
     finally:
-        limiter.close()
+        await limiter.aclose()
 
 
 def local_limiter(
-    rules: RuleSet | Mapping[str, object] | str | Path,
+    rules: RulesSource,
     *,
     max_keys: int,
     clock: Clock | None,
@@ -193,11 +240,11 @@ def local_limiter(
 ) -> Limiter:
     """Make the limiter of `local`; `in_loop=False` for threads that have no event loop."""
     decider = LocalDecider(rules_of(rules), clock or SystemClock(), max_keys, in_loop=in_loop)
-    return Limiter(decider, in_loop=in_loop, strict=strict)
+    return Limiter(decider, in_loop=in_loop, unmatched=UnmatchedChecks(strict=strict))
 
 
 def client_hello(url: ClusterUrl) -> Hello:
-    """What a client says first."""
+    """Make the hello of a client."""
     token = url.token
     return Hello(
         Role.CLIENT,
@@ -208,7 +255,7 @@ def client_hello(url: ClusterUrl) -> Hello:
 
 
 def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
-    """Return the time-outs of links for callers that wait until `deadline`."""
+    """Make the link settings of a client whose callers wait until `deadline` seconds."""
     links = LinkSettings()
     if url.timeout is not None:
         links = replace(links, answer_timeout=url.timeout, slow_timeout=2 * url.timeout)
@@ -217,13 +264,13 @@ def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
     return replace(
         links,
         deadline=deadline,
-        # Twice as long without any answer, and a member is lost: its standby must be asked in time.
+        # A node is lost after twice this time, and its standby must be asked before the deadline.
         answer_timeout_least=min(links.answer_timeout_least, deadline / 5),
     )
 
 
-def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
-    """Read rules, whichever way they are given. Raises `ConfigError`."""
+def rules_of(rules: RulesSource) -> RuleSet:
+    """Read rules from any source. Raises `ConfigError`."""
     if isinstance(rules, RuleSet):
         return rules
     if isinstance(rules, Mapping):
@@ -231,7 +278,9 @@ def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
 
         return load_mapping(rules).rules
     if not isinstance(rules, str | Path):
-        raise ConfigError(f"rules {rules!r}: give a file or directory, a mapping or a RuleSet")
+        raise ConfigError(
+            f"rules must be a file or directory, a mapping or a RuleSet, got {rules!r}; give one"
+        )
     try:
         from ringfence.rules.loading.yaml_files import load_path
     except ImportError as error:
@@ -243,7 +292,7 @@ def rules_of(rules: RuleSet | Mapping[str, object] | str | Path) -> RuleSet:
 
 
 def _tls_of(url: ClusterUrl) -> ClientTls:
-    """Verify against the cluster's CA; only a cluster on this very host may do without."""
+    """Load the CA; only a cluster on this host may have none."""
     if url.ca is not None:
         return load_client_tls(url.ca, datetime.now(UTC), server_name=url.server_name or NODE_NAME)
     beyond = [host for host, _ in url.seeds if not _is_loopback(host)]

@@ -1,4 +1,4 @@
-"""The limiter without any node: the engine in this very process, behind the same interface."""
+"""Decider without nodes: the engine runs in this process."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,16 +20,11 @@ from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 __all__ = ["LocalDecider"]
 
 _LOCAL = Source.LOCAL.value
+_MIN_SLOT_PAUSE = 0.001
 
 
 class LocalDecider:
-    """Decides every row by an engine of its own.
-
-    Made with `in_loop=False` it never waits, and any thread may ask it.
-    """
-
-    near = None
-    """Nobody needs to be asked for anything."""
+    """The `Decider` behind `ringfence.local`. Any thread may call it with `in_loop=False`."""
 
     def __init__(
         self, rules: RuleSet, clock: Clock, max_keys: int, *, in_loop: bool = True
@@ -38,7 +33,7 @@ class LocalDecider:
         self._clock = clock
         self._engine = new_engine(max_keys=max_keys)
         self._engine.set_rules(engine_rules(rules.rules()))
-        self._turns = Checkpoints(in_loop=in_loop)
+        self._checkpoints = Checkpoints(in_loop=in_loop)
         self._lock = Lock()
         self._slot_waits = SlotWaits()
         self._tickets = count(1)
@@ -52,7 +47,7 @@ class LocalDecider:
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """The tasks of this process that wait for a slot."""
+        """See `Decider.slot_waits`."""
         return self._slot_waits
 
     @property
@@ -62,18 +57,21 @@ class LocalDecider:
 
     @property
     def knows_rules(self) -> bool:
-        """Nobody else has rules to tell."""
+        """True, because the rules come with the decider."""
         return True
 
     async def decide(
-        self, batch: Batch, vetoes: Callable[[int], bool], within: float | None
+        self,
+        batch: Batch,
+        denies_group: Callable[[int], bool],
+        timeout: float | None,  # noqa: ASYNC109
     ) -> Results:
         """Decide every row now."""
-        await self._turns.take()
+        await self._checkpoints.take()
         return self.decide_now(batch)
 
-    def join(self, key: bytes, cost: int, within: float | None) -> None:
-        """There is nobody to be asked together."""
+    def join(self, key: bytes, cost: int, timeout: float | None) -> None:
+        """Return None, because no frame is sent."""
 
     async def decide_one(
         self,
@@ -81,79 +79,82 @@ class LocalDecider:
         cost: int,
         asked: PendingCheck | None,
         late: TimedOut | None,
-        within: float | None,
+        timeout: float | None,  # noqa: ASYNC109
     ) -> OutcomeRow:
-        """Decide a lone check now."""
-        if self._turns.is_over():
+        """Decide a single check now."""
+        if self._checkpoints.is_due():
             await checkpoint()
         return self.decide_lone(key, cost)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
-        """Decide a check as `decide_now` does; a batch around it takes as long as all else here."""
+        """Decide a single check without a batch, which would double the time."""
         with self._lock:
-            told = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())
+            found = self._engine.decide((key,), (cost,), (), (), (), self._clock.now())
         return (
-            *(told.codes[0], told.limits[0], told.remaining[0], told.retry_after_ns[0]),
-            *(told.reset_after_ns[0], told.delay_ns[0], told.leases[0], _LOCAL),
+            *(found.codes[0], found.limits[0], found.remaining[0], found.retry_after_ns[0]),
+            *(found.reset_after_ns[0], found.delay_ns[0], found.leases[0], _LOCAL),
         )
 
     def decide_now(self, batch: Batch) -> Results:
-        """Decide every row, without a task to wait in."""
+        """Decide every row synchronously."""
         with self._lock:
             now = self._clock.now()
             self._renew(now)
-            verdicts = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
+            results = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
             if batch.leases:
-                self._slots.answered(None, batch, verdicts, now)
-        return verdicts
+                self._slots.answered(None, batch, results, now)
+        return results
 
-    def keep(self, slots: Batch, period_s: float) -> None:
-        """Let slots live until they are let go."""
+    def keep(self, slots: Batch, period: float) -> None:
+        """See `Decider.keep`."""
         with self._lock:
-            self._held.keep(slots, period_s, self._clock.now() / 1e9)
+            self._held.keep(slots, period, self._clock.now() / 1e9)
 
     def let_go(self, slots: Batch) -> Batch:
-        """Let slots live no longer than their period; return what releases them."""
+        """See `Decider.let_go`."""
         with self._lock:
             return self._held.let_go(slots, self._clock.now() / 1e9)
 
     def held(self) -> list[Batch]:
-        """The slots that are kept, by what gave them back at first."""
+        """See `Decider.held`."""
         with self._lock:
             return self._held.origins()
 
     def new_ticket(self) -> int:
-        """See `Decider`."""
+        """Return the next ticket of this process."""
         return next(self._tickets)
 
-    def slot_pause_s(self) -> float:
-        """Seconds until the next slot is free if nobody releases one before."""
+    def slot_pause(self) -> float:
+        """Return the seconds until the next slot ends without a release."""
         with self._lock:
             due = self._slots.next_deadline()
             ns = ASK_AGAIN_NS if due is None else min(ASK_AGAIN_NS, due - self._clock.now())
-        return max(0.001, ns / 1e9)
+        return max(_MIN_SLOT_PAUSE, ns / 1e9)
 
     def _renew(self, now: int) -> None:
-        """Renew slots only when somebody looks: no other process can take them meanwhile."""
+        """Renew slots before a decision; no other process can take them in between."""
         for held in self._held.due(now / 1e9):
             decide_by(self._engine, held.renewal(), now)
-            held.renewed(now / 1e9)
+            held.on_renewed(now / 1e9)
 
     def time(self) -> float:
-        """Nobody is asked, so nothing is asked before it is decided."""
+        """Return 0, because a refund follows its check at once."""
         return 0.0
 
     async def refresh_rules(self) -> None:
-        """Nobody else has rules to tell."""
+        """Do nothing: the rules never change."""
 
     def outage(self) -> RingfenceError | None:
-        """This process is always within reach."""
+        """Return None: this process is always available."""
         return None
 
-    def refund(self, batch: Batch, rows: Sequence[int], verdicts: Results, asked_at: float) -> None:
-        """Give back what rows were just charged; the check was at this very instant."""
+    async def aclose(self) -> None:
+        """Do nothing: there are no connections."""
+
+    def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
+        """Give back the cost of rows that were just charged."""
         taken = batch.take(rows)
-        leases = [verdicts.outcomes.leases[i] for i in rows]
+        leases = [results.outcomes.leases[i] for i in rows]
         self.decide_now(
             Batch(
                 Op.REFUND,

@@ -100,7 +100,7 @@ class FakeCluster:
         """Have all that connects meanwhile, by whatever address, find this cluster."""
         home = sys.modules["ringfence.client.connect"]
         patience = _FakePatience(self.clock)
-        patient = partial(Limiter, patience=patience)
+        patient = partial(Limiter, acquire_loop=patience)
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
@@ -147,7 +147,7 @@ class FakeCluster:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Limiter]:
-        yield Limiter(_Decider(self, self.rules), patience=_FakePatience(self.clock))
+        yield Limiter(_Decider(self, self.rules), acquire_loop=_FakePatience(self.clock))
 
     @asynccontextmanager
     async def _connect(
@@ -180,13 +180,13 @@ class _Decider(LocalDecider):
         """See `LocalDecider`."""
         return self._cluster.counting.new_ticket()
 
-    def slot_pause_s(self) -> float:
+    def slot_pause(self) -> float:
         """See `LocalDecider`."""
-        return self._cluster.counting.slot_pause_s()
+        return self._cluster.counting.slot_pause()
 
-    def keep(self, slots: Batch, period_s: float) -> None:
+    def keep(self, slots: Batch, period: float) -> None:
         """Have what all share renew them."""
-        self._cluster.counting.keep(slots, period_s)
+        self._cluster.counting.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
         """See `LocalDecider`."""

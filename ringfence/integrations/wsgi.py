@@ -112,7 +112,7 @@ class RateLimits:
         else:
             if options.get("enabled", True):
                 _require_address(limiter)
-            self.limiter = connect(limiter, wait=_WAIT)
+            self.limiter = connect(limiter, connect_timeout=_WAIT)
         self.troubles = OutageTracker()
         self.policy.require_rules(self.limiter)
 

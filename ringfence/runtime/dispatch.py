@@ -40,6 +40,7 @@ __all__ = [
     "Event",
     "checkpoint",
     "current_time",
+    "in_trio_run",
     "move_on_after",
     "new_future",
     "open_task_group",

@@ -76,7 +76,7 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
             return Answer(False, rule, codes, outcomes.remaining)
     verdicts = Results(outcomes, [Source.LOCAL] * len(codes))
     decisions = question.read(verdicts)
-    undue = question.undue(decisions, verdicts)
+    undue = question.rows_to_refund(decisions, verdicts)
     if undue:
         taken = batch.take(undue)
         leases = [outcomes.leases[row] for row in undue]

@@ -418,7 +418,7 @@ class World:
             transport,
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
-            ClusterSettings(datacenter=datacenter, leases=False, patience=_PATIENCE),
+            ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_PATIENCE),
             HostClock(runtime.current_time),
             random,
             None,
@@ -427,7 +427,7 @@ class World:
         await self._tasks.start(transport.run)
         await self._tasks.start(cluster.run)
         await cluster.wait_joined(10.0)
-        limiter = Limiter(cluster, near=cluster.near)
+        limiter = Limiter(cluster, local_cache=cluster.local_cache)
         self.clients.append(_Client(datacenter, address, cluster, limiter))
 
     # -- what is seen --------------------------------------------------------------------------

@@ -226,5 +226,5 @@ def test_what_connects_afterwards_finds_no_fake():
 
     with pytest.raises(ringfence.PeerUnavailable):
         ringfence.blocking.connect(
-            "ringfence://127.0.0.1:9", wait=0.05, raise_on_outage=True
+            "ringfence://127.0.0.1:9", connect_timeout=0.05, raise_on_outage=True
         ).check("api", {"a": "b"})

@@ -197,10 +197,10 @@ class World:
             Hello(Role.CLIENT, "app", b"", number),
             ClusterSettings(
                 link=link or LinkSettings(answer_timeout=patience),
-                route=not only,
-                patience=standby_after,
-                denials=denials,
-                leases=leases,
+                ask_owners=not only,
+                hedge_after=standby_after,
+                denial_cache_size=denials,
+                use_leases=leases,
             ),
             self.clock,
             Random(number),
@@ -210,9 +210,8 @@ class World:
             await nursery.start(transport.run)
             await nursery.start(cluster.run)
             await cluster.wait_joined(5.0)
-            yield Limiter(cluster, raise_on_outage=raise_on_outage, near=cluster.near)
-            await cluster.report()
-            cluster.close()
+            yield Limiter(cluster, raise_on_outage=raise_on_outage, local_cache=cluster.local_cache)
+            await cluster.aclose()
             transport.flush()
             nursery.cancel_scope.cancel()
 

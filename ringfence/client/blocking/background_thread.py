@@ -1,4 +1,4 @@
-"""A thread with an event loop and a limiter in it, for callers that have no loop or another one."""
+"""Background thread with an event loop and a limiter, for callers without a trio loop."""
 
 import logging
 import threading
@@ -9,22 +9,21 @@ from typing import TypeVar
 
 import trio
 
-from ringfence.client.limiter import Limiter
-from ringfence.errors import ConfigError
+from ringfence.client.limiter import Limiter, closed_error
 
-__all__ = ["Background", "closed"]
+__all__ = ["BackgroundThread"]
 
 logger = logging.getLogger("ringfence.client")
 
 _Result = TypeVar("_Result")
 
 
-class Background:
-    """A thread with an event loop and a limiter in it.
+class BackgroundThread:
+    """Thread with an event loop and a limiter.
 
-    Not anyio's portal: a thread that runs trio itself may not use one, and the generator of its
-    `start_blocking_portal`, inherited by a forked child, waits there for a thread that does not
-    exist as soon as the garbage collector finds it.
+    It does not use anyio's portal: a thread that runs trio cannot use one. In a forked child, the
+    garbage collector would end the generator of the portal, which waits for a thread that does not
+    exist.
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[Limiter]]) -> None:
@@ -49,18 +48,18 @@ class Background:
     def start(
         self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
     ) -> None:
-        """Start a call in the background loop; `result` gets its result, and cancels it."""
+        """Start a call in the background loop. Cancelling `result` cancels the call."""
 
         def begin() -> None:
             try:
                 self._calls.start_soon(self._answer, call, result)
-            except RuntimeError:  # The loop ends, and takes no more tasks.
-                result.set_exception(closed())
+            except RuntimeError:  # The loop ends and accepts no tasks.
+                result.set_exception(closed_error())
 
         try:
             self._token.run_sync_soon(begin)
         except trio.RunFinishedError:
-            result.set_exception(closed())
+            result.set_exception(closed_error())
 
     async def _answer(
         self, call: Callable[[Limiter], Awaitable[_Result]], result: "Future[_Result]"
@@ -80,8 +79,8 @@ class Background:
             except trio.Cancelled:
                 result.cancel()
                 raise
-            except Exception as error:  # noqa: BLE001 - raised to whoever asks for the result
-                with suppress(InvalidStateError):  # It was cancelled meanwhile.
+            except Exception as error:  # noqa: BLE001 - raised by `result`
+                with suppress(InvalidStateError):  # The caller has cancelled it.
                     result.set_exception(error)
             else:
                 with suppress(InvalidStateError):
@@ -90,9 +89,9 @@ class Background:
     def _run(self) -> None:
         try:
             trio.run(self._serve)
-        except BaseException as error:  # Told to whoever waits, else logged.
+        except BaseException as error:  # Raised in the constructor, or logged.
             if self._ready.done():
-                logger.error("the limiter's thread has ended", exc_info=error)
+                logger.error("background thread ended", exc_info=error)
             else:
                 self._ready.set_exception(error)
 
@@ -100,10 +99,3 @@ class Background:
         async with self._make() as limiter, trio.open_nursery() as calls:
             self._ready.set_result((trio.lowlevel.current_trio_token(), calls, limiter))
             await self._stop.wait()
-
-
-def closed() -> ConfigError:
-    """What a call on a closed client meets."""
-    return ConfigError(
-        "the client is closed; call before close(), inside of the `with` block, or enter it again"
-    )

@@ -1,8 +1,8 @@
-"""The same limiter for code that blocks: threads, Flask, Celery.
+"""The limiter for code that blocks: threads, Flask, Celery.
 
-One background thread runs the event loop and its connections; calls cross over to it and wait. Only
-a limiter that counts in this process is asked in the caller's own thread, unless a turn has to be
-waited for. After a fork the child starts a thread and a connection of its own with its first call.
+A background thread runs the event loop and the connections. Each call is passed to it and waits.
+The limiter of `local` is called in the caller's thread, except for waits. After a fork, the first
+call of the child starts a new thread and connection.
 """
 
 import atexit
@@ -19,35 +19,101 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from functools import partial
-from pathlib import Path
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from functools import partial, wraps
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from ringfence.client.blocking.background_thread import Background, closed
+from ringfence.client.connect import RulesSource, local_limiter
 from ringfence.client.connect import connect as connect_async
-from ringfence.client.connect import local_limiter
 from ringfence.client.decision import Decision
-from ringfence.client.limiter import Limiter
-from ringfence.client.requests.descriptors import Descriptors
+from ringfence.client.limiter import Limiter, closed_error
 from ringfence.client.slots.acquire import UNDO_WITHIN
-from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.rules import RuleSet
+
+if TYPE_CHECKING:
+    from ringfence.client.blocking.background_thread import BackgroundThread
 
 __all__ = ["BlockingLimiter", "connect", "local"]
 
 _Result = TypeVar("_Result")
-_MOST_EXPECTED = 256
+_Params = ParamSpec("_Params")
+_MAX_EXPECTED = 256
+
+
+def _blocking(
+    method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate["BlockingLimiter", _Params], _Result]:
+    """Make the blocking form of a method that waits only for nodes."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        result: _Result = self._ask(lambda limiter: getattr(limiter, name)(*args, **kwargs))
+        return result
+
+    return call
+
+
+def _blocking_wait(
+    method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate["BlockingLimiter", _Params], _Result]:
+    """Make the blocking form of a method that may wait for its turn."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+        result: _Result = self.run(lambda limiter: getattr(limiter, name)(*args, **kwargs))
+        return result
+
+    return call
+
+
+def _blocking_context(
+    method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[Decision]],
+) -> Callable[Concatenate["BlockingLimiter", _Params], AbstractContextManager[Decision]]:
+    """Make the blocking form of `hold`. The slot is also released when the process exits."""
+    name = method.__name__
+
+    @wraps(method)
+    @contextmanager
+    def hold(
+        self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs
+    ) -> Iterator[Decision]:
+        background = self._open()
+
+        async def enter(limiter: Limiter) -> tuple[AbstractAsyncContextManager[Decision], Decision]:
+            context = getattr(limiter, name)(*args, **kwargs)
+            return context, await context.__aenter__()
+
+        async def leave(_: Limiter) -> None:
+            await context.__aexit__(None, None, None)
+
+        context, decision = self._run_in(background, enter)
+        _HOLDERS.add(self)
+        try:
+            yield decision
+        finally:
+            # A forked child does not hold the slot, and closing has released it.
+            if self._background is background:
+                self._run_in(background, leave)
+
+    return hold
 
 
 class BlockingLimiter:
-    """A `Limiter` whose methods block. Safe to share among threads, and across a fork.
+    """A `Limiter` whose methods block. Threads may share it, and forked processes.
 
-    The connection is made by entering it as a context or, when it was never closed, by its first
-    call: a wrong address is told there. After `close`, or the end of the context, calls raise
-    `ConfigError`; entering it once more connects again.
+    It connects when it is entered or, if it was never closed, with its first call; errors of the
+    connection come then. After `close`, or the end of the block, calls raise `ConfigError`.
+    Entering it again connects again.
     """
 
     def __init__(
@@ -56,15 +122,14 @@ class BlockingLimiter:
         *,
         waits: bool = True,
     ) -> None:
-        """`waits=False`: of what `make` opens, only `acquire` and `hold` ever wait, and any thread
-        may call the rest."""
+        """`waits=False`: only `acquire` and `hold` wait, and any thread may call the limiter."""
         self._make = make
         self._waits = waits
         self._lock = threading.Lock()
-        self._background: Background | None = None
+        self._background: BackgroundThread | None = None
         self._is_closed = False
         self._expected: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
-        os.register_at_fork(after_in_child=partial(_start_anew, weakref.ref(self)))
+        os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
 
     def __enter__(self) -> "BlockingLimiter":
         with self._lock:
@@ -81,7 +146,10 @@ class BlockingLimiter:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the background thread; calls raise from now on."""
+        """Release held slots and close the connections; later calls raise `ConfigError`.
+
+        The end of the block does this. Closing twice has no effect.
+        """
         with self._lock:
             self._is_closed = True
             background, self._background = self._background, None
@@ -93,7 +161,7 @@ class BlockingLimiter:
 
     @property
     def is_open(self) -> bool:
-        """Whether the background thread runs, so that a call connects to nothing first."""
+        """Whether the background thread runs, so that a call need not connect first."""
         background = self._background
         return background is not None and background.is_alive
 
@@ -104,185 +172,55 @@ class BlockingLimiter:
 
     @property
     def unmatched(self) -> Mapping[str, int]:
-        """See `Limiter.unmatched`; those since this process connected."""
+        """See `Limiter.unmatched`; counted since this process connected."""
         background = self._background
         return {"known": 0, "unknown": 0} if background is None else background.limiter.unmatched
 
     def expect(self, domain: str, *paths: Sequence[str]) -> list[str]:
-        """See `Limiter.expect`. Before the first call connects, the list is empty."""
+        """See `Limiter.expect`. The list is empty before the first call connects."""
         expected = (domain, tuple([tuple(path) for path in paths]))
         with self._lock:
-            if len(self._expected) < _MOST_EXPECTED:
+            if len(self._expected) < _MAX_EXPECTED:
                 self._expected[expected] = None
             background = self._background
         return [] if background is None else background.limiter.expect(domain, *paths)
 
-    def check(
-        self,
-        domain: str,
-        descriptors: Descriptors,
-        cost: int = 1,
-        *,
-        timeout: float | None = None,
-    ) -> Decision:
-        """See `Limiter.check`."""
-        return self._ask(lambda limiter: limiter.check(domain, descriptors, cost, timeout=timeout))
+    check = _blocking(Limiter.check)
+    check_many = _blocking(Limiter.check_many)
+    peek = _blocking(Limiter.peek)
+    charge = _blocking(Limiter.charge)
+    refund = _blocking(Limiter.refund)
+    reset = _blocking(Limiter.reset)
+    acquire = _blocking_wait(Limiter.acquire)
+    hold = _blocking_context(Limiter.hold)
+    release = _blocking(Limiter.release)
 
-    def check_many(
-        self,
-        domain: str,
-        requests: Sequence[Descriptors],
-        costs: int | Sequence[int] = 1,
-        *,
-        timeout: float | None = None,
-    ) -> list[Decision]:
-        """See `Limiter.check_many`."""
-        return self._ask(
-            lambda limiter: limiter.check_many(domain, requests, costs, timeout=timeout)
-        )
-
-    def peek(self, domain: str, descriptors: Descriptors) -> Decision:
-        """See `Limiter.peek`."""
-        return self._ask(lambda limiter: limiter.peek(domain, descriptors))
-
-    def charge(
-        self,
-        domain: str,
-        descriptors: Descriptors,
-        cost: int = 1,
-        *,
-        timeout: float | None = None,
-    ) -> Decision:
-        """See `Limiter.charge`."""
-        return self._ask(lambda limiter: limiter.charge(domain, descriptors, cost, timeout=timeout))
-
-    def refund(self, domain: str, descriptors: Descriptors, cost: int = 1) -> Decision:
-        """See `Limiter.refund`."""
-        return self._ask(lambda limiter: limiter.refund(domain, descriptors, cost))
-
-    def reset(self, domain: str, descriptors: Descriptors) -> Decision:
-        """See `Limiter.reset`."""
-        return self._ask(lambda limiter: limiter.reset(domain, descriptors))
-
-    def acquire(
-        self, domain: str, descriptors: Descriptors, cost: int = 1, *, max_wait: float = 10.0
-    ) -> Decision:
-        """See `Limiter.acquire`."""
-        return self.run(
-            lambda limiter: limiter.acquire(domain, descriptors, cost, max_wait=max_wait)
-        )
-
-    def release(self, decision: Decision) -> None:
-        """See `Limiter.release`."""
-        self._ask(lambda limiter: limiter.release(decision))
+    check_limit = _blocking(Limiter.check_limit)
+    check_many_limit = _blocking(Limiter.check_many_limit)
+    peek_limit = _blocking(Limiter.peek_limit)
+    charge_limit = _blocking(Limiter.charge_limit)
+    refund_limit = _blocking(Limiter.refund_limit)
+    reset_limit = _blocking(Limiter.reset_limit)
+    acquire_limit = _blocking_wait(Limiter.acquire_limit)
+    hold_limit = _blocking_context(Limiter.hold_limit)
 
     def keep(self, decision: Decision) -> None:
         """See `Limiter.keep`."""
-        if self._waits:
-            self.run(partial(_keep, decision))
-        else:
-            self._open().limiter.keep(decision)
 
-    @contextmanager
-    def hold(
-        self,
-        domain: str,
-        descriptors: Descriptors,
-        cost: int = 1,
-        *,
-        max_wait: float = 10.0,
-        raise_on_denied: bool = True,
-    ) -> Iterator[Decision]:
-        """See `Limiter.hold`. The slot is also released when the process exits meanwhile."""
-        self._open().limiter.require_place(domain, descriptors)
+        async def keep(limiter: Limiter) -> None:
+            limiter.keep(decision)
 
-        async def take(limiter: Limiter) -> Decision:
-            taking = limiter.acquire(domain, descriptors, cost, max_wait=max_wait)
-            return await limiter.begin_hold(taking, raise_on_denied=raise_on_denied)
-
-        with self._holding(take) as decision:
-            yield decision
-
-    @contextmanager
-    def hold_limit(
-        self,
-        limit: str | Limit,
-        *key: str,
-        cost: int = 1,
-        max_wait: float = 10.0,
-        raise_on_denied: bool = True,
-    ) -> Iterator[Decision]:
-        """See `Limiter.hold_limit`."""
-        self._open().limiter.require_slots(limit)
-
-        async def take(limiter: Limiter) -> Decision:
-            taking = limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
-            return await limiter.begin_hold(taking, raise_on_denied=raise_on_denied)
-
-        with self._holding(take) as decision:
-            yield decision
-
-    @contextmanager
-    def _holding(self, take: Callable[[Limiter], Awaitable[Decision]]) -> Iterator[Decision]:
-        decision = self.run(take)
-        _HOLDERS.add(self)
-        try:
-            yield decision
-        finally:
-            self.release(decision)
-
-    def check_limit(
-        self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
-    ) -> Decision:
-        """See `Limiter.check_limit`."""
-        return self._ask(
-            lambda limiter: limiter.check_limit(limit, *key, cost=cost, timeout=timeout)
-        )
-
-    def peek_limit(self, limit: str | Limit, *key: str) -> Decision:
-        """See `Limiter.peek_limit`."""
-        return self._ask(lambda limiter: limiter.peek_limit(limit, *key))
-
-    def acquire_limit(
-        self, limit: str | Limit, *key: str, cost: int = 1, max_wait: float = 10.0
-    ) -> Decision:
-        """See `Limiter.acquire_limit`."""
-        return self.run(
-            lambda limiter: limiter.acquire_limit(limit, *key, cost=cost, max_wait=max_wait)
-        )
-
-    def charge_limit(
-        self, limit: str | Limit, *key: str, cost: int = 1, timeout: float | None = None
-    ) -> Decision:
-        """See `Limiter.charge_limit`."""
-        return self._ask(
-            lambda limiter: limiter.charge_limit(limit, *key, cost=cost, timeout=timeout)
-        )
-
-    def refund_limit(self, limit: str | Limit, *key: str, cost: int = 1) -> Decision:
-        """See `Limiter.refund_limit`."""
-        return self._ask(lambda limiter: limiter.refund_limit(limit, *key, cost=cost))
-
-    def reset_limit(self, limit: str | Limit, *key: str) -> Decision:
-        """See `Limiter.reset_limit`."""
-        return self._ask(lambda limiter: limiter.reset_limit(limit, *key))
+        self._ask(keep)
 
     def run(self, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-        """Run `call` with the limiter, in the background, and wait for its result.
+        """Run `call` with the async limiter in the background thread, and wait for its result.
 
-        For several questions with one crossing. A wait that is interrupted cancels the call.
+        It makes several calls with one change of thread. An interrupted wait cancels the call.
         """
-        # Made before the call begins: an interrupt may come while it is being started.
-        future: Future[_Result] = Future()
-        try:
-            self._open().start(call, future)
-            return future.result()
-        except BaseException:
-            future.cancel()  # Without effect when this is what the call itself has raised.
-            raise
+        return self._run_in(self._open(), call)
 
     def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
-        """Run `call` as `run` does, and return what will be its result: for other event loops.
+        """Run `call` as `run` does, and return the future of its result, for other event loops.
 
         Cancelling the future cancels the call.
         """
@@ -290,8 +228,20 @@ class BlockingLimiter:
         self._open().start(call, future)
         return future
 
-    def _ask(self, call: Callable[[Limiter], Coroutine[object, None, _Result]]) -> _Result:
-        """Run `call`, in this thread if it waits for nothing."""
+    def _run_in(
+        self, background: "BackgroundThread", call: Callable[[Limiter], Awaitable[_Result]]
+    ) -> _Result:
+        # The future exists before the call begins, because an interrupt may come in between.
+        future: Future[_Result] = Future()
+        try:
+            background.start(call, future)
+            return future.result()
+        except BaseException:
+            future.cancel()  # Without effect when the call itself has raised this.
+            raise
+
+    def _ask(self, call: Callable[[Limiter], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Run `call`; in this thread if the limiter waits for nothing."""
         if self._waits:
             return self.run(call)
         try:
@@ -301,85 +251,84 @@ class BlockingLimiter:
             return result
         raise AssertionError("a limiter in this process has waited for something")
 
-    def _open(self) -> "Background":
+    def _open(self) -> "BackgroundThread":
         background = self._background
         if background is None or not background.is_alive:
+            # Imported here, because applications on asyncio need no trio.
+            from ringfence.client.blocking.background_thread import BackgroundThread
+
             with self._lock:
                 if self._is_closed:
-                    raise closed()
+                    raise closed_error()
                 if self._background is None or not self._background.is_alive:
-                    self._background = Background(self._make)
+                    self._background = BackgroundThread(self._make)
                     for domain, paths in self._expected:
                         self._background.limiter.expect(domain, *paths)
                 background = self._background
         return background
 
-    def _forget(self) -> None:
-        """A forked child has neither the thread nor, perhaps, whoever held the lock."""
+    def _reset(self) -> None:
+        """Forget the thread, which a forked child does not have, and a lock that may be held."""
         self._lock = threading.Lock()
         self._background = None
 
 
-async def _keep(decision: Decision, limiter: Limiter) -> None:
-    limiter.keep(decision)
-
-
 _HOLDERS: "weakref.WeakSet[BlockingLimiter]" = weakref.WeakSet()
-"""Limiters that have held slots, which must not outlive the process."""
+"""Limiters that have held slots, which are released when the process exits."""
 
 
 def _release_at_exit() -> None:
-    """Release what threads hold that the interpreter does not wait for."""
+    """Release the slots of daemon threads, which end without running their `finally`."""
     for limiter in list(_HOLDERS):
         if limiter.is_open:
-            with suppress(Exception):  # The process ends: there is nobody left to tell.
+            with suppress(Exception):  # The process ends; the slots end after their period.
                 limiter.start(Limiter.release_held).result(timeout=2 * UNDO_WITHIN)
 
 
 atexit.register(_release_at_exit)
 
 
-def _start_anew(limiter: "weakref.ref[BlockingLimiter]") -> None:
+def _reset_after_fork(limiter: "weakref.ref[BlockingLimiter]") -> None:
     inherited = limiter()
     if inherited is not None:
-        inherited._forget()
+        inherited._reset()
 
 
 def connect(
     url: str | None = None,
     *,
-    raise_on_outage: bool = False,
     rules: RuleSet | None = None,
-    wait: float = 5.0,
-    denials: int = 65_536,
-    leases: bool = True,
+    connect_timeout: float = 5.0,
+    raise_on_outage: bool = False,
     strict: bool = False,
+    denial_cache_size: int = 65_536,
+    use_leases: bool = True,
 ) -> BlockingLimiter:
-    """The blocking form of `ringfence.connect`; connects when entered or first used.
+    """Make the blocking form of `ringfence.connect`; it connects when entered or first used.
 
-    What `ringfence.connect` raises comes then too.
+    The errors of `ringfence.connect` are raised then.
     """
     return BlockingLimiter(
         lambda: connect_async(
             url,
-            raise_on_outage=raise_on_outage,
             rules=rules,
-            wait=wait,
-            denials=denials,
-            leases=leases,
+            connect_timeout=connect_timeout,
+            raise_on_outage=raise_on_outage,
             strict=strict,
+            denial_cache_size=denial_cache_size,
+            use_leases=use_leases,
         )
     )
 
 
 def local(
-    rules: RuleSet | Mapping[str, object] | str | Path,
+    rules: RulesSource,
     *,
     max_keys: int = 1_000_000,
     clock: Clock | None = None,
     strict: bool = False,
 ) -> BlockingLimiter:
-    """The blocking form of `ringfence.local`."""
+    """Make the blocking form of `ringfence.local`."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Limiter]:
@@ -387,6 +336,6 @@ def local(
         try:
             yield limiter
         finally:
-            limiter.close()
+            await limiter.aclose()
 
     return BlockingLimiter(make, waits=False)

@@ -1,33 +1,33 @@
-"""Reports of the decisions that this process made: to which member, and which one is sent again.
+"""Reports of decisions that this process made: the node that counts them, and retries.
 
-One report is under way at a time. A report without an answer may have been counted, so it goes to
-the same member again, under the same number, for as long as that member is there. A core: members
-and time come in by calls.
+One report is in flight at a time. A report without an answer may have been counted. So it is sent
+to the same node again, under the same number, while that node is a member. A core: nodes and time
+come in by calls.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringfence.client.local_cache.local_decisions import Counted, LocalDecisions
+from ringfence.client.local_cache.decision_counts import Counted, DecisionCounts
 from ringfence.wire import Done, Message, Report
 
-__all__ = ["Reporting"]
+__all__ = ["DecisionReports", "ReportReceiver"]
 
-_GIVE_UP_S = 30.0
-"""Seconds without an answer after which another member gets the report, which then may be counted
-twice: the first one is a member still, but out of this client's reach."""
+_GIVE_UP_AFTER = 30.0
+"""Seconds without an answer after which another node gets the report. It may count twice then,
+because the first node may have counted it out of this client's reach."""
 
 
-class Member(Protocol):
-    """A member that can be sent a report."""
+class ReportReceiver(Protocol):
+    """A node that can receive a report."""
 
     @property
     def name(self) -> str:
-        """The member's name."""
+        """Name of the node."""
 
     def report(self, make: Callable[[int], Message], on_reply: Callable[[object], None]) -> None:
-        """Send the message that `make` builds for a number; pass on its reply, or None."""
+        """Send the message that `make` builds for a number; pass its reply, or None."""
 
 
 @dataclass(slots=True)
@@ -35,84 +35,90 @@ class _Pending:
     number: int
     counted: Counted
     first_at: float
-    member: str = ""
-    """Name of the member that it was sent to."""
+    node: str = ""
+    """Name of the node that it was sent to."""
 
 
-class Reporting:
-    """Sends what a tally counted. `collect` fills the tally just before it is read."""
+class DecisionReports:
+    """Sends the decision counts. `collect` completes the counts just before they are read."""
 
     def __init__(
         self,
-        tally: LocalDecisions,
+        counts: DecisionCounts,
         client: int,
         collect: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
         """`client` is the random number of this process."""
-        self._tally = tally
+        self._counts = counts
         self._client = client
         self._collect = collect
         self._now = now
         self._number = 0
         self._pending: _Pending | None = None
         self._preferred = ""
-        self.is_under_way = False
-        """Whether a member was sent a report and has not answered."""
+        self.is_in_flight = False
+        """Whether a report was sent and not answered."""
 
     @property
     def has_any(self) -> bool:
         """Whether decisions wait for a report or for its answer."""
         self._collect()
-        return self._pending is not None or bool(self._tally)
+        return self._pending is not None or bool(self._counts)
 
     def send(
-        self, members: Sequence[Member], known: Sequence[str], done: Callable[[bool], None]
+        self,
+        receivers: Sequence[ReportReceiver],
+        member_names: Sequence[str],
+        on_answer: Callable[[bool], None],
     ) -> bool:
-        """Send one report, if there is anything to report; return whether a report has left.
+        """Send one report, if there is anything to report; return whether it was sent.
 
-        `members` can be reached now, `known` are the names of all members that are not gone. `done`
-        receives whether the member has counted it.
+        `receivers` are the nodes that answer now, `member_names` those of all current members.
+        `on_answer` receives whether the node has counted the report.
         """
-        if self.is_under_way:
+        if self.is_in_flight:
             return False
         self._collect()
         if self._pending is None:
-            counted = self._tally.take()
+            counted = self._counts.take()
             if counted is None:
                 return False
             self._number += 1
             self._pending = _Pending(self._number, counted, self._now())
         pending = self._pending
-        member = self._choose(pending, members, known)
-        if member is None:
+        node = self._choose(pending, receivers, member_names)
+        if node is None:
             return False
-        pending.member = self._preferred = member.name
-        self.is_under_way = True
+        pending.node = self._preferred = node.name
+        self.is_in_flight = True
 
         def on_reply(reply: object) -> None:
-            self.is_under_way = False
+            self.is_in_flight = False
             is_counted = isinstance(reply, Done)
             if is_counted:
                 self._pending = None
-            done(is_counted)
+            on_answer(is_counted)
 
-        member.report(lambda seq: _report(seq, self._client, pending), on_reply)
+        node.report(lambda seq: _report(seq, self._client, pending), on_reply)
         return True
 
     def _choose(
-        self, pending: _Pending, members: Sequence[Member], known: Sequence[str]
-    ) -> Member | None:
-        """Choose the member that has perhaps counted it, else the one that got the last report."""
-        by_name = {member.name: member for member in members}
-        if pending.member in by_name:
-            return by_name[pending.member]
-        is_patient = self._now() < pending.first_at + _GIVE_UP_S
-        if not members or (pending.member in known and is_patient):
+        self,
+        pending: _Pending,
+        receivers: Sequence[ReportReceiver],
+        member_names: Sequence[str],
+    ) -> ReportReceiver | None:
+        """Choose the node that may have counted the report, else the one of the last report."""
+        by_name = {node.name: node for node in receivers}
+        if pending.node in by_name:
+            return by_name[pending.node]
+        must_wait = self._now() < pending.first_at + _GIVE_UP_AFTER
+        if not receivers or (pending.node in member_names and must_wait):
             return None
         if self._preferred in by_name:
             return by_name[self._preferred]
-        return members[self._client % len(members)]  # Clients spread over the members.
+        return receivers[self._client % len(receivers)]  # Spread the clients over the nodes.
 
 
 def _report(seq: int, client: int, pending: _Pending) -> Report:

@@ -1,12 +1,11 @@
-"""What owners have denied, and until when it stays denied whatever else is asked.
+"""Denial cache: denials that owners sent, each until its `retry_after` has passed.
 
-The denial of a bucket or a window is a function of time alone: until `retry_after` has passed, the
-same cost, and any greater one, would be denied again. Only a refund, a reset or a raised limit ends
-it early, and the owner tells of those on the connection that the denial came by. So a denial is
-remembered only while that connection stands, and forgotten with it.
+A bucket or window that denied a cost denies the same and any greater cost until `retry_after`. Only
+a refund, a reset or a raised limit ends the denial early. The owner reports those on the connection
+that the denial came by, so the denial is dropped when that connection ends.
 
-It counts from when the check was asked for, which was before the owner looked at its clock: a
-denial never lasts longer here than there. A core: whoever asks says what time it is.
+The time counts from when the check was sent, before the owner read its clock. So a cached denial
+never lasts longer than on the owner. A core: time comes in by calls.
 """
 
 from collections import OrderedDict
@@ -23,31 +22,31 @@ __all__ = ["Denial", "DenialCache"]
 _DENIED = Code.DENIED.value
 _OWNER = Source.OWNER.value
 _CACHE = Source.CACHE.value
-_ID_BYTES = 8
+_RULE_ID_BYTES = 8
 
 
 @dataclass(slots=True, eq=False)
 class Denial:
-    """One key that was denied. Not frozen, for one is made per denial."""
+    """Cached denial of one key. Mutable, because each denial makes one."""
 
     key: bytes
     cost: int
-    """The cost that was denied; a smaller one may pass."""
+    """The denied cost; a smaller one may pass."""
     asked_at: float
     until: float
     limit: int
     remaining: int
     retry_after_ns: int
     reset_after_ns: int
-    teller: Hashable
-    """Who tells when it ends early."""
+    node: Hashable
+    """The link whose node reports an early end."""
     repeats: int = 0
-    """Decisions made by it that `Near.collect` has not counted yet."""
-    said: Decision | None = None
-    """The decision that was last made by it."""
+    """Decisions by this denial that `LocalCache.collect` has not counted yet."""
+    decision: Decision | None = None
+    """The last decision by this denial."""
 
     def row(self, now: float) -> OutcomeRow:
-        """Say it again, with what is left of its durations."""
+        """Make the row of a repeated denial, with the remaining durations."""
         passed_ns = int((now - self.asked_at) * 1e9)
         retry_ns = max(1, self.retry_after_ns - passed_ns)
         reset_ns = max(retry_ns, self.reset_after_ns - passed_ns)
@@ -55,62 +54,66 @@ class Denial:
 
 
 class DenialCache:
-    """At most `most` keys; the one that was denied longest ago makes room for another."""
+    """Cached denials by key. When it is full, the oldest denial is dropped."""
 
-    def __init__(self, rule_of: Callable[[int], Rule | None], most: int) -> None:
+    def __init__(
+        self,
+        rule_of: Callable[[int], Rule | None],
+        max_keys: int,
+        on_dropped: Callable[[], object],
+    ) -> None:
+        """`on_dropped` is called after denials were dropped that may still be in force."""
         self._rule_of = rule_of
-        self._most = most
+        self._max_keys = max_keys
+        self._on_dropped = on_dropped
         self._denials: OrderedDict[bytes, Denial] = OrderedDict()
         self.find = self._denials.get
-        """What was denied of a key, if anything; whoever asks looks at cost and time."""
-        self.on_lifted: Callable[[], object] = _nothing
-        """Told whenever something is forgotten that may not be over."""
+        """Return the denial of a key, or None; the caller compares cost and time."""
 
     def __len__(self) -> int:
         return len(self._denials)
 
-    def learn(self, teller: Hashable, batch: Batch, verdicts: Results, asked_at: float) -> None:
-        """Remember what a batch, asked at `asked_at`, was denied and surely will be again."""
-        codes = verdicts.outcomes.codes
+    def add_results(self, node: Hashable, batch: Batch, results: Results, asked_at: float) -> None:
+        """Cache the denials of a batch that was sent at `asked_at`."""
+        codes = results.outcomes.codes
         if _DENIED not in codes or batch.op is not Op.CHECK:
             return
-        alone = _alone(batch.groups)
+        ungrouped = _ungrouped_rows(batch.groups)
         for row, code in enumerate(codes):
             if (
                 code == _DENIED
-                and verdicts.sources[row] == _OWNER
-                and (alone is None or row in alone)
+                and results.sources[row] == _OWNER
+                and (ungrouped is None or row in ungrouped)
                 and not (batch.which and batch.which[row])
-                and self._lasts(batch.keys[row])
+                and self._is_cacheable(batch.keys[row])
             ):
-                self._remember(teller, batch, verdicts, row, asked_at)
+                self._add(node, batch, results, row, asked_at)
 
-    def lift(self, teller: Hashable, keys: Sequence[bytes]) -> None:
-        """Forget keys that a teller has told of; no keys stand for all of that teller's."""
+    def on_revoked(self, node: Hashable, keys: Sequence[bytes]) -> None:
+        """Drop the denials that a node revokes; without keys, all denials of that node."""
         if not keys:
-            self.forget(teller)
-        self.drop([key for key in keys if _is_by(self._denials.get(key), teller)])
+            self.drop_node(node)
+        self.drop([key for key in keys if _is_by(self._denials.get(key), node)])
 
     def drop(self, keys: Sequence[bytes]) -> None:
-        """Forget keys, whoever denied them."""
+        """Drop the denials of keys."""
         for key in keys:
             self._denials.pop(key, None)
-        self.on_lifted()
+        self._on_dropped()
 
-    def forget(self, teller: Hashable) -> None:
-        """Forget everything that a teller would no longer tell us of."""
-        gone = [key for key, denial in self._denials.items() if denial.teller == teller]
-        self.drop(gone)
+    def drop_node(self, node: Hashable) -> None:
+        """Drop all denials of a node, because it can no longer report their end."""
+        self.drop([key for key, denial in self._denials.items() if denial.node == node])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all denials."""
         self._denials.clear()
-        self.on_lifted()
+        self._on_dropped()
 
-    def _remember(
-        self, teller: Hashable, batch: Batch, verdicts: Results, row: int, asked_at: float
+    def _add(
+        self, node: Hashable, batch: Batch, results: Results, row: int, asked_at: float
     ) -> None:
-        outcomes = verdicts.outcomes
+        outcomes = results.outcomes
         key, retry_ns = batch.keys[row], outcomes.retry_after_ns[row]
         self._denials[key] = Denial(
             key,
@@ -121,19 +124,19 @@ class DenialCache:
             outcomes.remaining[row],
             retry_ns,
             outcomes.reset_after_ns[row],
-            teller,
+            node,
         )
         self._denials.move_to_end(key)
-        if len(self._denials) > self._most:
+        if len(self._denials) > self._max_keys:
             self._denials.popitem(last=False)
 
-    def _lasts(self, key: bytes) -> bool:
-        """Whether a denial of this key's rule depends on time alone, and is the last word.
+    def _is_cacheable(self, key: bytes) -> bool:
+        """Whether a denial of this key's rule depends on time alone, and denies the request.
 
-        Places are released at any time; other data centers may lend their part of a split limit;
-        and what shadow and quota rules say must be counted each time.
+        Slots are released at any time. Other data centers may lend their part of a split limit.
+        Decisions of shadow and quota rules must be counted by the owner each time.
         """
-        rule = self._rule_of(int.from_bytes(key[:_ID_BYTES], "big"))
+        rule = self._rule_of(int.from_bytes(key[:_RULE_ID_BYTES], "big"))
         return (
             rule is not None
             and rule.limit is not None
@@ -143,22 +146,18 @@ class DenialCache:
         )
 
 
-def _is_by(denial: Denial | None, teller: Hashable) -> bool:
-    return denial is not None and denial.teller == teller
+def _is_by(denial: Denial | None, node: Hashable) -> bool:
+    return denial is not None and denial.node == node
 
 
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
-def _alone(groups: Sequence[int]) -> set[int] | None:
-    """Tell the rows that share their fate with no other; None for all of them."""
+def _ungrouped_rows(groups: Sequence[int]) -> set[int] | None:
+    """Return the rows that are a group of their own; None means all rows."""
     if not groups:
         return None
     alone: set[int] = set()
     start = 0
-    for run in groups:
-        if run == 1:
+    for count in groups:
+        if count == 1:
             alone.add(start)
-        start += run
+        start += count
     return alone

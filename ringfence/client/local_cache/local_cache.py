@@ -1,93 +1,87 @@
-"""What this process may decide itself, without asking anybody: the near end of the limiter.
+"""Local cache: decisions that this process makes without asking a node.
 
-Decides nothing of its own: denials that stand come from `denial_cache`, borrowed units from
-`leases`. Here they become the rows and decisions that an application gets, as cheaply as can be,
-for this is the path of those who ask again and again. What was said is said again for a moment, the
-same object, so that a denial costs no more than finding it: its `retry_after` is then too long by
-that moment, and never too short.
+Cached denials come from `denial_cache`, lent units from `leases`. This module makes rows and
+decisions of them at low cost. A decision of a cached denial is returned again, as the same object,
+for a short moment. Its `retry_after` is then too long by that moment, and never too short.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ringfence.client.decision import Decision
+from ringfence.client.local_cache.decision_counts import DecisionCounts
 from ringfence.client.local_cache.denial_cache import Denial, DenialCache
 from ringfence.client.local_cache.leases import Lease, LeaseAsk, Leases
-from ringfence.client.local_cache.local_decisions import LocalDecisions
 from ringfence.limiter import Code, Outcomes
 from ringfence.rules import Rule
 from ringfence.wire import Batch, OutcomeRow, Results, Source
 
 __all__ = ["LocalCache"]
 
-_LONGEST_MOMENT = 0.05
-"""Seconds that a decision is said again at most."""
-_PART = 1 / 16
-"""And at most this part of what is left of the denial."""
-_MOST_SAID = 16_384
-_MOST_REPEATED = 4096
-"""Denials whose repeats wait to be counted."""
-_ALLOWED, _DENIED = Code.ALLOWED.value, Code.DENIED.value
-_LEASE, _CACHE = Source.LEASE.value, Source.CACHE.value
+_MAX_REPEAT_SECONDS = 0.05
+"""Seconds for which a decision is repeated, at most."""
+_MAX_REPEAT_SHARE = 1 / 16
+"""Share of the denial's remaining time for which it is repeated, at most."""
+_MAX_REPEATABLE = 16_384
+_MAX_UNCOUNTED = 4096
+"""Denials with repeats that are not counted yet, at most."""
+_DENIED = Code.DENIED.value
+_CACHE = Source.CACHE.value
 
 _Entries = tuple[tuple[str, str], ...]
 
 
 class LocalCache:
-    """The decisions that need no member, by the clock of the event loop."""
+    """Decides from cached denials and leases, by the clock of the event loop."""
 
     def __init__(
         self,
-        denials: DenialCache,
+        rule_of: Callable[[int], Rule | None],
+        denial_cache_size: int,
         leases: Leases | None,
         now: Callable[[], float],
-        tally: LocalDecisions | None = None,
+        counts: DecisionCounts | None = None,
     ) -> None:
-        """`leases` is None where nothing is to be borrowed; `tally` receives what was decided."""
-        self.denials = denials
-        self.leases = Leases(_nobody) if leases is None else leases
-        self._may_borrow = leases is not None
-        self._now = now
-        self._said: dict[tuple[str, int], dict[_Entries, Denial]] = {}
-        """What was said a moment ago, by domain and cost, and by entries."""
-        self._repeated: list[Denial] = []
+        """`leases` is None where leases are off; `counts` receives what was decided here."""
+        self._repeatable: dict[tuple[str, int], dict[_Entries, Denial]] = {}
+        """Denials decided a moment ago, by domain and cost, then by descriptor entries."""
+        self._repeatable_until = float("-inf")
+        self._repeatable_count = 0
+        self._uncounted: list[Denial] = []
         """Denials that were repeated since `collect`."""
-        self._tally = tally
-        if tally is not None:
-            self.leases.paid = partial(_add_paid, tally)
-        self._until = float("-inf")
-        """When the moment is over, for all of it."""
-        self._count = 0
-        denials.on_lifted = self._said.clear
+        self.denials = DenialCache(rule_of, denial_cache_size, self._repeatable.clear)
+        self.leases = Leases(_send_nothing) if leases is None else leases
+        self._uses_leases = leases is not None
+        self._now = now
+        self._counts = counts
 
-    def again(self, domain: str, descriptors: object, cost: int) -> Decision | None:
-        """What was said to the same request a moment ago."""
-        said = self._said.get((domain, cost)) if self._said else None
-        if said is None or type(descriptors) is not dict or self._now() >= self._until:
+    def repeat(self, domain: str, descriptors: object, cost: int) -> Decision | None:
+        """Return the denial of the same request from a moment ago."""
+        known = self._repeatable.get((domain, cost)) if self._repeatable else None
+        if known is None or type(descriptors) is not dict or self._now() >= self._repeatable_until:
             return None
         try:
-            denial = said.get(tuple(descriptors.items()))
+            denial = known.get(tuple(descriptors.items()))
         except TypeError:
-            return None  # Something is no text; whoever matches says what.
+            return None  # A value cannot be hashed; matching reports it.
         if denial is None:
             return None
         denial.repeats += 1
-        return denial.said
+        return denial.decision
 
-    def again_all(
+    def repeat_all(
         self, domain: str, requests: Sequence[object], costs: object
     ) -> list[Decision] | None:
-        """What was said to the same requests, at one cost, a moment ago; None unless to all."""
-        if not self._said or type(costs) is not int or self._now() >= self._until:
+        """Return the denials of the same requests at one cost; None unless all are known."""
+        if not self._repeatable or type(costs) is not int or self._now() >= self._repeatable_until:
             return None
         try:
-            said = self._said[domain, costs]
-            denials = [said[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+            known = self._repeatable[domain, costs]
+            denials = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
         except (AttributeError, KeyError, TypeError):
             return None
         for denial in denials:
             denial.repeats += 1
-        return [denial.said for denial in denials]  # type: ignore[misc]  # All were said.
+        return [denial.decision for denial in denials]  # type: ignore[misc]  # All have one.
 
     def decide(
         self,
@@ -98,16 +92,16 @@ class LocalCache:
         cost: int,
         now: float | None = None,
     ) -> Decision | None:
-        """Decide a request of one descriptor that meets one plain rule; None to ask a member."""
+        """Decide a request that matches one plain rule; None means to ask the owner."""
         if now is None:
             now = self._now()
-        denial = self._standing(key, cost, now)
+        denial = self._find_denial(key, cost, now)
         if denial is None:
-            return self._spend(rule, key, cost, now)
-        denial.said = decision = Decision(rule, denial.row(now))
-        self._repeat(denial)
+            return self._spend_lease(rule, key, cost, now)
+        denial.decision = decision = Decision(rule, denial.row(now))
+        self._count_repeat(denial)
         if type(descriptors) is dict:
-            self._say(domain, cost, tuple(descriptors.items()), denial, now)
+            self._add_repeatable(domain, cost, tuple(descriptors.items()), denial, now)
         return decision
 
     def decide_all(
@@ -118,10 +112,10 @@ class LocalCache:
         keys: Sequence[bytes],
         costs: Sequence[int],
     ) -> list[Decision | None] | None:
-        """Decide many requests, each as `decide` does; None when nothing is known of any."""
+        """Decide many requests, each as `decide` does; None when none can be decided here."""
         now = self._now()
         if not self.denials and not self.leases and all(costs):
-            self._note_asked(keys, now)
+            self._count_asked(keys, now)
             return None
         lease_of, denial_of = self.leases.find, self.denials.find
         decisions: list[Decision | None] = []
@@ -132,99 +126,91 @@ class LocalCache:
             if lease is not None and lease.left - cost >= lease.low and now < lease.until and cost:
                 left = lease.left = lease.left - cost
                 if cost != 1:
-                    lease.beyond += cost - 1
-                add(lease.said if left >= lease.said_until else _say_of(lease, rule))
+                    lease.extra_units += cost - 1
+                add(lease.decision if left >= lease.repeat_until_left else _decision(lease, rule))
             elif lease is None and denial_of(key) is None:
                 add(None)
                 if cost:
                     unknown.append(key)
             else:
                 add(self.decide(domain, each, rule, key, cost, now))
-        self._note_asked(unknown, now)
+        self._count_asked(unknown, now)
         return decisions
 
-    def verdicts(self, batch: Batch) -> Results | None:
-        """Decide a batch of checks; None unless no member need be asked for any of it."""
+    def results(self, batch: Batch) -> Results | None:
+        """Decide a batch of checks; None unless cached denials decide all of it."""
         if batch.groups or batch.limits:
             return None
         now = self._now()
         rows: list[OutcomeRow] = []
         denials: list[Denial] = []
         for key, cost in zip(batch.keys, batch.costs, strict=True):
-            denial = self._standing(key, cost, now)
+            denial = self._find_denial(key, cost, now)
             if denial is None:
                 return None
             denials.append(denial)
             rows.append(denial.row(now))
         for denial in denials:
-            self._repeat(denial)
+            self._count_repeat(denial)
         *columns, sources = map(list, zip(*rows, strict=True))
         return Results(Outcomes(*columns), sources)
 
     def collect(self) -> None:
-        """Count in the tally what was decided since this was last called."""
+        """Add the decisions since the last call to the counts."""
         self.leases.report()
-        repeated, self._repeated = self._repeated, []
-        self._said.clear()  # So that each repeat from now on finds its denial in the list again.
+        repeated, self._uncounted = self._uncounted, []
+        self._repeatable.clear()  # Later repeats add their denial to the list again.
         for denial in repeated:
-            if self._tally is not None:
-                self._tally.add(denial.key, _DENIED, _CACHE, denial.repeats)
+            if self._counts is not None:
+                self._counts.add(denial.key, _DENIED, _CACHE, denial.repeats)
             denial.repeats = 0
 
-    def _repeat(self, denial: Denial) -> None:
-        """Count one decision that a denial made."""
+    def _count_repeat(self, denial: Denial) -> None:
         denial.repeats += 1
         if denial.repeats == 1:
-            self._repeated.append(denial)
-            if len(self._repeated) > _MOST_REPEATED:
+            self._uncounted.append(denial)
+            if len(self._uncounted) > _MAX_UNCOUNTED:
                 self.collect()
 
-    def _note_asked(self, keys: Sequence[bytes], now: float) -> None:
-        """Note keys that a member is asked to charge, for those that are hot are borrowed."""
-        if self._may_borrow and keys:
+    def _count_asked(self, keys: Sequence[bytes], now: float) -> None:
+        """Count keys that a node is asked to charge, so that hot keys get a lease."""
+        if self._uses_leases and keys:
             self.leases.count_all(keys, now)
 
-    def _spend(self, rule: Rule, key: bytes, cost: int, now: float) -> Decision | None:
-        if not self._may_borrow or not cost:
+    def _spend_lease(self, rule: Rule, key: bytes, cost: int, now: float) -> Decision | None:
+        if not self._uses_leases or not cost:
             return None
         lease = self.leases.spend(key, cost, now)
         if lease is None:
             return None
-        return lease.said if lease.left >= lease.said_until else _say_of(lease, rule)
+        return lease.decision if lease.left >= lease.repeat_until_left else _decision(lease, rule)
 
-    def _standing(self, key: bytes, cost: int, now: float) -> Denial | None:
+    def _find_denial(self, key: bytes, cost: int, now: float) -> Denial | None:
         denial = self.denials.find(key)
         if denial is None or now >= denial.until or not 0 < cost >= denial.cost:
             return None
         return denial
 
-    def _say(
-        self,
-        domain: str,
-        cost: int,
-        entries: _Entries,
-        denial: Denial,
-        now: float,
+    def _add_repeatable(
+        self, domain: str, cost: int, entries: _Entries, denial: Denial, now: float
     ) -> None:
-        """Say a decision again for a moment, whose end is the same for all that is said."""
-        if now >= self._until or self._count >= _MOST_SAID:
-            self._said.clear()
-            self._count, self._until = 0, now + _LONGEST_MOMENT
-        self._until = min(self._until, now + (denial.until - now) * _PART)
-        self._said.setdefault((domain, cost), {})[entries] = denial
-        self._count += 1
+        """Repeat a denial for a moment. All repeatable denials end at the same instant."""
+        if now >= self._repeatable_until or self._repeatable_count >= _MAX_REPEATABLE:
+            self._repeatable.clear()
+            self._repeatable_count, self._repeatable_until = 0, now + _MAX_REPEAT_SECONDS
+        self._repeatable_until = min(
+            self._repeatable_until, now + (denial.until - now) * _MAX_REPEAT_SHARE
+        )
+        self._repeatable.setdefault((domain, cost), {})[entries] = denial
+        self._repeatable_count += 1
 
 
-def _say_of(lease: Lease, rule: Rule) -> Decision:
-    """Tell what is left, again and again until a sixteenth of it is spent."""
-    lease.said_until = lease.left - lease.left // 16
-    lease.said = decision = Decision(rule, lease.row())
+def _decision(lease: Lease, rule: Rule) -> Decision:
+    """Make a decision that is repeated until a sixteenth of the remaining units is spent."""
+    lease.repeat_until_left = lease.left - lease.left // 16
+    lease.decision = decision = Decision(rule, lease.row())
     return decision
 
 
-def _nobody(ask: LeaseAsk) -> None:
-    """Nothing is borrowed."""
-
-
-def _add_paid(tally: LocalDecisions, key: bytes, checks: int) -> None:
-    tally.add(key, _ALLOWED, _LEASE, checks)
+def _send_nothing(request: LeaseAsk) -> None:
+    """Send no lease request, where leases are off."""

@@ -1,7 +1,7 @@
-"""What callers hand in, read and checked: descriptors in their several forms, and costs.
+"""Validation of arguments: descriptors in their several forms, costs and durations.
 
-A wrong argument must be told to the caller that made it: on its way to a member it would travel
-together with other callers' checks.
+Wrong arguments raise an error in the caller. In a frame they would be sent with the checks of other
+callers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from ringfence.rules import Descriptor
 __all__ = [
     "Descriptors",
     "checked_cost",
+    "checked_costs",
     "checked_seconds",
     "described",
     "require_requests",
@@ -28,7 +29,7 @@ _Shapes: TypeAlias = (
 if TYPE_CHECKING:
     from typing_extensions import TypeAliasType
 
-    Descriptors = TypeAliasType("Descriptors", _Shapes)  # Editors show it by its name.
+    Descriptors = TypeAliasType("Descriptors", _Shapes)  # Editors show the short name.
 else:
     Descriptors = _Shapes
 """One descriptor as a mapping, `{"client": "203.0.113.7"}`, or several in a list."""
@@ -38,25 +39,26 @@ _SHAPE = "give a mapping such as {'client': '203.0.113.7'}, or a list of mapping
 
 
 def described(descriptors: Descriptors) -> tuple[Descriptor, ...]:
-    """Bring one request's descriptors into one form; raises `ConfigError` for any other.
+    """Convert the descriptors of one request to a tuple. Raises `ConfigError` for other values.
 
-    One of several may be empty, as Envoy sends them; a request without any entry is an error.
+    One of several descriptors may be empty, as Envoy sends them; a request without any entry is an
+    error.
     """
-    if (
-        isinstance(descriptors, dict) and descriptors
-    ):  # Asked first, since the test for any mapping is slow.
+    if isinstance(descriptors, dict) and descriptors:  # First, because testing `Mapping` is slow.
         return (Descriptor(tuple(descriptors.items())),)
     if isinstance(descriptors, Descriptor | Mapping):
         found: tuple[Descriptor, ...] = (_one(descriptors),)
     elif isinstance(descriptors, str):
-        raise ConfigError(f"descriptors {descriptors!r} is text; {_SHAPE}")
+        raise ConfigError(f"descriptors must be a mapping or a list, got {descriptors!r}; {_SHAPE}")
     else:
         try:
             found = tuple([_one(each) for each in descriptors])
         except TypeError as error:
-            raise ConfigError(f"descriptors {descriptors!r} cannot be read; {_SHAPE}") from error
+            raise ConfigError(
+                f"descriptors must be a mapping or a list, got {descriptors!r}; {_SHAPE}"
+            ) from error
     if not any([each.entries for each in found]):
-        raise ConfigError(f"no descriptors in {descriptors!r}; {_SHAPE}")
+        raise ConfigError(f"descriptors must have an entry, got {descriptors!r}; {_SHAPE}")
     return found
 
 
@@ -71,38 +73,55 @@ def _one(descriptor: Mapping[str, str] | Descriptor | Sequence[tuple[str, str]])
     for entry in descriptor:
         if isinstance(entry, str) or len(entry) != 2:
             raise ConfigError(
-                f"descriptor {descriptor!r} is no list of (key, value) pairs; several descriptors "
-                "go into a list of lists, or better of mappings"
+                f"descriptor must be a list of (key, value) pairs, got {descriptor!r}; write "
+                "several descriptors as a list of mappings"
             )
         entries.append((entry[0], entry[1]))
     return Descriptor(tuple(entries))
 
 
 def checked_cost(cost: int) -> int:
-    """Return `cost`; raises `ConfigError` when it is none."""
+    """Return `cost`. Raises `ConfigError` when it is out of range."""
     if type(cost) is not int or not 0 <= cost <= _MAX_COST:
         raise ConfigError(
-            f"cost {cost!r} must be a whole number from 0 to 2**53 - 1; for fractions count in a "
-            "smaller unit, in the limit as well"
+            f"cost must be a whole number from 0 to 2**53 - 1, got {cost!r}; for fractions, count "
+            "in a smaller unit in the limit as well"
         )
     return cost
 
 
+def checked_costs(costs: int | Sequence[int], count: int) -> list[int]:
+    """Return one cost for each of `count` requests. Raises `ConfigError`."""
+    if isinstance(costs, int):
+        return [checked_cost(costs)] * count
+    column = [checked_cost(cost) for cost in costs]
+    if len(column) != count:
+        raise ConfigError(
+            f"costs must have one entry for each of {count} requests, got {len(column)}; give one "
+            "number for all, or one per request"
+        )
+    return column
+
+
 def checked_seconds(name: str, value: float) -> float:
-    """Return a duration; raises `ConfigError` that names the argument when it is none."""
+    """Return a duration. Raises `ConfigError` with the argument's name when it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise ConfigError(f"{name} {value!r} is no duration; give seconds, 0 or more")
+        raise ConfigError(
+            f"{name} must be a duration of 0 seconds or more, got {value!r}; give a number"
+        )
     return value
 
 
-def require_requests(requests: Sequence[Descriptors]) -> None:
-    """Raise `ConfigError` when the requests of one call are no list of descriptors."""
+def require_requests(requests: Sequence[object]) -> None:
+    """Raise `ConfigError` unless `requests` is a list."""
     if isinstance(requests, str | Mapping) or not isinstance(requests, Sequence):
-        raise ConfigError(f"requests {requests!r} is no list; give one descriptor per request")
+        raise ConfigError(
+            f"requests must be a list, got {requests!r}; give one descriptor or key per request"
+        )
 
 
 def require_domain(domain: object) -> None:
-    """Raise `ConfigError` when a domain is not text, and could meet no rule for that alone."""
+    """Raise `ConfigError` unless a domain is text, because no rule could match it."""
     if not isinstance(domain, str) or not domain:
         raise ConfigError(
             f"domain must be text that names a domain of the rules, got {domain!r}; "
@@ -111,11 +130,11 @@ def require_domain(domain: object) -> None:
 
 
 def require_text(descriptors: Sequence[Descriptor]) -> None:
-    """Raise `ConfigError` when a key or value is no text, and could meet no rule for that alone."""
+    """Raise `ConfigError` unless keys and values are text, because no rule could match them."""
     for descriptor in descriptors:
         for key, value in descriptor.entries:
             for each in (key, value):
                 if not isinstance(each, str):
                     raise ConfigError(
-                        f"descriptor entry {key!r}: {value!r} is not text; write {str(each)!r}"
+                        f"descriptor entry {key!r} must be text, got {value!r}; write {str(each)!r}"
                     )

@@ -1,7 +1,7 @@
-"""Counters that requests of one descriptor met lately, so that a check need not look them up again.
+"""Match cache: rule and key of recent requests, so that a check need not match them again.
 
-Holds only what the shortest path can use: one descriptor, one rule with a limit of its own that
-counts units. Everything else is matched each time.
+It holds only requests of one descriptor that match one rule with a limit of units. Other requests
+are matched each time.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from ringfence.rules.ruleset import Entries
 __all__ = ["MatchCache"]
 
 _MOST = 16_384
-"""Counters remembered; then all are forgotten, and found again as they come by."""
+"""Cached counters, at most. A full cache is cleared."""
 
 _Known = dict[object, tuple[Rule, bytes]]
-"""What requests of one domain met, by their entries. Those of one entry have their place by domain
-and name, and stand there by the value: that is looked up in less than half the time."""
+"""Matches of one domain by their entries. Requests of one entry are stored by domain and key name,
+then by value, which takes less than half the time to find."""
 _NOTHING = (None, b"")
 
 
 class MatchCache:
-    """What the rules in force said last; bounded."""
+    """Bounded cache of matches for the rules in force."""
 
     __slots__ = ("_count", "_known", "_rules")
 
@@ -35,9 +35,9 @@ class MatchCache:
     def find(
         self, rules: RuleSet, domain: str, descriptors: object
     ) -> tuple[Rule | None, bytes] | None:
-        """Find the rule and key of a request; None when it must be matched in the usual way.
+        """Find the rule and key of a request; None when it must be matched in the general way.
 
-        The rule is None when none applies.
+        The rule is None when no rule matches.
         """
         if type(descriptors) is dict:
             entries: Entries | None = tuple(descriptors.items())
@@ -60,14 +60,14 @@ class MatchCache:
                 self._known.setdefault(place, {})[sought] = found
                 self._count += 1
         except (AttributeError, TypeError):
-            return None  # Something is no text; whoever matches as usual says what.
+            return None  # A value is not text; general matching reports it.
         return found
 
     def find_all(
         self, rules: RuleSet, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Find what many requests meet, as two columns; None when one must be matched as usual."""
-        known = self._again_all(domain, requests) if rules is self._rules else None
+        """Find the rules and keys of many requests; None when one needs general matching."""
+        known = self._find_cached(domain, requests) if rules is self._rules else None
         if known is not None:
             return known
         met: list[Rule] = []
@@ -81,10 +81,10 @@ class MatchCache:
             keys.append(key)
         return met, keys
 
-    def _again_all(
+    def _find_cached(
         self, domain: str, requests: Sequence[object]
     ) -> tuple[list[Rule], list[bytes]] | None:
-        """Find what requests of one kind met lately; None unless all of it is known."""
+        """Find cached matches of requests of one kind; None unless all are cached."""
         first = requests[0] if requests else None
         if type(first) is not dict:
             return None
@@ -95,12 +95,12 @@ class MatchCache:
             known = self._known[domain,]
             met = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
         except (AttributeError, KeyError, TypeError):
-            return None  # Not all were seen lately, or are of this kind.
+            return None  # Not all are cached, or of this kind.
         return [rule for rule, _ in met], [key for _, key in met]
 
 
 def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
-    """Where entries stand among what is known, and as what."""
+    """Return where entries are stored, and under which name."""
     if len(entries) == 1:
         ((name, value),) = entries
         return (domain, name), value
@@ -108,7 +108,7 @@ def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:
 
 
 def _entries_of(descriptors: object) -> Entries | None:
-    """Read a descriptor that stands alone, without limit or cost of its own."""
+    """Read the entries of a single descriptor without a limit or cost of its own."""
     if isinstance(descriptors, list) and len(descriptors) == 1:
         descriptors = descriptors[0]
     if type(descriptors) is dict:

@@ -1,7 +1,6 @@
-"""The counters that requests meet, laid into one batch, and the verdicts cut by request again.
+"""Rows of a request batch: the counters of some requests in one batch, and their results.
 
-Decides which rows stand or fall together. Finding the counters is the rules' affair, having the
-batch decided the limiter's.
+It decides which rows are all or nothing. Rules find the counters; the dispatcher sends the batch.
 """
 
 from collections.abc import Sequence
@@ -12,38 +11,88 @@ from ringfence.limiter import MAX_CARRIED_SLOTS, Algorithm, Code, Limit
 from ringfence.rules import Match, Rule
 from ringfence.wire import MAX_KEYS, Batch, Op, Results
 
-__all__ = ["RequestRows", "charged", "has_slots", "is_out_of_slots", "other_wait"]
+__all__ = ["RequestRows", "charged", "has_slots"]
 
 
 class RequestRows:
-    """Some requests, each with the counters it meets, as one batch."""
+    """Some requests, each with the counters that it matches, as one batch."""
 
-    __slots__ = ("_requests", "_rows", "_unmet", "batch", "rules")
+    __slots__ = ("_requests", "_row_counts", "_unmatched", "batch", "rules")
 
     def __init__(
         self,
         op: Op,
         requests: Sequence[Sequence[Match | None]],
         costs: Sequence[int],
-        unmet: Status = NO_RULE,
+        unmatched: Status = NO_RULE,
         ticket: int = 0,
     ) -> None:
-        """`ticket`, if not 0, is that of a caller who waits for slots; cost 0 waits no longer.
+        """Make the batch. `unmatched` is the status of a descriptor that matches no rule.
 
-        A request's cost is that of all its counters, save those whose descriptor names its own.
-
-        `unmet` is the status of a descriptor that met no rule.
-
-        Raises `ConfigError` when a request meets more counters than a frame can hold.
+        A descriptor may have its own cost; other counters get the cost of the request. `ticket`, if
+        not 0, identifies a task that waits for slots; with cost 0 it stops to wait. Raises
+        `ConfigError` when a request matches more counters than a frame can hold.
         """
         self._requests = requests
-        self._unmet = unmet
-        self._rows: list[int] = []
-        """How many rows each request has."""
-        self.batch = batch = Batch(op, [], [], [], [], [], [], [])
+        self._unmatched = unmatched
+        self._row_counts: list[int] = []
+        """Number of rows of each request."""
+        self.batch = Batch(op, [], [], [], [], [], [], [])
         self.rules: list[Rule] = []
         """The rule of each row."""
-        is_carried = False
+        self._add_rows(requests, costs)
+        if any([rule.carried for rule in self.rules]):
+            self._add_limits()
+        if ticket:
+            self.batch.leases = [
+                ticket if self.denies_group(row) and has_slots(rule) else 0
+                for row, rule in enumerate(self.rules)
+            ]
+        if op is not Op.CHARGE and len(self.rules) > 1 and max(self._row_counts) > 1:
+            self._add_groups()
+
+    def denies_group(self, row: int) -> bool:
+        """Whether the denial of this row denies its request."""
+        rule = self.rules[row]
+        return not (rule.shadow or rule.quota)
+
+    def read(self, results: Results) -> list[Decision]:
+        """Return the decision of each request."""
+        decisions = []
+        has_slots_taken = any(results.outcomes.leases)
+        start = 0
+        for request, count in zip(self._requests, self._row_counts, strict=True):
+            statuses: list[Status] = []
+            row = start
+            for match in request:
+                if match is None:
+                    statuses.append(self._unmatched)
+                elif match.rule.limit is None:
+                    statuses.append(unlimited(match.rule))
+                else:
+                    statuses.append(status_of(match.rule, results, row))
+                    row += 1
+            release = self._release(range(start, row), results) if has_slots_taken else None
+            decisions.append(decide(statuses, release))
+            start += count
+        return decisions
+
+    def rows_to_refund(self, decisions: Sequence[Decision], results: Results) -> list[int]:
+        """Find the rows that were charged although their request was denied.
+
+        Owners charge rows whose denial does not deny the group: those of shadow and quota rules,
+        and those of carried limits outside a group.
+        """
+        found: list[int] = []
+        start = 0
+        for decision, count in zip(decisions, self._row_counts, strict=True):
+            if count > 1 and not decision.allowed:
+                found += charged(results, range(start, start + count))
+            start += count
+        return found
+
+    def _add_rows(self, requests: Sequence[Sequence[Match | None]], costs: Sequence[int]) -> None:
+        batch = self.batch
         for request, cost in zip(requests, costs, strict=True):
             before = len(self.rules)
             for match in request:
@@ -52,76 +101,29 @@ class RequestRows:
                 self.rules.append(match.rule)
                 batch.keys.append(match.key)
                 batch.costs.append(cost if match.cost is None or not cost else match.cost)
-                is_carried = is_carried or match.rule.carried
-            self._rows.append(len(self.rules) - before)
-        if is_carried:
-            self._carry_limits()
-        if ticket:
-            batch.leases = [
-                ticket if self.vetoes(row) and has_slots(rule) else 0
-                for row, rule in enumerate(self.rules)
-            ]
-        if op is not Op.CHARGE and len(self.rules) > 1 and max(self._rows) > 1:
-            self._group()
+            self._row_counts.append(len(self.rules) - before)
 
-    def vetoes(self, row: int) -> bool:
-        """Whether a denial of this row alone denies its request."""
-        rule = self.rules[row]
-        return not (rule.shadow or rule.quota)
-
-    def read(self, verdicts: Results) -> list[Decision]:
-        """Answer each request."""
-        decisions = []
-        has_leases = any(verdicts.outcomes.leases)
-        start = 0
-        for request, rows in zip(self._requests, self._rows, strict=True):
-            statuses: list[Status] = []
-            row = start
-            for match in request:
-                if match is None:
-                    statuses.append(self._unmet)
-                elif match.rule.limit is None:
-                    statuses.append(unlimited(match.rule))
-                else:
-                    statuses.append(status_of(match.rule, verdicts, row))
-                    row += 1
-            leases = self._release(range(start, row), verdicts) if has_leases else None
-            decisions.append(decide(statuses, leases))
-            start += rows
-        return decisions
-
-    def undue(self, decisions: Sequence[Decision], verdicts: Results) -> list[int]:
-        """Find the rows that were charged although their request was denied.
-
-        The owners charged them because no single denial denies it: those of shadow and quota rules
-        do not, nor those of limits that came along and were not laid into a group.
-        """
-        found: list[int] = []
-        start = 0
-        for decision, rows in zip(decisions, self._rows, strict=True):
-            if rows > 1 and not decision.allowed:
-                found += charged(verdicts, range(start, start + rows))
-            start += rows
-        return found
-
-    def _group(self) -> None:
+    def _add_groups(self) -> None:
         batch = self.batch
         start = 0
-        for rows in self._rows:
-            if rows > 1:
-                if rows > MAX_KEYS:
-                    raise ConfigError(f"a request meets {rows} counters; at most {MAX_KEYS} can be")
-                every = range(start, start + rows)
-                if any([self.rules[row].carried and not self.vetoes(row) for row in every]):
-                    # The owner takes a limit that comes along for one that denies all its group.
-                    batch.groups.extend([1] * rows)
+        for count in self._row_counts:
+            if count > 1:
+                if count > MAX_KEYS:
+                    raise ConfigError(
+                        f"a request must match at most {MAX_KEYS} counters, got {count}; send "
+                        "fewer descriptors"
+                    )
+                rows = range(start, start + count)
+                if any([self.rules[row].carried and not self.denies_group(row) for row in rows]):
+                    # For the owner, the denial of a carried limit denies the whole group.
+                    batch.groups.extend([1] * count)
                 else:
-                    batch.groups.append(rows)
-            elif rows:
+                    batch.groups.append(count)
+            elif count:
                 batch.groups.append(1)
-            start += rows
+            start += count
 
-    def _carry_limits(self) -> None:
+    def _add_limits(self) -> None:
         batch = self.batch
         places: dict[Limit, int] = {}
         for rule in self.rules:
@@ -139,9 +141,9 @@ class RequestRows:
                 places[limit] = len(batch.limits)
             batch.which.append(places[limit])
 
-    def _release(self, rows: range, verdicts: Results) -> Batch | None:
-        """What gives back the places that these rows hold."""
-        leases = verdicts.outcomes.leases
+    def _release(self, rows: range, results: Results) -> Batch | None:
+        """Make the request that releases the slots of these rows; None without any."""
+        leases = results.outcomes.leases
         held = [row for row in rows if leases[row]]
         if not held:
             return None
@@ -157,32 +159,11 @@ class RequestRows:
 
 
 def has_slots(rule: Rule) -> bool:
-    """Whether a rule limits concurrency: what it charges is a slot to be released."""
+    """Whether a rule limits concurrency, so that it charges slots."""
     return rule.limit is not None and rule.limit.algorithm is Algorithm.CONCURRENCY
 
 
-def is_out_of_slots(decision: Decision) -> bool:
-    """Whether a concurrency limit has denied, so that a release may end the denial at any time."""
-    return any([_lacks_slot(status) for status in decision.statuses])
-
-
-def other_wait(decision: Decision) -> float:
-    """Seconds for which limits without slots deny a decision anyhow."""
-    waits = [
-        status.retry_after or 0.0
-        for status in decision.statuses
-        if not status.allowed
-        and not _lacks_slot(status)
-        and not (status.rule is not None and status.rule.quota)
-    ]
-    return max(waits, default=0.0)
-
-
-def _lacks_slot(status: Status) -> bool:
-    return not status.allowed and status.rule is not None and has_slots(status.rule)
-
-
-def charged(verdicts: Results, rows: Sequence[int]) -> list[int]:
-    """Tell which of these rows were charged."""
-    codes = verdicts.outcomes.codes
+def charged(results: Results, rows: Sequence[int]) -> list[int]:
+    """Select the rows that were charged."""
+    codes = results.outcomes.codes
     return [row for row in rows if codes[row] <= Code.OVER_SOFT]

@@ -1,8 +1,8 @@
-"""Reports checks that no rule can match: a warning in the log, a count, or an error when strict.
+"""Report of checks that no rule can match: a count, a warning in the log, or an error when strict.
 
-Callers that know before the first check what they will ask, such as a middleware, declare it by
-`expect`; it is verified at once and after each change of the rules. All other checks are looked at
-when they match no rule.
+Middleware knows its descriptors before the first check and declares them with `expect`. They are
+compared with the rules at once and after each change. Other checks are examined when they match no
+rule.
 """
 
 import logging
@@ -13,42 +13,42 @@ from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.unmatched_requests import unknown_domain, unknown_path
 
-__all__ = ["Unmatched"]
+__all__ = ["UnmatchedChecks"]
 
 logger = logging.getLogger("ringfence.client")
 
 _MOST = 256
-"""Most kinds of checks remembered as expected, and as reported. Further ones are counted only."""
+"""Kinds of checks that are remembered, at most. Others are only counted."""
 
 _Kind = tuple[str, tuple[str, ...]]
 """A domain, and the keys of one descriptor."""
 
 
-class Unmatched:
-    """What one limiter knows of checks that match no rule. Shared by threads without a lock."""
+class UnmatchedChecks:
+    """Counts and reports of one limiter. Threads share it without a lock."""
 
     def __init__(self, *, strict: bool = False) -> None:
-        """`strict` raises `ConfigError` where else a warning is logged."""
+        """`strict` raises `ConfigError` instead of logging a warning."""
         self._strict = strict
         self._known = self._unknown = 0
         self._expected: dict[_Kind, None] = {}
         self._rules: RuleSet | None = None
-        """The rules that the two below speak of."""
+        """The rules for which `_reported` and `_found` are right."""
         self._reported: set[str] = set()
         self._found: dict[tuple[_Kind, ...], str] = {}
-        """Problem of each kind of request seen, empty where some rule can match it."""
+        """Problem of each kind of request; empty where a rule can match it."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Checks that no rule matched, by whether their domain is `known` or `unknown`."""
+        """Number of checks that matched no rule, by whether their domain is `known`."""
         return {"known": self._known, "unknown": self._unknown}
 
     def expect(
         self, rules: RuleSet | None, domain: str, paths: Sequence[Sequence[str]]
     ) -> list[str]:
-        """Declare descriptors of coming checks by their keys; return why no rule can match them.
+        """Declare the descriptor keys of later checks; return why no rule can match them.
 
-        `rules` is None when they are not known yet; then `verify` looks at what was declared.
+        `rules` is None when they are not known yet; then `verify` compares them later.
         """
         kinds = [(domain, tuple(path)) for path in paths]
         for kind in kinds:
@@ -57,13 +57,13 @@ class Unmatched:
         return [] if rules is None else self._report(rules, kinds)
 
     def verify(self, rules: RuleSet) -> None:
-        """Look at everything expected anew, for the rules have changed."""
+        """Compare all declared descriptors with rules that have changed."""
         self._report(rules, list(self._expected))
 
     def note(self, rules: RuleSet, domain: str, request: Sequence[Descriptor]) -> None:
-        """Count a check that no rule matched, and report it if no rule can match such checks.
+        """Count a check that matched no rule, and report it if no rule can match such checks.
 
-        Raises `ConfigError` then, when strict.
+        With `strict`, the report is a `ConfigError`.
         """
         require_domain(domain)
         is_known = rules.knows_domain(domain)
@@ -75,17 +75,17 @@ class Unmatched:
         self._adopt(rules)
         problem = self._found.get(kinds)
         if problem is None:
-            problem = self._look(rules, is_known, kinds)
+            problem = self._examine(rules, is_known, kinds)
         if self._strict and problem:
             raise ConfigError(problem)
 
-    def _look(self, rules: RuleSet, is_known: bool, kinds: tuple[_Kind, ...]) -> str:
+    def _examine(self, rules: RuleSet, is_known: bool, kinds: tuple[_Kind, ...]) -> str:
         is_full = len(self._found) >= _MOST
         if is_full and not self._strict:
             return ""
         problems = _problems(rules, kinds)
         if is_known and len(problems) < len(kinds):
-            problems = []  # A rule counts such requests, though not with these values.
+            problems = []  # A rule matches such requests, but not these values.
         problem = "; ".join(dict.fromkeys(problems))
         if not is_full:
             self._found[kinds] = problem

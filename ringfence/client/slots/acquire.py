@@ -1,36 +1,33 @@
-"""Waiting for one's turn: how long, and what is given back when it comes too late or is cancelled.
-
-What is asked, and how it is undone, the caller says.
-"""
+"""Retry loop of `acquire`: how long to wait, and undo if the turn comes too late."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ringfence import runtime
-from ringfence.client.decision import Decision, too_late
-from ringfence.client.requests.request_rows import is_out_of_slots, other_wait
+from ringfence.client.decision import Decision, Status, too_late
+from ringfence.client.requests.request_rows import has_slots
 from ringfence.client.slots.slot_waits import SlotWait
 from ringfence.errors import RingfenceError
 
 __all__ = ["UNDO_WITHIN", "AcquireLoop"]
 
 UNDO_WITHIN = 1.0
-"""Seconds that a cancelled call may take to give back what it holds."""
+"""Seconds that a cancelled call may take to give back what it took."""
 
 
 class AcquireLoop:
-    """Waits on the event loop's clock; a test may put another in its place."""
+    """Waits on the clock of the event loop; tests replace the clock."""
 
     def now(self) -> float:
-        """Seconds on a clock that only goes on."""
+        """Return monotonic seconds."""
         return runtime.current_time()
 
     async def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Wait for `seconds`."""
         await runtime.sleep(seconds)
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
-        """Let `seconds` pass, or less when a slot is kept for the caller."""
+        """Wait until the owner offers a slot, at most for `seconds`."""
         with runtime.move_on_after(seconds):
             await slot.wait()
 
@@ -40,19 +37,19 @@ class AcquireLoop:
         undo: Callable[[Decision], Awaitable[None]],
         max_wait: float,
         slot: SlotWait | None = None,
-        ask_again: Callable[[], float] = lambda: 0.0,
+        slot_pause: Callable[[], float] = lambda: 0.0,
     ) -> Decision:
-        """Check until it is allowed and its turn has come, or `max_wait` seconds would not do.
+        """Repeat `check` until it is allowed and its delay has passed, or `max_wait` is too short.
 
-        With `slot`, a denial by a concurrency limit is waited out until the slot's wake-up, or
-        `ask_again()` seconds.
+        With `slot`, a denial by a concurrency limit is repeated when the owner offers a slot, and
+        at the latest after `slot_pause()` seconds.
         """
-        give_up = self.now() + max_wait
+        give_up_at = self.now() + max_wait
         while True:
             if slot is not None:
                 slot.reset()
             decision = await check()
-            left = give_up - self.now()
+            left = give_up_at - self.now()
             if decision.allowed:
                 if decision.delay == 0.0:
                     return decision
@@ -63,11 +60,11 @@ class AcquireLoop:
                 return decision
             if decision.retry_after is None:
                 return decision
-            if slot is not None and is_out_of_slots(decision):
-                pause = max(other_wait(decision), ask_again())
-                if left <= 0 or other_wait(decision) > left:
+            if slot is not None and _is_out_of_slots(decision):
+                other_wait = _wait_for_other_limits(decision)
+                if left <= 0 or other_wait > left:
                     return decision
-                await self.wait(slot, min(pause, left))
+                await self.wait(slot, min(max(other_wait, slot_pause()), left))
             elif decision.retry_after > left:
                 return decision
             else:
@@ -81,7 +78,28 @@ class AcquireLoop:
         except BaseException:
             with (
                 runtime.move_on_after(UNDO_WITHIN, shield=True),
-                suppress(RingfenceError),  # What ended the wait is what the caller must learn.
+                suppress(RingfenceError),  # The caller gets the error that ended the wait.
             ):
                 await undo(decision)
             raise
+
+
+def _is_out_of_slots(decision: Decision) -> bool:
+    """Whether a concurrency limit denied, so that a release may end the denial at any time."""
+    return any([_lacks_slot(status) for status in decision.statuses])
+
+
+def _wait_for_other_limits(decision: Decision) -> float:
+    """Return the seconds for which limits without slots deny the request."""
+    waits = [
+        status.retry_after or 0.0
+        for status in decision.statuses
+        if not status.allowed
+        and not _lacks_slot(status)
+        and not (status.rule is not None and status.rule.quota)
+    ]
+    return max(waits, default=0.0)
+
+
+def _lacks_slot(status: Status) -> bool:
+    return not status.allowed and status.rule is not None and has_slots(status.rule)

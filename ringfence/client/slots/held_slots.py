@@ -1,9 +1,8 @@
-"""Slots of concurrency limits that this process holds and renews until they are released.
+"""Slots of concurrency limits that this process holds, and when each is renewed.
 
-Decides when each is renewed: three times a period, and sooner again after a renewal that nobody
-answered. Slots whose decision the application has dropped without releasing it are not renewed, so
-that they are free after their period. A core: the caller tells the time in seconds, and asks the
-owners.
+Slots are renewed three times a period, and sooner after a renewal without an answer. When the
+application drops a decision without releasing it, its slots are not renewed and end after their
+period. A core: time comes in as seconds, and the caller sends the renewals.
 """
 
 import weakref
@@ -11,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from ringfence.wire import Batch, Op
 
-__all__ = ["RENEWED_PART", "Held", "HeldSlots"]
+__all__ = ["RENEWALS_PER_PERIOD", "Held", "HeldSlots"]
 
-RENEWED_PART = 3
-_AGAIN_PART = 12
-_LEAST_S = 0.02
+RENEWALS_PER_PERIOD = 3
+_RETRIES_PER_PERIOD = 12
+_MIN_PAUSE = 0.02
+"""Seconds between two renewals, at least."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,19 +23,19 @@ class Held:
     """The slots of one decision."""
 
     release: Batch
-    """What gives them back; a slot that had ended and was taken anew has another lease."""
-    period_s: float
+    """Request that releases them. A slot that had ended and was taken again has a new id."""
+    period: float
     since: float
     due: float
     """When they are renewed."""
     origin: "weakref.ref[Batch]"
-    """What gave them back at first: the name by which they are let go."""
+    """The first release request, which identifies the slots in `let_go`."""
     is_released: bool = False
     is_lost: bool = False
-    """Whether a slot has ended and none was free: it is tried again with each renewal."""
+    """Whether a slot has ended and none was free. Each renewal tries to take it again."""
 
     def renewal(self) -> Batch:
-        """What lets them live for another period."""
+        """Make the request that renews the slots for another period."""
         taken = self.release
         return Batch(
             *(Op.RENEW, taken.keys, [0] * len(taken)),
@@ -44,24 +44,24 @@ class Held:
             leases=taken.leases,
         )
 
-    def renewed(self, now: float) -> None:
-        """Take note that the slots live for another period."""
+    def on_renewed(self, now: float) -> None:
+        """Plan the next renewal after a success."""
         self.is_lost = False
-        self.due = now + max(_LEAST_S, self.period_s / RENEWED_PART)
+        self.due = now + max(_MIN_PAUSE, self.period / RENEWALS_PER_PERIOD)
 
-    def unanswered(self, now: float) -> None:
-        """Take note that nobody has renewed them: try again soon."""
-        self.due = now + max(_LEAST_S, self.period_s / _AGAIN_PART)
+    def on_unanswered(self, now: float) -> None:
+        """Plan an early retry after a renewal without an answer."""
+        self.due = now + max(_MIN_PAUSE, self.period / _RETRIES_PER_PERIOD)
 
-    def again(self) -> Batch:
-        """What takes the slots anew, after they have ended."""
+    def new_check(self) -> Batch:
+        """Make the check that takes the slots again after they have ended."""
         taken = self.release
         groups = [len(taken)] if len(taken) > 1 else []
         return Batch(Op.CHECK, taken.keys, taken.costs, groups, taken.limits, taken.which)
 
 
 class HeldSlots:
-    """All slots that are renewed."""
+    """All slots that this process renews."""
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
@@ -70,18 +70,18 @@ class HeldSlots:
         return len(self._held)
 
     def origins(self) -> list[Batch]:
-        """What gave the slots back at first."""
+        """Return the first release request of all slots."""
         found = [held.origin() for held in self._held.values()]
         return [origin for origin in found if origin is not None]
 
-    def keep(self, release: Batch, period_s: float, now: float) -> None:
-        """Renew the slots that `release` gives back, which were taken just now."""
-        held = Held(replace(release), period_s, now, now, weakref.ref(release))
-        held.renewed(now)
+    def keep(self, release: Batch, period: float, now: float) -> None:
+        """Renew the slots that `release` gives back. They were taken just now."""
+        held = Held(replace(release), period, now, now, weakref.ref(release))
+        held.on_renewed(now)
         self._held[id(release)] = held
 
     def let_go(self, release: Batch, now: float) -> Batch:
-        """Renew no more; return what gives back the slots as they are now, and their age."""
+        """Stop the renewal; return the request that releases the slots, with their age."""
         held = self._held.get(id(release))
         if held is None or held.origin() is not release:
             return release
@@ -91,12 +91,12 @@ class HeldSlots:
         return replace(held.release, ages_ns=[age_ns] * len(release))
 
     def due(self, now: float) -> list[Held]:
-        """Find the slots that are to be renewed now; those of forgotten decisions no more."""
+        """Return the slots to renew now, and drop those of decisions that no longer exist."""
         for name, held in list(self._held.items()):
             if held.due <= now and held.origin() is None:
                 del self._held[name]
         return [held for held in self._held.values() if held.due <= now]
 
     def next_due(self) -> float | None:
-        """When the next slots are to be renewed; None without any."""
+        """Return when the next slots are to be renewed; None without any."""
         return min([held.due for held in self._held.values()], default=None)

@@ -1,10 +1,8 @@
-"""Tasks of this process that wait for a slot, by ticket; whoever frees a slot wakes them."""
+"""Tasks of this process that wait for a slot, by ticket, and how they are woken."""
 
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-
-import trio
 
 from ringfence import runtime
 
@@ -12,42 +10,42 @@ __all__ = ["SlotWait", "SlotWaits"]
 
 
 class SlotWait:
-    """One task that waits; any thread may wake it."""
+    """Wait of one task; any thread may wake it."""
 
     def __init__(self) -> None:
         self._event = runtime.Event()
         self._thread = threading.get_ident()
-        self._soon = runtime.thread_safe_caller()
+        self._call_in_loop = runtime.thread_safe_caller()
 
     def reset(self) -> None:
-        """Forget what has woken the task so far: it is about to ask."""
+        """Forget earlier wake-ups, because the task is about to ask."""
         self._event = runtime.Event()
 
     async def wait(self) -> None:
-        """Wait until woken; returns at once when that was since the last `reset`."""
+        """Wait until woken; return at once after a wake-up since the last `reset`."""
         await self._event.wait()
 
     def wake(self) -> None:
-        """Have the task ask again."""
+        """Wake the task, so that it asks again."""
         if threading.get_ident() == self._thread:
             self._event.set()
             return
-        with suppress(RuntimeError, trio.RunFinishedError):  # Its event loop has ended.
-            self._soon(self._wake_here)
+        with suppress(RuntimeError):  # Its event loop has ended.
+            self._call_in_loop(self._set_event)
 
-    def _wake_here(self) -> None:
+    def _set_event(self) -> None:
         self._event.set()
 
 
 class SlotWaits:
-    """All tasks that wait."""
+    """All tasks that wait for slots."""
 
     def __init__(self) -> None:
         self._waits: dict[int, SlotWait] = {}
 
     @contextmanager
     def open(self, ticket: int) -> Iterator[SlotWait]:
-        """Let the running task be woken by its ticket while the block lasts."""
+        """Let `wake` find the running task by its ticket while the block lasts."""
         wait = self._waits[ticket] = SlotWait()
         try:
             yield wait
@@ -55,13 +53,13 @@ class SlotWaits:
             del self._waits[ticket]
 
     def wake(self, tickets: Iterable[int]) -> None:
-        """Wake the tasks with these tickets; others are passed over."""
+        """Wake the tasks with these tickets; ignore unknown tickets."""
         for ticket in tickets:
             wait = self._waits.get(ticket)
             if wait is not None:
                 wait.wake()
 
     def wake_all(self) -> None:
-        """Wake every task: another member may decide by now."""
+        """Wake every task, because another node may decide now."""
         for wait in list(self._waits.values()):
             wait.wake()

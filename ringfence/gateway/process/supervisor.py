@@ -122,7 +122,7 @@ def _within_descriptors(settings: GatewaySettings) -> GatewaySettings:
 
 async def _try_cluster(settings: GatewaySettings) -> None:
     """Find out what no patience mends while somebody still reads: address, certificates, token."""
-    async with open_cluster(parse_url(settings.cluster), wait=1.0) as cluster:
+    async with open_cluster(parse_url(settings.cluster), connect_timeout=1.0) as cluster:
         if not cluster.knows_rules:
             logger.warning("no member of the cluster answers yet; the gateway goes on asking")
 

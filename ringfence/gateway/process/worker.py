@@ -15,6 +15,7 @@ from pathlib import Path
 from ringfence.client.cluster.cluster import Cluster
 from ringfence.client.connect import open_cluster
 from ringfence.client.limiter import Limiter
+from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.client.url import parse_url
 from ringfence.errors import ConfigError, RingfenceError
 from ringfence.gateway.grpc.rls import RateLimitService, RlsSettings
@@ -146,11 +147,17 @@ class Worker:
         settings = self._settings
         url = parse_url(settings.cluster)
         async with AsyncExitStack() as stack:
+            unmatched = UnmatchedChecks(strict=settings.strict)
             cluster = await stack.enter_async_context(
-                open_cluster(url, patience=settings.patience, deadline=settings.deadline, wait=0.0)
+                open_cluster(
+                    url,
+                    connect_timeout=0.0,
+                    hedge_after=settings.patience,
+                    deadline=settings.deadline,
+                    on_rules=unmatched.verify,
+                )
             )
-            limiter = Limiter(cluster, near=cluster.near, strict=settings.strict)
-            cluster.on_rules = limiter.rules_changed
+            limiter = Limiter(cluster, local_cache=cluster.local_cache, unmatched=unmatched)
             rls = make_rls(limiter, settings)
             if self._grpc is not None:
                 await self._grpc.stop()

@@ -11,7 +11,7 @@ __all__ = ["CLUSTER", "LOCAL", "limiter_at"]
 
 CLUSTER = "ringfence"
 LOCAL = "ringfence+local"
-_OPTIONS = ("raise_on_outage", "wait")
+_OPTIONS = ("raise_on_outage", "connect_timeout")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -50,7 +50,7 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
     return connect(
         url,
         raise_on_outage=_flag(chosen.get("raise_on_outage", False)),
-        wait=_seconds(chosen.get("wait", 5.0)),
+        connect_timeout=_seconds(chosen.get("connect_timeout", 5.0)),
     )
 
 

@@ -11,17 +11,19 @@ __all__ = ["DenialSubscription", "LocalDecisions"]
 
 
 class _Denials(Protocol):
-    def learn(self, teller: Hashable, batch: Batch, verdicts: Results, asked_at: float) -> None: ...
+    def add_results(
+        self, node: Hashable, batch: Batch, results: Results, asked_at: float
+    ) -> None: ...
 
-    def lift(self, teller: Hashable, keys: Sequence[bytes]) -> None: ...
+    def on_revoked(self, node: Hashable, keys: Sequence[bytes]) -> None: ...
 
-    def forget(self, teller: Hashable) -> None: ...
+    def drop_node(self, node: Hashable) -> None: ...
 
 
 class _Leases(Protocol):
-    def recall(self, teller: Hashable, keys: Sequence[bytes], now: float) -> None: ...
+    def recall(self, node: Hashable, keys: Sequence[bytes], now: float) -> None: ...
 
-    def forget(self, teller: Hashable) -> None: ...
+    def drop_node(self, node: Hashable) -> None: ...
 
 
 class LocalDecisions(Protocol):
@@ -62,7 +64,7 @@ class DenialSubscription:
         if seq != self._seq or self._cache is None:
             return False
         self._seq = 0
-        self.on_results = partial(self._cache.denials.learn, self._member)
+        self.on_results = partial(self._cache.denials.add_results, self._member)
         return True
 
     def reject(self) -> bool:
@@ -75,7 +77,7 @@ class DenialSubscription:
     def revoke_denials(self, keys: Sequence[bytes]) -> None:
         """Remove denials that the member has ended."""
         if self._cache is not None:
-            self._cache.denials.lift(self._member, keys)
+            self._cache.denials.on_revoked(self._member, keys)
 
     def recall_leases(self, keys: Sequence[bytes], now: float) -> None:
         """End leases that the member wants back."""
@@ -86,5 +88,5 @@ class DenialSubscription:
         """End the subscription and forget all that the member could have revoked."""
         self._seq, self.on_results = 0, None
         if self._cache is not None:
-            self._cache.denials.forget(self._member)
-            self._cache.leases.forget(self._member)
+            self._cache.denials.drop_node(self._member)
+            self._cache.leases.drop_node(self._member)

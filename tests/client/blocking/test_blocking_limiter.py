@@ -14,7 +14,7 @@ import trio
 
 import ringfence
 from ringfence.blocking import BlockingLimiter, connect, local
-from ringfence.client.blocking.background_thread import Background
+from ringfence.client.blocking.background_thread import BackgroundThread
 from ringfence.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -126,10 +126,10 @@ def test_an_interrupt_that_comes_while_a_call_is_started_cancels_it_as_well(monk
         begun.wait(5)
         raise KeyboardInterrupt
 
-    start = Background.start
+    start = BackgroundThread.start
     with local(RULES) as limiter:
         limiter.check("d", {"user": "a"})
-        monkeypatch.setattr(Background, "start", start_interrupted)
+        monkeypatch.setattr(BackgroundThread, "start", start_interrupted)
         with pytest.raises(KeyboardInterrupt):
             limiter.run(wait_long)
 
@@ -280,7 +280,7 @@ def test_a_limiter_that_was_closed_never_connects_by_itself():
             lambda: limiter.check("d", {"user": "a"}),  # noqa: B023 - called within the loop
             lambda: limiter.rules,  # noqa: B023
         ):
-            with pytest.raises(ConfigError, match="the client is closed"):
+            with pytest.raises(ConfigError, match="limiter must be open"):
                 call()
     assert threads() == 0
 

@@ -8,6 +8,7 @@ import trio
 from hashring import Member, NodeId, View, shard_of
 from ringfence.client.cluster.cluster import Cluster, ClusterSettings
 from ringfence.client.limiter import Limiter
+from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import AccessDenied, ConfigError, PeerUnavailable
 from ringfence.limiter import Engine
 from ringfence.peering.engine_choice import decide_by, engine_rules
@@ -186,7 +187,9 @@ class Town:
             self.network.crash(self.nodes[name].at)
             self.nodes[name].connections.clear()
 
-    async def client(self, *seeds, rules=None, credential=b"secret", **settings):
+    async def client(
+        self, *seeds, rules=None, credential=b"secret", on_rules=lambda _: None, **settings
+    ):
         cluster = Cluster(
             self.transport,
             [self.nodes[seed].at for seed in seeds or self.nodes],
@@ -195,6 +198,7 @@ class Town:
             HandClock(),
             Random(3),
             rules,
+            on_rules,
         )
         await self.nursery.start(cluster.run)
         return cluster
@@ -244,7 +248,7 @@ async def test_a_member_that_knows_no_reports_is_sent_one_and_no_more(autojump_c
             node.is_old = True
             node.mute = (Request,)
         cluster = await t.joined()
-        limiter = Limiter(cluster, near=cluster.near)
+        limiter = Limiter(cluster, local_cache=cluster.local_cache)
         for _ in range(3):
             assert await sources(limiter) <= {Source.POLICY, Source.SHED}
         await trio.sleep(100)
@@ -289,7 +293,7 @@ async def test_each_key_is_asked_of_its_owner(autojump_clock):
 async def test_a_client_of_one_shot_asks_one_seed_that_answers(autojump_clock):
     async with town(serve=False) as t:
         await t.serve("b", "c")
-        limiter = Limiter(await t.joined("a", "b", route=False))
+        limiter = Limiter(await t.joined("a", "b", ask_owners=False))
         await sources(limiter)
 
         assert [name for name, count in t.requests().items() if count] == ["b"]
@@ -348,10 +352,10 @@ async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
         t.crash("a")
         await trio.sleep(10)
 
-    told = [record.getMessage() for record in caplog.records if "member" in record.getMessage()]
-    assert told[0].startswith("Ringfence: the member at a:7101 is lost: ")
-    assert "member a at a:7101 is within reach" in told
-    assert told[-1].startswith("Ringfence: member a at a:7101 is lost: ")
+    told = [record.getMessage() for record in caplog.records if "node" in record.getMessage()]
+    assert told[0].startswith("Ringfence: the node at a:7101 is lost: ")
+    assert "node a at a:7101 is reachable" in told
+    assert told[-1].startswith("Ringfence: node a at a:7101 is lost: ")
 
 
 async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):
@@ -379,9 +383,8 @@ async def test_until_a_member_has_told_rules_decisions_are_made_for_want_of_one(
 
 async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autojump_clock, caplog):
     async with town(serve=False) as t:
-        cluster = await t.client()
-        limiter = Limiter(cluster)
-        cluster.on_rules = limiter.rules_changed
+        unmatched = UnmatchedChecks()
+        limiter = Limiter(await t.client(on_rules=unmatched.verify), unmatched=unmatched)
         assert limiter.expect("dd", ["user"]) == []
         assert "'dd'" not in caplog.text
         await t.serve("a", "b", "c")
@@ -503,7 +506,7 @@ async def test_new_rules_come_with_the_next_answer(autojump_clock):
 
 async def test_denials_end_with_the_rules_that_they_were_made_by(autojump_clock):
     async with town(user=1) as t:
-        limiter = Limiter(cluster := await t.joined(), near=cluster.near)
+        limiter = Limiter(cluster := await t.joined(), local_cache=cluster.local_cache)
         for _ in range(2):
             before = await limiter.check("d", {"user": "a"})
         t.change_rules(rules_of(2, user=9))
@@ -602,7 +605,7 @@ async def test_an_older_member_is_asked_once_whether_it_tells_of_denials_that_en
     async with town(row("a")) as t:
         t.nodes["a"].is_old = True
         cluster = await t.joined()
-        limiter = Limiter(cluster, near=cluster.near)
+        limiter = Limiter(cluster, local_cache=cluster.local_cache)
         decisions = [await limiter.check("d", {"user": "u"}) for _ in range(12)]
 
         assert {decision.source for decision in decisions} == {Source.OWNER}
@@ -783,7 +786,7 @@ async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojum
         cluster = await t.joined()
         t.crash("c")
 
-        stats = await cluster.all_stats()
+        stats = await cluster.admin.all_stats()
 
         assert [(member.name, counters) for member, counters in stats] == [
             ("a", {"checks": 0}),
@@ -799,11 +802,11 @@ async def test_a_member_tells_what_it_knows_of_all(autojump_clock):
         t.nodes["b"].told = "odd"
         t.crash("c")
 
-        assert await cluster.peers(a) == [{"name": "a"}]
-        assert await cluster.peers(b) is None
-        assert await cluster.peers(c) is None
-        assert await cluster.members_seen_by(a) == (a, b, c)
-        assert await cluster.members_seen_by(c) is None
+        assert await cluster.admin.peers(a) == [{"name": "a"}]
+        assert await cluster.admin.peers(b) is None
+        assert await cluster.admin.peers(c) is None
+        assert await cluster.admin.members_seen_by(a) == (a, b, c)
+        assert await cluster.admin.members_seen_by(c) is None
 
 
 async def test_a_member_is_asked_to_leave(autojump_clock):
@@ -813,10 +816,10 @@ async def test_a_member_is_asked_to_leave(autojump_clock):
         t.nodes["b"].farewell = lambda seq: Refused(seq, ErrorCode.NOT_PERMITTED, "no admin")
         t.crash("c")
 
-        assert await cluster.ask_to_leave(a)
+        assert await cluster.admin.ask_to_leave(a)
         with pytest.raises(AccessDenied, match="no admin"):
-            await cluster.ask_to_leave(b)
-        assert not await cluster.ask_to_leave(c)
+            await cluster.admin.ask_to_leave(b)
+        assert not await cluster.admin.ask_to_leave(c)
         assert t.nodes["a"].count(AskLeave) == 1
 
 
@@ -826,7 +829,7 @@ async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_cloc
         assert cluster.outage() is None
         for node in t.nodes.values():
             node.answer = lambda message: Refused(message.seq, ErrorCode.NOT_PERMITTED, "no scope")
-        await cluster.all_stats()
+        await cluster.admin.all_stats()
 
         assert isinstance(cluster.outage(), AccessDenied)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ringfence.client.local_cache.decision_reports import Reporting
-from ringfence.client.local_cache.local_decisions import LocalDecisions
+from ringfence.client.local_cache.decision_counts import DecisionCounts
+from ringfence.client.local_cache.decision_reports import DecisionReports
 from ringfence.limiter import Code
 from ringfence.wire import Done, Message, Report, Source
 
@@ -28,8 +28,8 @@ class Member:
 class World:
     def __init__(self) -> None:
         self.now = 0.0
-        self.tally = LocalDecisions(lambda number: None)
-        self.reporting = Reporting(self.tally, 1, lambda: None, lambda: self.now)
+        self.tally = DecisionCounts(lambda number: None)
+        self.reporting = DecisionReports(self.tally, 1, lambda: None, lambda: self.now)
         self.members = [Member("a"), Member("b"), Member("c")]
         self.known = ["a", "b", "c"]
         self.told: list[bool] = []
@@ -64,7 +64,7 @@ def test_reports_are_numbered_and_go_to_one_member_for_as_long_as_it_answers() -
     assert not w.reporting.has_any
 
 
-def test_one_report_is_under_way_at_a_time() -> None:
+def test_one_report_is_in_flight_at_a_time() -> None:
     w = World()
     w.count(3)
     w.send()

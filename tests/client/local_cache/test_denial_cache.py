@@ -3,7 +3,6 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.client.local_cache.denial_cache import DenialCache
 from ringfence.client.local_cache.local_cache import LocalCache
 from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.engine_choice import decide_by, engine_rules
@@ -68,17 +67,17 @@ def denied(*keys, cost=1, retry_after=10.0, source=Source.OWNER, groups=()):
 class World:
     def __init__(self, most=100):
         self.now = 100.0
-        self.denials = DenialCache(RULES.by_id, most)
-        self.near = LocalCache(self.denials, None, lambda: self.now)
+        self.cache = LocalCache(RULES.by_id, most, None, lambda: self.now)
+        self.denials = self.cache.denials
 
     def learn(self, *keys, teller="a", **more):
-        self.denials.learn(teller, *denied(*keys, **more), self.now)
+        self.denials.add_results(teller, *denied(*keys, **more), self.now)
 
     def knows(self, key, cost=1):
         return self.row(key, cost) is not None
 
     def row(self, key, cost=1):
-        verdicts = self.near.verdicts(Batch(Op.CHECK, [key], [cost]))
+        verdicts = self.cache.results(Batch(Op.CHECK, [key], [cost]))
         return None if verdicts is None else verdicts.row(0)
 
 
@@ -129,7 +128,7 @@ def test_what_the_owner_did_not_say_of_one_counter_alone_is_not_remembered():
     w.learn(key_of("token", "3"), key_of("fixed", "3"), key_of("log", "3"), groups=(2, 1))
     limited, verdicts = denied(key_of("token", "4"))
     limited.limits, limited.which = [RULES.rules()[0].limit], [1]
-    w.denials.learn("a", limited, verdicts, w.now)
+    w.denials.add_results("a", limited, verdicts, w.now)
 
     assert not w.knows(key_of("token", "1"))
     assert not w.knows(key_of("token", "2"))
@@ -141,9 +140,9 @@ def test_what_the_owner_did_not_say_of_one_counter_alone_is_not_remembered():
 def test_a_denial_that_is_lifted_is_forgotten_when_its_own_teller_says_so():
     w = World()
     w.learn(key_of("token"), teller="a")
-    w.denials.lift("b", [key_of("token")])
+    w.denials.on_revoked("b", [key_of("token")])
     before = w.knows(key_of("token"))
-    w.denials.lift("a", [key_of("log"), key_of("token")])
+    w.denials.on_revoked("a", [key_of("log"), key_of("token")])
 
     assert (before, w.knows(key_of("token"))) == (True, False)
 
@@ -153,7 +152,7 @@ def test_a_teller_that_is_gone_takes_its_denials_along():
     w.learn(key_of("token"), key_of("fixed"), teller="a")
     w.learn(key_of("log"), teller="b")
 
-    w.denials.lift("a", [])
+    w.denials.on_revoked("a", [])
 
     assert [w.knows(key_of(name)) for name in ("token", "fixed", "log")] == [False, False, True]
 
@@ -189,7 +188,7 @@ def test_nobody_is_denied_here_who_would_have_passed_at_the_owner(name, steps):
         else:
             now += on_the_way
             verdicts = Results(decide_by(owner, batch, now), [Source.OWNER])
-            w.denials.learn("a", batch, verdicts, w.now)
+            w.denials.add_results("a", batch, verdicts, w.now)
 
 
 def test_a_batch_is_decided_here_only_when_nothing_of_it_must_be_asked():
@@ -197,9 +196,9 @@ def test_a_batch_is_decided_here_only_when_nothing_of_it_must_be_asked():
     w.learn(key_of("token"), key_of("fixed"))
     both = [key_of("token"), key_of("fixed")]
 
-    assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1])).sources == [Source.CACHE] * 2
-    assert w.near.verdicts(Batch(Op.CHECK, [*both, key_of("log")], [1, 1, 1])) is None
-    assert w.near.verdicts(Batch(Op.CHECK, both, [1, 1], [2])) is None
+    assert w.cache.results(Batch(Op.CHECK, both, [1, 1])).sources == [Source.CACHE] * 2
+    assert w.cache.results(Batch(Op.CHECK, [*both, key_of("log")], [1, 1, 1])) is None
+    assert w.cache.results(Batch(Op.CHECK, both, [1, 1], [2])) is None
 
 
 def test_many_requests_are_decided_here_each_as_it_would_be_alone():
@@ -208,14 +207,14 @@ def test_many_requests_are_decided_here_each_as_it_would_be_alone():
     rules = [RULES.match("d", [Descriptor(((name, "x"),))])[0].rule for name in names]
     keys = [key_of(name) for name in names]
     w = World()
-    before = w.near.decide_all("d", requests, rules, keys, [1] * len(keys))
+    before = w.cache.decide_all("d", requests, rules, keys, [1] * len(keys))
     w.learn(*keys[::2], cost=2)
     costs = [cost for cost, _ in zip(cycle((2, 2, 1, 0)), keys)]
 
-    together = w.near.decide_all("d", requests, rules, keys, costs)
+    together = w.cache.decide_all("d", requests, rules, keys, costs)
 
     assert before is None
     assert together == [
-        w.near.decide("d", *each) for each in zip(requests, rules, keys, costs, strict=True)
+        w.cache.decide("d", *each) for each in zip(requests, rules, keys, costs, strict=True)
     ]
     assert {True, False} == {decision is None for decision in together}

@@ -16,9 +16,9 @@ class World:
     def spend(self, times=1, cost=1):
         return [self.leases.spend(KEY, cost, self.now) is not None for _ in range(times)]
 
-    def lend(self, units=100, number=1, seconds=1.0, teller="owner"):
+    def lend(self, units=100, number=1, seconds=1.0, node="owner"):
         answer = LeaseGrant(1, number, units, round(seconds * SECOND), 1000, 500, SECOND)
-        self.leases.lent(self.asks[-1], teller, self.now, answer)
+        self.leases.on_answer(self.asks[-1], node, self.now, answer)
 
     def borrow(self, **lent):
         self.spend(16)
@@ -98,7 +98,7 @@ def test_a_next_lease_that_is_over_is_not_spent_when_nothing_has_ticked_since():
 def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
     w = World()
     w.spend(16)
-    w.leases.lent(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
+    w.leases.on_answer(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
     w.now += 0.99
     w.spend(40)
     quiet = len(w.asks)
@@ -124,7 +124,7 @@ def test_what_is_recalled_by_whoever_lent_it_is_told_at_once():
 def test_what_a_lost_owner_lent_is_spent_no_more():
     w = World()
     w.borrow(units=100)
-    w.leases.forget("owner")
+    w.leases.drop_node("owner")
 
     assert w.spend() == [False]
     assert w.told() == []
@@ -156,4 +156,4 @@ def test_many_keys_are_not_remembered_for_long():
     for number in range(100):
         w.leases.count_all([b"key-%d-%d" % (number, each) for each in range(256)], w.now)
 
-    assert len(w.leases._counts) < 2 * 1024
+    assert len(w.leases._check_counts) < 2 * 1024

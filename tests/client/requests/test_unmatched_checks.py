@@ -4,7 +4,7 @@ import pytest
 
 import ringfence
 import ringfence.blocking
-from ringfence.client.requests.unmatched_checks import Unmatched
+from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.errors import ConfigError
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.loading.mapping import load_mapping
@@ -101,7 +101,7 @@ def test_what_was_expected_of_a_blocking_limiter_is_looked_at_when_it_opens(
 def test_what_is_expected_is_looked_at_when_the_rules_are_known_and_after_each_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    unmatched = Unmatched()
+    unmatched = UnmatchedChecks()
 
     assert unmatched.expect(None, "api", [["ip"], ["client"]]) == []
     assert caplog.messages == []
@@ -118,7 +118,7 @@ def test_what_is_expected_is_looked_at_when_the_rules_are_known_and_after_each_c
 def test_many_kinds_of_checks_are_counted_and_few_remembered(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    unmatched, held = Unmatched(), rules()
+    unmatched, held = UnmatchedChecks(), rules()
     for number in range(1000):
         unmatched.note(held, "api", of((f"key{number}", "a")))
 
@@ -127,7 +127,7 @@ def test_many_kinds_of_checks_are_counted_and_few_remembered(
 
 
 def test_a_strict_limiter_raises_for_more_kinds_than_it_remembers() -> None:
-    unmatched, held = Unmatched(strict=True), rules()
+    unmatched, held = UnmatchedChecks(strict=True), rules()
     for number in range(1000):
         with pytest.raises(ConfigError, match=f"'key{number}'"):
             unmatched.note(held, "api", of((f"key{number}", "a")))

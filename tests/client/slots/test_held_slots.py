@@ -14,7 +14,7 @@ def test_slots_are_renewed_three_times_a_period():
     assert held.due(119.9) == []
     [due] = held.due(120.0)
     assert (due.renewal().op, due.renewal().leases) == (Op.RENEW, [5])
-    due.renewed(120.0)
+    due.on_renewed(120.0)
     assert held.next_due() == 140.0
 
 
@@ -23,7 +23,7 @@ def test_a_renewal_without_an_answer_is_tried_again_sooner():
     mine = slots()
     held.keep(mine, 60.0, 0.0)
     [due] = held.due(20.0)
-    due.unanswered(20.0)
+    due.on_unanswered(20.0)
     assert held.next_due() == 25.0
 
 

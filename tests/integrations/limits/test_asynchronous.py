@@ -146,7 +146,7 @@ def test_an_outage_is_told_when_asked_for(backend):
     async def test():
         storage = storage_from_string(
             "async+ringfence://127.0.0.1:9",
-            wait=0.05,
+            connect_timeout=0.05,
             raise_on_outage=True,
             wrap_exceptions=True,
         )

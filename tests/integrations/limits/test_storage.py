@@ -215,9 +215,11 @@ def test_the_oldest_hit_tells_where_a_moving_window_starts(storage, clock):
 
 def test_without_a_cluster_requests_pass_unless_errors_are_asked_for():
     item = parse("1/minute")
-    passing = storage_from_string(NOWHERE, wait=0.05)
-    failing = storage_from_string(f"{NOWHERE}?raise_on_outage=yes&wait=0.05")
-    wrapping = storage_from_string(NOWHERE, wait=0.05, raise_on_outage=True, wrap_exceptions=True)
+    passing = storage_from_string(NOWHERE, connect_timeout=0.05)
+    failing = storage_from_string(f"{NOWHERE}?raise_on_outage=yes&connect_timeout=0.05")
+    wrapping = storage_from_string(
+        NOWHERE, connect_timeout=0.05, raise_on_outage=True, wrap_exceptions=True
+    )
     try:
         assert not passing.check()
         for strategy in STRATEGIES.values():
@@ -318,7 +320,7 @@ def test_a_forked_child_counts_on():
         ),
         ("ringfence://?raise_on_outag=true", {}, "unknown option 'raise_on_outag'"),
         ("ringfence://h:1", {"speed": 9}, "known are raise_on_outage, wait"),
-        ("ringfence://h:1?wait=soon", {}, "no number of seconds"),
+        ("ringfence://h:1?connect_timeout=soon", {}, "no number of seconds"),
         ("ringfence://h:1", {"wait": -1}, "no number of seconds"),
         ("ringfence://h:1?raise_on_outage=perhaps", {}, "neither true nor false"),
         ("ringfence://?ca=x", {}, "names no host"),
@@ -334,14 +336,14 @@ def test_an_address_with_something_wrong_is_refused_at_once(uri, options, mend):
 
 def test_options_may_be_said_in_either_place():
     for storage in (
-        storage_from_string(NOWHERE, raise_on_outage="off", wait="0.05"),
-        storage_from_string(f"{NOWHERE}?raise_on_outage=False&wait=0.05"),
+        storage_from_string(NOWHERE, raise_on_outage="off", connect_timeout="0.05"),
+        storage_from_string(f"{NOWHERE}?raise_on_outage=False&connect_timeout=0.05"),
     ):
         assert storage.incr("k/1/1/minute", 60) == 1
         storage.close()
 
 
 def test_limiters_of_both_kinds_can_be_given():
-    with local(RuleSet()) as limiter, connect(NOWHERE, wait=0.05) as other:
+    with local(RuleSet()) as limiter, connect(NOWHERE, connect_timeout=0.05) as other:
         assert RingfenceStorage(limiter=limiter).check()
         assert not RingfenceStorage(limiter=other).check()

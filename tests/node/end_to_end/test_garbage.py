@@ -59,7 +59,7 @@ class Served:
     async def refusals(self) -> dict[str, int]:
         """What `ringfence members` shows of what was refused."""
         async with open_cluster(parse_url(self.url), raise_on_outage=True) as cluster:
-            [(_, counters)] = await cluster.all_stats()
+            [(_, counters)] = await cluster.admin.all_stats()
         assert counters is not None
         return {
             name.removeprefix("refused_"): count
@@ -101,7 +101,7 @@ async def served(keys: KeyDir) -> AsyncIterator[Served]:
         await nursery.start(transport.run)
         await nursery.start(node.run, transport)
         patient = f"{url}&timeout=5"  # This machine may be busy with others.
-        async with ringfence.connect(patient, raise_on_outage=True, leases=False) as limiter:
+        async with ringfence.connect(patient, raise_on_outage=True, use_leases=False) as limiter:
             made = Served(node, transport, url, port, token, limiter)
             await made.check()
             yield made

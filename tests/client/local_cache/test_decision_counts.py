@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringfence.client.local_cache.local_decisions import MOST_DENIED, LocalDecisions
+from ringfence.client.local_cache.decision_counts import MOST_DENIED, DecisionCounts
 from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import (
@@ -44,7 +44,7 @@ decisions = st.tuples(
 def test_no_decision_is_lost_and_every_report_can_be_sent(
     rows: list[tuple[int, int, tuple[int, int], int]],
 ) -> None:
-    tally = LocalDecisions(rule_of)
+    tally = DecisionCounts(rule_of)
     for rule, value, (code, source), count in rows:
         tally.add(key_of(rule, value), code, source, count)
 
@@ -66,7 +66,7 @@ def test_no_decision_is_lost_and_every_report_can_be_sent(
 
 
 def test_the_keys_denied_most_are_named_and_the_others_are_counted_by_rule() -> None:
-    tally = LocalDecisions(rule_of)
+    tally = DecisionCounts(rule_of)
     for value in range(100):
         tally.add(key_of(1, value), DENIED, CACHE, 100 + value)
 
@@ -79,7 +79,7 @@ def test_the_keys_denied_most_are_named_and_the_others_are_counted_by_rule() -> 
 
 
 def test_only_rules_whose_metric_shows_values_name_what_was_allowed() -> None:
-    tally = LocalDecisions(rule_of)
+    tally = DecisionCounts(rule_of)
     tally.add(key_of(SHOWN.id, 1), ALLOWED, LEASE, 5)
     tally.add(key_of(1, 1), ALLOWED, LEASE, 5)
 
@@ -91,7 +91,7 @@ def test_only_rules_whose_metric_shows_values_name_what_was_allowed() -> None:
 
 
 def test_rows_have_an_end_however_many_keys_and_rules_there_are() -> None:
-    tally = LocalDecisions(lambda number: SHOWN)
+    tally = DecisionCounts(lambda number: SHOWN)
     for number in range(20_000):
         tally.add(key_of(number, number % 7), DENIED if number % 2 else ALLOWED, CACHE)
 
@@ -104,7 +104,7 @@ def test_rows_have_an_end_however_many_keys_and_rules_there_are() -> None:
 
 
 def test_more_decisions_than_a_report_may_hold_wait_for_the_next_one() -> None:
-    tally = LocalDecisions(rule_of)
+    tally = DecisionCounts(rule_of)
     tally.add(key_of(1), ALLOWED, LEASE, MAX_REPORT_DECISIONS + 5)
 
     sums = [

@@ -1,8 +1,8 @@
-"""Decisions that this process made without a node, counted until a node has been told.
+"""Counts of the decisions that this process made without a node, until a node has counted them.
 
-Denials and rules whose metric shows values are counted by key, everything else by rule. When too
-many keys wait, the keys with the fewest decisions are counted by their rule alone: no decision is
-lost, only whose it was. A core: sending is `reporting`'s.
+Denials, and rules whose metric shows values, are counted by key; everything else by rule. When too
+many keys wait, the keys with the fewest decisions are counted by rule: no decision is lost, only
+its key. A core: `decision_reports` sends the counts.
 """
 
 from collections import Counter
@@ -15,33 +15,33 @@ from ringfence.limiter import Code
 from ringfence.rules import Rule
 from ringfence.wire import MAX_REPORT_DECISIONS, MAX_REPORT_KEYS, MAX_REPORT_NAMED, Source
 
-__all__ = ["MOST_DENIED", "Counted", "LocalDecisions"]
+__all__ = ["MOST_DENIED", "Counted", "DecisionCounts"]
 
 MOST_DENIED = 32
-"""Denied keys that one report names."""
+"""Denied keys in one report, at most."""
 _MOST_DETAILED = MAX_REPORT_NAMED - MOST_DENIED
 _MOST_KEYS = 4096
-"""Rows that wait for a report, by key; then all but the largest are counted by rule."""
+"""Waiting rows by key, at most. Then all but the largest are counted by rule."""
 _MOST_RULES = MAX_REPORT_KEYS - MAX_REPORT_NAMED - len(Code) * len(Source)
-"""Rows by rule; there is room for one more of each code and source."""
+"""Rows by rule, at most. One more row of each code and source fits."""
 _DENIALS = (Code.DENIED.value, Code.NEVER.value)
 _RULE_BYTES = 8
 _OTHER = bytes(_RULE_BYTES)
-"""Stands for the rules beyond those that fit; nodes show it as a rule that they do not have."""
+"""Rule id for all rules beyond the maximum. Nodes show it as an unknown rule."""
 
 _Row: TypeAlias = tuple[bytes, int, int]
-"""Key or rule, code and source of some decisions."""
+"""Key or rule id, code and source of some decisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows of one report: the first `named` have a counter's key, the others only a rule's id."""
+    """Rows of one report: the first `named` have a key, the others only a rule id."""
 
     rows: Sequence[tuple[_Row, int]]
     named: int
 
 
-class LocalDecisions:
+class DecisionCounts:
     """Counts of decisions, bounded in rows."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
@@ -62,7 +62,7 @@ class LocalDecisions:
             self._add_to_rule(key, code, source, count)
 
     def take(self) -> Counted | None:
-        """Take what waits, as much as one report may hold; None when nothing waits."""
+        """Remove and return the counts of one report; None when nothing waits."""
         self._keep_largest()
         named = self._by_key.most_common()
         rows = [*named, *self._by_rule.most_common()]
@@ -80,7 +80,7 @@ class LocalDecisions:
         return Counted(taken, min(len(named), len(taken))) if taken else None
 
     def _keep_largest(self) -> None:
-        """Count all but the largest rows by rule."""
+        """Keep the largest rows by key, and count the others by rule."""
         denied = [row for row in self._by_key.items() if row[0][1] in _DENIALS]
         others = [row for row in self._by_key.items() if row[0][1] not in _DENIALS]
         kept = Counter[_Row]()

@@ -1,0 +1,55 @@
+"""Admin questions to single nodes: counters, peers, throttled keys, leave."""
+
+from collections.abc import Callable, Sequence
+
+from ringfence import runtime
+from ringfence.client.cluster.links import Links
+from ringfence.peering.link.calls import ask_to_leave, call, counters_of, peers_of, throttled_of
+from ringfence.wire import AskMembers, MemberRow, Members, Plain, Throttled
+
+__all__ = ["ClusterAdmin"]
+
+
+class ClusterAdmin:
+    """Asks one node; results are None when the node does not answer."""
+
+    def __init__(self, links: Links, members: Callable[[], Sequence[MemberRow]]) -> None:
+        self._links = links
+        self._members = members
+
+    async def stats(self, row: MemberRow) -> dict[str, int] | None:
+        """Fetch a node's counters."""
+        return await counters_of(self._links.link_of(row))
+
+    async def all_stats(self) -> list[tuple[MemberRow, dict[str, int] | None]]:
+        """Fetch the counters of all nodes at once."""
+        found: dict[str, dict[str, int] | None] = {}
+        members = self._members()
+
+        async def ask(row: MemberRow) -> None:
+            found[row.name] = await self.stats(row)
+
+        async with runtime.open_task_group() as tasks:
+            for row in members:
+                tasks.start_soon(ask, row)
+        return [(row, found[row.name]) for row in members if row.name in found]
+
+    async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
+        """Fetch what a node knows of all members."""
+        return await peers_of(self._links.link_of(row))
+
+    async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
+        """Fetch the keys that a node denied most."""
+        return await throttled_of(self._links.link_of(row), count)
+
+    async def ask_to_leave(self, row: MemberRow) -> bool:
+        """Ask a node to hand over, leave and stop; return whether it accepted.
+
+        Raises `AccessDenied` when the token lacks the scope.
+        """
+        return await ask_to_leave(self._links.link_of(row))
+
+    async def members_seen_by(self, row: MemberRow) -> tuple[MemberRow, ...] | None:
+        """Fetch the members as a node sees them now."""
+        reply = await call(self._links.link_of(row), AskMembers, Members)
+        return None if reply is None else tuple(reply.members)

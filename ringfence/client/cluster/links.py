@@ -1,0 +1,110 @@
+"""Links of a client to the nodes of its cluster, by address."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.errors import RingfenceError
+from ringfence.peering.link import Link, LinkListener, LinkSettings
+from ringfence.peering.link.calls import call
+from ringfence.transport.interface import Address, Transport
+from ringfence.wire import Hello, MemberRow, Members, Message, Rules
+
+__all__ = ["Links"]
+
+_Reply = TypeVar("_Reply", Members, Rules)
+
+
+class Links:
+    """Opens, finds and closes the links."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        seeds: Sequence[Address],
+        hello: Hello,
+        settings: LinkSettings,
+        random: Random,
+        listener: LinkListener,
+        view: Callable[[], int],
+        local_cache: LocalCache | None,
+    ) -> None:
+        """`view` returns the hash of the members as this client knows them."""
+        self.seeds = tuple(seeds)
+        self._transport = transport
+        self._hello = hello
+        self._settings = settings
+        self._random = random
+        self._listener = listener
+        self._view = view
+        self._local_cache = local_cache
+        self._links: dict[Address, Link] = {}
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    @property
+    def ready(self) -> list[Link]:
+        """The links whose node answers."""
+        return [link for link in self if link.is_ready]
+
+    @property
+    def refusals(self) -> list[RingfenceError | None]:
+        """Why each link could not connect; None for links that could."""
+        return [link.refusal for link in self]
+
+    def open_seeds(self) -> None:
+        """Connect to all seeds."""
+        for seed in self.seeds:
+            self.link_to(seed).open()
+
+    def link_to(self, address: Address) -> Link:
+        """Find or make the link to an address."""
+        link = self._links.get(address)
+        if link is None:
+            link = Link(
+                self._transport,
+                address,
+                # Nodes identify requests by session and number, and each link counts its own.
+                replace(self._hello, session=self._random.getrandbits(64)),
+                self._settings,
+                self._listener,
+                self._random,
+                self._view,
+                self._local_cache,
+            )
+            self._links[address] = link
+        return link
+
+    def link_of(self, row: MemberRow) -> Link:
+        """Find the link on which a node answers, or make one to its address."""
+        for link in self:
+            if link.name == row.name and link.is_ready:
+                return link
+        return self.link_to((row.host, row.port))
+
+    async def ask_any(
+        self, make: Callable[[int], Message], kind: type[_Reply], first: Link | None
+    ) -> _Reply | None:
+        """Ask the nodes one after the other, `first` before the others, until one replies."""
+        for link in sorted(self, key=lambda link: link is not first):
+            if link.is_ready:
+                reply = await call(link, make, kind)
+                if reply is not None:
+                    return reply
+        return None
+
+    def retire_all_but(self, kept: Collection[Link]) -> None:
+        """Close the other links once their requests are answered."""
+        for address, link in list(self._links.items()):
+            if not any([link is each for each in kept]):
+                del self._links[address]
+                link.retire()
+
+    def close(self) -> None:
+        """Close all links."""
+        for link in self:
+            link.close()
+        self._links.clear()

@@ -1,0 +1,66 @@
+"""Requests of leases to owners, and the timer that gives leases back."""
+
+from collections.abc import Callable
+
+from ringfence.client.local_cache.leases import LeaseAsk, Leases
+from ringfence.peering.link import Link
+from ringfence.peering.router import Routes
+from ringfence.transport.interface import Timer, Transport
+from ringfence.wire import LeaseGrant, LeaseRequest, Message
+
+__all__ = ["LeaseRequests"]
+
+
+class LeaseRequests:
+    """Sends what `Leases` asks for."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        routes: Callable[[], Routes | None],
+        on_spent: Callable[[bytes, int], None],
+    ) -> None:
+        """`on_spent` receives the number of checks of a key that leases decided."""
+        self.leases = Leases(self._send, on_spent)
+        self._transport = transport
+        self._routes = routes
+        self._timer: Timer | None = None
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _send(self, ask: LeaseAsk) -> None:
+        link, asked_at = self._link_for(ask), self._transport.now()
+        if link is None or not link.is_subscribed:
+            self.leases.on_answer(ask, None, asked_at, None)
+            return
+
+        def on_reply(reply: object) -> None:
+            answer = reply if isinstance(reply, LeaseGrant) and link.is_subscribed else None
+            self.leases.on_answer(ask, link, asked_at, answer)
+            self._start_timer()
+
+        def make(seq: int) -> Message:
+            return LeaseRequest(seq, ask.key, ask.want, list(ask.leases), list(ask.spent))
+
+        link.call(make, on_reply)
+
+    def _link_for(self, ask: LeaseAsk) -> Link | None:
+        link: object = ask.node
+        routes = self._routes()
+        if link is None and routes is not None:
+            owner = routes.owner(ask.key)
+            link = None if owner is None else routes.targets.get(owner)
+        return link if isinstance(link, Link) else None
+
+    def _start_timer(self) -> None:
+        due = self.leases.next_deadline()
+        if self._timer is None and due < float("inf"):
+            self._timer = self._transport.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.leases.tick(self._transport.now())
+        self._start_timer()

@@ -1,0 +1,66 @@
+"""Timer of decision reports, and the last report when a client closes."""
+
+from collections.abc import Callable, Sequence
+
+from ringfence import runtime
+from ringfence.client.local_cache.decision_reports import DecisionReports, ReportReceiver
+from ringfence.transport.interface import Timer, Transport
+
+__all__ = ["ReportLoop"]
+
+_FINAL_TIMEOUT = 1.0
+"""Seconds that closing waits for the last reports, at most."""
+
+
+class ReportLoop:
+    """Sends a report at intervals."""
+
+    def __init__(
+        self,
+        reports: DecisionReports,
+        transport: Transport,
+        interval: float,
+        receivers: Callable[[], Sequence[ReportReceiver]],
+        member_names: Callable[[], Sequence[str]],
+    ) -> None:
+        """`receivers` are the nodes that answer, `member_names` those of all current members."""
+        self._reports = reports
+        self._transport = transport
+        self._interval = interval
+        self._receivers = receivers
+        self._member_names = member_names
+        self._timer: Timer | None = None
+        self._answered = runtime.Event()
+        """Set when a report was answered, or cannot be."""
+        self._was_counted = False
+        """Whether a node has counted the last report."""
+
+    def start(self) -> None:
+        """Send a report now and at each interval."""
+        due = self._transport.now() + self._interval
+        self._timer = self._transport.call_at(due, self.start)
+        self._send()
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def flush(self) -> None:
+        """Report everything that was not reported yet; wait for the answers, but not long."""
+        with runtime.move_on_after(_FINAL_TIMEOUT, shield=True):
+            was_counted = True
+            while was_counted and self._reports.has_any:
+                self._answered = runtime.Event()
+                self._send()
+                if self._reports.is_in_flight:
+                    await self._answered.wait()
+                was_counted = self._was_counted
+
+    def _send(self) -> None:
+        self._was_counted = False
+        self._reports.send(self._receivers(), self._member_names(), self._on_answer)
+
+    def _on_answer(self, is_counted: bool) -> None:
+        self._was_counted = is_counted
+        self._answered.set()

@@ -1,0 +1,278 @@
+"""General path of requests: match, decide, retry with unknown rules, refund what was denied.
+
+A single plain check takes the shorter path of `Limiter.check`, and comes here only when something
+is unusual: unknown rules, an outage, several counters.
+"""
+
+from collections.abc import Sequence
+
+from ringfence.client.checkpoints import Checkpoints
+from ringfence.client.decider import Decider, is_never_denying
+from ringfence.client.decision import NO_RULE, UNDECIDED, UNLIMITED, Decision, decide
+from ringfence.client.local_cache.local_cache import LocalCache
+from ringfence.client.requests.batch_ops import decisions as decisions_of
+from ringfence.client.requests.descriptors import Descriptors, described
+from ringfence.client.requests.request_rows import RequestRows, charged, has_slots
+from ringfence.client.requests.targets import DescriptorTarget, Target
+from ringfence.client.requests.unmatched_checks import UnmatchedChecks
+from ringfence.errors import ConfigError, PeerUnavailable, RingfenceError
+from ringfence.limiter import MAX_CARRIED_SLOTS, Code, Outcomes
+from ringfence.rules import Match, Rule
+from ringfence.rules.descriptor_tree import place as place_of
+from ringfence.wire import BY_POLICY, Batch, Op, Results
+
+__all__ = ["Dispatcher"]
+
+_COUNTED_SEPARATELY = (Op.REFUND, Op.CHARGE)
+"""Operations whose rows are counted even if another row of the request is not."""
+_UNKNOWN = Code.UNKNOWN_RULE.value
+_BY_POLICY = frozenset([source.value for source in BY_POLICY])
+
+
+class Dispatcher:
+    """Sends requests to the decider, and turns its results into decisions."""
+
+    def __init__(
+        self,
+        decider: Decider,
+        local_cache: LocalCache | None,
+        unmatched: UnmatchedChecks,
+        checkpoints: Checkpoints,
+        *,
+        raise_on_outage: bool,
+    ) -> None:
+        self._decider = decider
+        self._local_cache = local_cache
+        self._unmatched = unmatched
+        self._checkpoints = checkpoints
+        self._raise_on_outage = raise_on_outage
+
+    async def ask(
+        self,
+        op: Op,
+        targets: Sequence[Target],
+        costs: list[int],
+        timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
+        ticket: int = 0,
+    ) -> list[Decision]:
+        """Apply `op` to each target; retry once where an owner did not know a rule.
+
+        `ticket`, if not 0, is that of a task that waits for slots.
+        """
+        rules = self._decider.rules
+        matches = [target.match(rules) for target in targets]
+        if self._decider.knows_rules:
+            for target, found in zip(targets, matches, strict=True):
+                if isinstance(target, DescriptorTarget) and not any(found):
+                    self._unmatched.note(rules, target.domain, target.descriptors)
+        decisions, has_unknown = await self._decide(op, matches, costs, timeout, ticket)
+        if has_unknown:
+            await self._retry_unknown(op, targets, costs, timeout, decisions)
+        return decisions
+
+    async def ask_plain(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        rules: list[Rule],
+        keys: list[bytes],
+        costs: list[int],
+    ) -> list[Decision]:
+        """Check requests that match one counter each, so that no row is part of a group."""
+        known: list[Decision | None] | None = None
+        if self._local_cache is not None:
+            known = self._local_cache.decide_all(domain, requests, rules, keys, costs)
+        if known is None:
+            return await self._ask_owners(domain, requests, rules, keys, costs)
+        missing = [at for at, decision in enumerate(known) if decision is None]
+        if not missing:
+            await self._checkpoints.take()
+        else:
+            answers = await self._ask_owners(
+                domain,
+                [requests[at] for at in missing],
+                [rules[at] for at in missing],
+                [keys[at] for at in missing],
+                [costs[at] for at in missing],
+            )
+            for place, decision in zip(missing, answers, strict=True):
+                known[place] = decision
+        return [decision for decision in known if decision is not None]
+
+    async def answer_unmatched(
+        self,
+        target: DescriptorTarget,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Decision:
+        """Answer a check that matches no rule, if the rules are known."""
+        if not self._decider.knows_rules:
+            return (await self.ask(Op.CHECK, [target], [1], timeout))[0]
+        self._unmatched.note(self._decider.rules, target.domain, target.descriptors)
+        await self._checkpoints.take()
+        return UNLIMITED
+
+    async def complete(
+        self,
+        target: DescriptorTarget,
+        cost: int,
+        decision: Decision,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Decision:
+        """Complete a single check that no node decided, or whose rule its owner does not know."""
+        if self._raise_on_outage and decision.source in BY_POLICY:
+            raise self._outage(1)
+        decisions = [decision]
+        await self._retry_unknown(Op.CHECK, [target], [cost], timeout, decisions)
+        return decisions[0]
+
+    async def ask_matches(
+        self, op: Op, matches: Sequence[Match | None], cost: int
+    ) -> list[Decision]:
+        """Apply `op` to counters that were matched before."""
+        return (await self._decide(op, [matches], [cost], None))[0]
+
+    async def _ask_owners(
+        self,
+        domain: str,
+        requests: Sequence[Descriptors],
+        rules: list[Rule],
+        keys: list[bytes],
+        costs: list[int],
+    ) -> list[Decision]:
+        batch = Batch(Op.CHECK, keys, costs)
+        asked_at = self._decider.time()
+        results = await self._decider.decide(batch, is_never_denying, None)
+        self._require_decided(batch, results, asked_at)
+        decisions = decisions_of(rules, results.rows())
+        if _UNKNOWN in results.outcomes.codes:
+            targets = [DescriptorTarget(domain, described(each)) for each in requests]
+            await self._retry_unknown(Op.CHECK, targets, costs, None, decisions)
+        return decisions
+
+    async def _retry_unknown(
+        self,
+        op: Op,
+        targets: Sequence[Target],
+        costs: Sequence[int],
+        timeout: float | None,  # noqa: ASYNC109
+        decisions: list[Decision],
+    ) -> None:
+        """Fetch the rules, ask again where a rule was unknown, and replace those decisions.
+
+        The second request carries the limits, because the owner may have older rules.
+        """
+        unknown = [
+            at
+            for at, decision in enumerate(decisions)
+            if any([status.is_unknown for status in decision.statuses])
+        ]
+        await self._decider.refresh_rules()
+        rules = self._decider.rules
+        matches = [_carried(targets[at].match(rules), decisions[at], op) for at in unknown]
+        fresh, _ = await self._decide(op, matches, [costs[at] for at in unknown], timeout)
+        for at, decision in zip(unknown, fresh, strict=True):
+            if op in _COUNTED_SEPARATELY:
+                decisions[at] = _merged(decisions[at], decision)
+            else:
+                decisions[at] = decision
+
+    async def _decide(
+        self,
+        op: Op,
+        requests: Sequence[Sequence[Match | None]],
+        costs: list[int],
+        timeout: float | None,  # noqa: ASYNC109
+        ticket: int = 0,
+    ) -> tuple[list[Decision], bool]:
+        """Decide all counters of some requests in one batch.
+
+        Returns the decision of each request, and whether an owner did not know a rule.
+        """
+        if op is Op.CHARGE:
+            _require_chargeable(requests)
+        unmatched = NO_RULE
+        if not self._decider.knows_rules and any([None in request for request in requests]):
+            if self._raise_on_outage:
+                raise self._decider.outage() or PeerUnavailable(
+                    "no node of the cluster has sent its rules yet"
+                )
+            unmatched = UNDECIDED
+        rows = RequestRows(op, requests, costs, unmatched, ticket)
+        batch = rows.batch
+        if not batch.keys:
+            await self._checkpoints.take()
+            return rows.read(Results(Outcomes(), [])), False
+        if op is Op.CHECK and self._local_cache is not None:
+            known = self._local_cache.results(batch)
+            if known is not None:
+                await self._checkpoints.take()
+                return rows.read(known), False
+        asked_at = self._decider.time() if len(batch) > 1 else 0.0
+        results = await self._decider.decide(batch, rows.denies_group, timeout)
+        self._require_decided(batch, results, asked_at)
+        decisions = rows.read(results)
+        if op is Op.CHECK and len(batch) > 1:
+            undue = rows.rows_to_refund(decisions, results)
+            if undue:
+                self._decider.refund(batch, undue, results, asked_at)
+        return decisions, _UNKNOWN in results.outcomes.codes
+
+    def _require_decided(self, batch: Batch, results: Results, asked_at: float) -> None:
+        """Raise `AccessDenied`, or the error of an outage, after refunding what was charged."""
+        refusal: RingfenceError | None = results.refusal
+        is_outage = self._raise_on_outage and not _BY_POLICY.isdisjoint(results.sources)
+        if refusal is None and not is_outage:
+            return
+        if batch.op is Op.CHECK:
+            every = charged(results, range(len(batch)))
+            self._decider.refund(batch, every, results, asked_at)
+        raise refusal or self._outage(len(batch))
+
+    def _outage(self, checks: int) -> RingfenceError:
+        return self._decider.outage() or PeerUnavailable(
+            f"no node of the cluster decided {checks} check(s) in time"
+        )
+
+
+def _carried(matches: Sequence[Match | None], before: Decision, op: Op) -> list[Match | None]:
+    """Select the counters to ask for again, with limits for owners without these rules.
+
+    A check with an unknown rule charged nothing, so it is repeated as a whole. Charges and refunds
+    repeat only the unknown rows, because the other rows were counted.
+    """
+    return [
+        Match(_with_limit(match.rule), match.key, match.metric, match.cost)
+        if match is not None and (op not in _COUNTED_SEPARATELY or status.is_unknown)
+        else None
+        for match, status in zip(matches, before.statuses, strict=True)
+    ]
+
+
+def _with_limit(rule: Rule) -> Rule:
+    """Let the check carry the rule's limit, if nodes accept such a limit."""
+    if rule.limit is not None and rule.limit.slots > MAX_CARRIED_SLOTS:
+        return rule
+    return rule.as_carried()
+
+
+def _merged(before: Decision, after: Decision) -> Decision:
+    """Replace the statuses that were unknown before."""
+    return decide(
+        [
+            new if old.is_unknown else old
+            for old, new in zip(before.statuses, after.statuses, strict=True)
+        ]
+    )
+
+
+def _require_chargeable(requests: Sequence[Sequence[Match | None]]) -> None:
+    """Raise `ConfigError` where slots would be charged."""
+    for request in requests:
+        for match in request:
+            if match is not None and has_slots(match.rule):
+                rule = match.rule
+                got = f"rule {place_of(rule.domain, rule.path)!r}" if rule.domain else "a Limit"
+                raise ConfigError(
+                    f"charge must have limits other than concurrency, got {got} with slots; leave "
+                    "its descriptor out, and use hold or release for slots"
+                )

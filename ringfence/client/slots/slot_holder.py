@@ -1,0 +1,157 @@
+"""Acquire, renewal and release of slots, and undo of what a late or cancelled caller took."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from ringfence import runtime
+from ringfence.client.decider import Decider, is_never_denying
+from ringfence.client.decision import Decision, SlotUnavailable
+from ringfence.client.requests.descriptors import checked_seconds
+from ringfence.client.requests.dispatcher import Dispatcher
+from ringfence.client.requests.request_rows import has_slots
+from ringfence.client.requests.targets import AdhocTarget, Target
+from ringfence.client.slots.acquire import UNDO_WITHIN, AcquireLoop
+from ringfence.errors import ConfigError, RingfenceError
+from ringfence.wire import Batch, Op
+
+__all__ = ["SlotHolder"]
+
+
+class SlotHolder:
+    """Waits for turns and slots, and holds slots of concurrency limits."""
+
+    def __init__(self, decider: Decider, dispatcher: Dispatcher, acquire_loop: AcquireLoop) -> None:
+        self._decider = decider
+        self._dispatcher = dispatcher
+        self._acquire_loop = acquire_loop
+
+    async def acquire(
+        self,
+        target: Target,
+        cost: int,
+        check: Callable[[], Awaitable[Decision]],
+        max_wait: float,
+        timeout: float | None,  # noqa: ASYNC109 - a bound that ends in a decision
+    ) -> Decision:
+        """Repeat `check` until it is allowed and its turn has come, for at most `max_wait`.
+
+        For slots it waits in the queue of the owner instead.
+        """
+        undo = partial(self._undo, target, cost)
+        if checked_seconds("max_wait", max_wait) and cost and self._has_queue(target):
+            return await self._wait_in_queue(target, cost, undo, max_wait, timeout)
+        return await self._acquire_loop.take_turn(check, undo, max_wait)
+
+    def require_slots(self, target: Target) -> None:
+        """Raise `ConfigError` when no concurrency limit applies."""
+        matches = target.match(self._decider.rules)
+        is_known = self._decider.knows_rules or isinstance(target, AdhocTarget)
+        if is_known and not any([each is not None and has_slots(each.rule) for each in matches]):
+            raise ConfigError(target.slots_advice)
+
+    @asynccontextmanager
+    async def hold(
+        self, taking: Awaitable[Decision], *, raise_on_denied: bool
+    ) -> AsyncIterator[Decision]:
+        """Renew the acquired slots while the block runs, then release them."""
+        decision = await taking
+        if decision:
+            self.keep(decision)
+        elif raise_on_denied:
+            raise SlotUnavailable(decision)
+        try:
+            yield decision
+        finally:
+            with runtime.move_on_after(UNDO_WITHIN, shield=True):
+                await self.release(decision, None)
+
+    def keep(self, decision: Decision) -> None:
+        """Renew the slots of a decision until they are released."""
+        if decision.leases is not None:
+            periods = [
+                status.rule.limit.period
+                for status in decision.statuses
+                if status.rule is not None
+                and status.rule.limit is not None
+                and has_slots(status.rule)
+            ]
+            self._decider.keep(decision.leases, min(periods))
+
+    async def release(
+        self,
+        decision: Decision,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> None:
+        """Release the slots of a decision, if it has any."""
+        if decision.leases is not None:
+            await self._release(decision.leases, timeout)
+
+    async def release_all(self) -> None:
+        """Release all slots that are renewed, because the limiter closes."""
+        with runtime.move_on_after(UNDO_WITHIN, shield=True):
+            for slots in self._decider.held():
+                with suppress(RingfenceError):
+                    await self._release(slots, None)
+
+    async def _release(self, slots: Batch, timeout: float | None) -> None:  # noqa: ASYNC109
+        release = self._decider.let_go(slots)
+        results = await self._decider.decide(release, is_never_denying, timeout)
+        if results.refusal is not None:
+            raise results.refusal
+
+    async def _wait_in_queue(
+        self,
+        target: Target,
+        cost: int,
+        undo: Callable[[Decision], Awaitable[None]],
+        max_wait: float,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> Decision:
+        """Wait in the owner's queue for a slot, under a ticket. Cost 0 leaves the queue."""
+        ticket = self._decider.new_ticket()
+
+        async def ask(cost: int) -> Decision:
+            return (await self._dispatcher.ask(Op.CHECK, [target], [cost], timeout, ticket))[0]
+
+        is_queued = True
+        with self._decider.slot_waits.open(ticket) as slot:
+            try:
+                decision = await self._acquire_loop.take_turn(
+                    partial(ask, cost), undo, max_wait, slot, self._decider.slot_pause
+                )
+                is_queued = not decision
+            finally:
+                if is_queued:
+                    with (
+                        runtime.move_on_after(UNDO_WITHIN, shield=True),
+                        suppress(RingfenceError),
+                    ):
+                        await ask(0)
+        return decision
+
+    def _has_queue(self, target: Target) -> bool:
+        """Whether a concurrency limit applies whose denial denies the request."""
+        return any(
+            [
+                has_slots(match.rule) and not (match.rule.shadow or match.rule.quota)
+                for match in target.match(self._decider.rules)
+                if match is not None
+            ]
+        )
+
+    async def _undo(self, target: Target, cost: int, decision: Decision) -> None:
+        """Give back all that an allowed check was charged."""
+        await self.release(decision, None)
+        spent = [
+            match
+            if match is not None
+            and status.allowed
+            and not status.over_shadow
+            and not has_slots(match.rule)
+            else None
+            for match, status in zip(
+                target.match(self._decider.rules), decision.statuses, strict=True
+            )
+        ]
+        await self._dispatcher.ask_matches(Op.REFUND, spent, cost)
