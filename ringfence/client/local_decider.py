@@ -26,6 +26,9 @@ _MIN_SLOT_PAUSE = 0.001
 class LocalDecider:
     """The `Decider` behind `ringfence.local`. Any thread may call it with `in_loop=False`."""
 
+    local_cache = None
+    """Not needed, because the engine is in this process."""
+
     def __init__(
         self, rules: RuleSet, clock: Clock, max_keys: int, *, in_loop: bool = True
     ) -> None:

@@ -106,7 +106,7 @@ ANSWERS = (
         "a client keeps the ring of its first view",
         (
             Edit(
-                "ringfence.client.cluster.cluster:Cluster._refresh",
+                "ringfence.client.cluster.stale_view:StaleViewRefresher.refresh",
                 "self._adopt(members)",
                 "self._adopt(members) if self._router.routes is None else None",
             ),

@@ -210,8 +210,8 @@ def test_a_wsgi_application_tells_its_cost(limiter: BlockingLimiter) -> None:
     ("place", "cost", "named"),
     [
         (object(), 3, "request must be a framework's request, an ASGI scope or a WSGI environ"),
-        (scope_of(), -3, "cost -3"),
-        (scope_of(), 1.5, "cost 1.5"),
+        (scope_of(), -3, "got -3"),
+        (scope_of(), 1.5, "got 1.5"),
     ],
 )
 def test_what_makes_no_sense_is_told(place: object, cost: Any, named: str) -> None:

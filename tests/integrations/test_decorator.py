@@ -183,7 +183,7 @@ async def nobody_waits(*_):
         ({"domain": "d"}, "give either a limit"),
         ({"limit": "1/fortnigt"}, "unknown unit"),
         ({"limit": "1/s", "when_denied": "shout"}, "none of raise, wait, return"),
-        ({"limit": "1/s", "max_wait": -1}, "max_wait -1 is no duration"),
+        ({"limit": "1/s", "max_wait": -1}, "max_wait must be a duration"),
         ({"limit": "1/s", "key": "usr"}, "no parameter of .*it has: user"),
         ({"limit": "1/s", "key": nobody_waits}, "key 'nobody_waits' must be a plain function"),
         ({"limit": "1/s", "cost": nobody_waits}, "cost 'nobody_waits' must be a plain"),

@@ -235,5 +235,5 @@ def test_what_makes_no_sense_is_told_at_once(kind):
     with local(RuleSet()) as limiter:
         with pytest.raises(ConfigError, match="give either a limit"):
             kind(limiter)
-        with pytest.raises(ConfigError, match="no duration"):
+        with pytest.raises(ConfigError, match="must be a duration"):
             kind(limiter, "1/s", max_wait=-1)

@@ -11,7 +11,7 @@ __all__ = ["CLUSTER", "LOCAL", "limiter_at"]
 
 CLUSTER = "ringfence"
 LOCAL = "ringfence+local"
-_OPTIONS = ("raise_on_outage", "connect_timeout")
+_OPTIONS = ("connect_timeout", "raise_on_outage")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -68,5 +68,5 @@ def _seconds(value: object) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"storage option wait: {value!r} is no number of seconds")
+        raise ConfigError(f"storage option connect_timeout: {value!r} is no number of seconds")
     return seconds

@@ -26,8 +26,8 @@ IDENTITY_RULES = {
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"cost": lambda _: -1}, "cost -1"),
-        ({"cost": lambda _: "5"}, "cost '5'"),
+        ({"cost": lambda _: -1}, "got -1"),
+        ({"cost": lambda _: "5"}, "got '5'"),
         ({"keys": "user", "user": lambda _: b"ann"}, "user returned b'ann'"),
         ({"keys": "user_or_ip", "user": lambda _: object()}, "user returned <object"),
         ({"keys": "user", "user": lambda _: nothing()}, "user returned <coroutine"),
@@ -41,7 +41,7 @@ IDENTITY_RULES = {
         ({"limit": lambda _: "5/fortnigt"}, "unknown unit"),
         ({"exempt_when": lambda _: nothing()}, "exempt_when returned <coroutine"),
         ({"deduct_when": lambda _: nothing()}, "deduct_when returned <coroutine"),
-        ({"cost_after": lambda *_: "3"}, "cost '3'"),
+        ({"cost_after": lambda *_: "3"}, "got '3'"),
     ],
 )
 async def test_a_wrong_callback_result_is_an_error_and_not_an_outage(
@@ -106,8 +106,8 @@ async def test_a_limit_callback_can_return_several_limits() -> None:
         ({"domain": "api", "limit": "1/s"}, "both domain 'api' and limit"),
         ({"limit": "many/s"}, "limit 'many/s'"),
         ({"limit": "1/s", "keys": "io"}, "key 'io'"),
-        ({"limit": "1/s", "cost": -1}, "cost -1"),
-        ({"limit": "1/s", "cost": {"/": -2}}, "cost -2"),
+        ({"limit": "1/s", "cost": -1}, "got -1"),
+        ({"limit": "1/s", "cost": {"/": -2}}, "got -2"),
         ({"limit": "1/s", "headers": "github"}, "header style 'github'"),
         ({"limit": "1/s", "trusted_proxies": "everyone"}, "'everyone'"),
         ({"limit": "1/s", "key": "ip"}, "setting 'key' is not known; did you mean 'keys'.* scope"),

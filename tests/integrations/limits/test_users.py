@@ -122,7 +122,7 @@ def test_flask_limiter_charges_only_failures_when_told_to(strategy):
 def test_flask_limiter_falls_back_when_the_cluster_is_away_and_asks_whether_it_is_back():
     app, limiter = flask_app(
         "ringfence://127.0.0.1:9",
-        storage_options={"raise_on_outage": True, "wait": 0.05},
+        storage_options={"raise_on_outage": True, "connect_timeout": 0.05},
         in_memory_fallback=["2/hour"],
     )
     client = app.test_client()
@@ -132,7 +132,7 @@ def test_flask_limiter_falls_back_when_the_cluster_is_away_and_asks_whether_it_i
 
 
 def test_flask_limiter_lets_requests_pass_when_the_cluster_is_away():
-    app, limiter = flask_app("ringfence://127.0.0.1:9", storage_options={"wait": 0.05})
+    app, limiter = flask_app("ringfence://127.0.0.1:9", storage_options={"connect_timeout": 0.05})
     client = app.test_client()
 
     assert [client.get("/a").status_code for _ in range(7)] == [200] * 7
