@@ -318,7 +318,8 @@ def test_a_forked_child_counts_on():
         (
             "ringfence://h:1?raise_on_outag=true",
             {},
-            "known are ca, connect_timeout, datacenter, raise_on_outage, server_name, timeout, token_file",
+            "known are ca, connect_timeout, datacenter, raise_on_outage, server_name, timeout, "
+            "token_file",
         ),
         ("ringfence://?raise_on_outag=true", {}, "unknown option 'raise_on_outag'"),
         ("ringfence://h:1", {"speed": 9}, "known are connect_timeout, raise_on_outage"),
