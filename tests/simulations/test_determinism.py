@@ -64,10 +64,6 @@ ALLOWED = {
     ): "where no secret is given; nodes do",
     ("node/config/settings.py", "os.environ"): "what a real node is started with",
     ("node/config/settings.py", "socket.gethostname"): "what a real node is started with",
-    (
-        "ringfence/client/cluster/cluster.py",
-        "id()",
-    ): "is a link in use? nothing is ordered",
     ("node/node.py", "id()"): "finds a session again; they are kept in the order they came",
     ("node/node.py", "weakref.WeakSet"): "asks whether a link is in it; nothing goes through it",
     (
