@@ -21,7 +21,7 @@ from gossip import Settings as GossipSettings
 from gossip.cluster_clock import ClusterClock
 from gossip.datagrams.seal import Seal
 from hashring import SHARDS, NodeId, Ring, View, shard_of
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.cross_dc.counts import CrossDcCounts
@@ -61,6 +61,7 @@ from ringfence.peering.router import Router
 from ringfence.peering.slot_queue import MOST_WAITERS
 from ringfence.peering.target import Target
 from ringfence.rules import Rule, RuleSet
+from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address, Connection, Handler, Transport
 from ringfence.wire import (
     MAX_KEYS,
@@ -664,9 +665,10 @@ class Node:
 
     def foreign(self, name: str, keys: Sequence[bytes]) -> str | None:
         """Return why a token must not use these keys; None when it may."""
-        domains = self._access.domains.get(name)
-        if domains is None:
+        token = self._access.tokens.get(name)
+        if token is None or token.domains is None:
             return None
+        domains = token.domains
         for number in dict.fromkeys([int.from_bytes(key[:8], "big") for key in keys]):
             rule = self._rules.by_id(number)
             if rule is None or rule.domain not in domains:

@@ -23,6 +23,7 @@ FLOORS = {
     "ringfence.client": 4,
     "ringfence.http": 4,
     "ringfence": 4,  # what applications import: the client and its front doors
+    "ringfence.settings": 4.25,
     "ringfence.integrations": 4.5,
     "ringfence.gateway": 4.5,
     "node": 5,

@@ -19,9 +19,9 @@ from node.admin.auth import authorize
 from node.admin.http_messages import AdminRequest, AdminResponse, HttpProblem, json_response
 from node.admin.summary import ClusterSummary
 from node.admin.throttle import Throttle
-from node.config.access import Scope
 from node.node import Node
 from ringfence.rules import Descriptor
+from ringfence.settings.token_file import Scope
 from ringfence.wire import Batch, Op, Source
 
 __all__ = ["OPEN_METRICS", "AdminApp"]

@@ -10,9 +10,10 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from node.admin.http_messages import AdminRequest, HttpProblem
-from node.config.access import Access, Scope
+from node.config.access import Access
 from ringfence.client.url import Token, parse_token
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope
 from ringfence.wire import Hello, Role
 
 __all__ = ["authorize"]

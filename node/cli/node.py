@@ -8,7 +8,7 @@ import click
 import trio
 
 from node.cli.common import log_to_stderr
-from node.config.settings import MOST_PROCESSES, NodeSettings, load_settings
+from node.config.settings import MAX_PROCESSES, NodeSettings, load_settings
 
 __all__ = ["node"]
 
@@ -61,7 +61,7 @@ __all__ = ["node"]
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, MOST_PROCESSES),
+    type=click.IntRange(1, MAX_PROCESSES),
     metavar="N",
     help="Run N members on N ports from --listen on (docs/operate/multiple-processes).",
 )

@@ -1,57 +1,28 @@
-"""Who may speak to a node: peers by the cluster key, clients by named tokens with scopes.
+"""Authentication of a node's peers and clients: cluster key, and named tokens with scopes.
 
-Without keys (loopback only) everybody on the host is let in with every scope.
+Without keys (loopback only) every process on the host has every scope.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from hmac import compare_digest, digest
 from pathlib import Path
 
-import msgspec
-
-from node.config.validation_errors import in_plain_words
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope, TokenEntry, load_token_file
 from ringfence.transport.tls.certificates import node_label
 from ringfence.wire import Hello, Role, node_proof, proves, token_digest
 
-__all__ = ["Access", "KeyDir", "Scope", "load_access", "load_tokens", "proof_in"]
-
+__all__ = ["Access", "KeyDir", "load_access", "proof_in"]
 
 _RESET_CONTEXT = b"ringfence stateless reset\x00"
-"""Keeps this use of the cluster key apart from every other one."""
-
-
-class Scope(StrEnum):
-    """What a token lets its bearer do."""
-
-    CHECK = "check"
-    """Check, peek, give back what this token was charged; read rules and members."""
-    REFUND = "refund"
-    """Give back units of any key, whichever token was charged."""
-    RESET = "reset"
-    """Forget counters."""
-    OBSERVE = "observe"
-    """Read counters of the node."""
-    ADMIN = "admin"
-    """Tell nodes to leave."""
-
-
-class _TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    digest: str
-    scopes: list[Scope]
-    domains: list[str] | None = None
-
-
-class _TokenFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tokens: dict[str, _TokenRecord] = {}
+"""Separates this use of the cluster key from every other use."""
+_NO_TOKEN = TokenEntry(bytes(32), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDir:
-    """Where the files of `ringfence keys new` lie."""
+    """Paths of the files that `ringfence keys new` writes."""
 
     path: Path
 
@@ -67,7 +38,7 @@ class KeyDir:
 
     @property
     def certificate(self) -> Path:
-        """The certificate that nodes without a certificate of their own share."""
+        """The certificate that all nodes without their own share."""
         return self.path / "node.pem"
 
     @property
@@ -81,16 +52,16 @@ class KeyDir:
         return self.path / "nodes"
 
     def certificate_of(self, name: str) -> Path:
-        """The certificate of the node `name` alone."""
+        """The certificate of the node `name`."""
         return self.nodes / f"{node_label(name)}.pem"
 
     def key_of(self, name: str) -> Path:
-        """The private key of the node `name` alone."""
+        """The private key of the node `name`."""
         return self.nodes / f"{node_label(name)}.key"
 
     @property
     def cluster_key(self) -> Path:
-        """The secret by which nodes know each other, in hexadecimal."""
+        """The secret that nodes share, in hexadecimal."""
         return self.path / "cluster.key"
 
     @property
@@ -99,29 +70,28 @@ class KeyDir:
         return self.path / "tokens.toml"
 
     def token(self, name: str) -> Path:
-        """A client's token in the clear, for that client alone."""
+        """A token with its secret, for its client alone."""
         return self.path / f"{name}.token"
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Decides whom a node serves; all comparisons take constant time."""
+    """Credentials that a node accepts. All comparisons take constant time."""
 
     cluster_keys: tuple[bytes, ...] = (b"",)
-    """The first one proves and seals; all are taken, so that a key can be changed at work."""
+    """The node proves itself and seals with the first key. It accepts all of them, so that a key
+    can be changed while the cluster runs."""
     cluster: str = ""
-    """Its name: nodes of other clusters prove nothing here, even with the same key."""
-    tokens: Mapping[str, tuple[bytes, frozenset[Scope]]] = field(default_factory=dict)
-    """Per token name, the digest of its secret and its scopes."""
-    domains: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Domains whose rules a token may check, by token name; other tokens may check all."""
-    is_open: bool = False
-    """No keys at all: loopback only."""
+    """Name of the cluster. Proofs of other clusters fail, even with the same key."""
+    tokens: Mapping[str, TokenEntry] = field(default_factory=dict)
+    """Tokens of clients, by name."""
+    is_open: bool = field(default=False, kw_only=True)
+    """Whether there are no keys, which is allowed on loopback only."""
 
     def scopes_of(self, hello: Hello, binding: bytes = b"") -> frozenset[Scope] | None:
         """Return the scopes of the sender of a hello; None when its credential is wrong.
 
-        `binding` is the secret of the connection that the hello came on.
+        `binding` is the secret of the connection that carried the hello.
         """
         return self.scopes_now(hello.role, hello.name, proof_in(hello), binding)
 
@@ -135,13 +105,13 @@ class Access:
             return frozenset(Scope) if known else None
         if self.is_open:
             return frozenset(Scope)
-        known_digest, scopes = self.tokens.get(name, (bytes(32), frozenset()))
-        return scopes if compare_digest(proof, known_digest) and scopes else None
+        token = self.tokens.get(name, _NO_TOKEN)
+        return token.scopes if compare_digest(proof, token.digest) and token.scopes else None
 
     def reset_secret(self, name: str) -> bytes:
-        """Key of the stateless resets of the node `name`; empty without keys.
+        """Return the key of the stateless resets of the node `name`; empty without keys.
 
-        Nodes that shared one could be made to end each other's connections (RFC 9000, 21.11).
+        With a shared key, a peer could end connections of another node (RFC 9000, 21.11).
         """
         if self.is_open:
             return b""
@@ -158,7 +128,7 @@ def proof_in(hello: Hello) -> bytes:
 
 
 def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
-    """Read cluster key and tokens; raises `ConfigError` naming the file and the mend."""
+    """Read cluster key and tokens. Raises `ConfigError` that names the file and how to fix it."""
     if keys is None:
         return Access(cluster=cluster, is_open=True)
     if not keys.path.is_dir():
@@ -174,44 +144,12 @@ def load_access(keys: KeyDir | None, cluster: str = "") -> Access:
         ) from error
     if not 1 <= len(cluster_keys) <= 2:
         raise ConfigError(
-            f"{keys.cluster_key}: holds {len(cluster_keys)} keys; one is right, or two while "
-            "`ringfence keys rotate` changes them"
+            f"{keys.cluster_key}: must have one key, or two while `ringfence keys rotate` changes "
+            f"them, got {len(cluster_keys)}; copy the file of another node"
         )
     if min(map(len, cluster_keys)) < 16:
-        raise ConfigError(f"{keys.cluster_key}: too short; `ringfence keys new` writes 32 bytes")
-    tokens, domains = load_tokens(keys)
-    return Access(cluster_keys, cluster, tokens, domains)
-
-
-def load_tokens(
-    keys: KeyDir,
-) -> tuple[dict[str, tuple[bytes, frozenset[Scope]]], dict[str, frozenset[str]]]:
-    """Read the tokens, as `Access` holds them; raises `ConfigError`."""
-    try:
-        told = msgspec.convert(tomllib.loads(keys.tokens.read_text("utf-8")), _TokenFile)
-        tokens = {
-            name: (_digest_of(record), frozenset(record.scopes))
-            for name, record in told.tokens.items()
-        }
-        domains = {
-            name: frozenset(record.domains)
-            for name, record in told.tokens.items()
-            if record.domains is not None
-        }
-    except msgspec.ValidationError as error:
         raise ConfigError(
-            f"{keys.tokens}: {in_plain_words(error, known=', '.join(Scope))}; "
-            "`ringfence keys new` writes this file"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{keys.tokens}: {error}; `ringfence keys new` writes this file"
-        ) from error
-    return tokens, domains
-
-
-def _digest_of(record: _TokenRecord) -> bytes:
-    token = bytes.fromhex(record.digest)
-    if len(token) != 32:
-        raise ValueError(f"a digest has 32 bytes, not {len(token)}")
-    return token
+            f"{keys.cluster_key}: each key must have at least 16 bytes; `ringfence keys new` "
+            "writes 32"
+        )
+    return Access(cluster_keys, cluster, load_token_file(keys.tokens))

@@ -16,7 +16,7 @@ def changes_between(
     changed = [
         name
         for name in sorted(old.tokens.keys() & new.tokens.keys())
-        if old.tokens[name] != new.tokens[name] or old.domains.get(name) != new.domains.get(name)
+        if old.tokens[name] != new.tokens[name]
     ]
     named = (("added", added), ("revoked", revoked), ("changed", changed))
     words = [f"tokens {verb}: {', '.join(names)}" for verb, names in named if names]

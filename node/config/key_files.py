@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
-from node.config.access import KeyDir, Scope
+from node.config.access import KeyDir
 from node.config.private_files import locked, replace_private, write_private
-from node.config.token_file import record, token_names, with_record, without_record
+from node.config.token_editor import record, token_names, with_record, without_record
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope
 from ringfence.transport.tls.certificate_authority import issue, new_authority
 from ringfence.transport.tls.certificates import (
     ServerTls,

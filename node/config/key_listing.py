@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from node.config.access import KeyDir, load_tokens
+from node.config.access import KeyDir
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import load_token_file
 from ringfence.transport.tls.certificates import expires_at, names_in
 
 __all__ = ["CertificateRow", "TokenRow", "list_certificates", "list_tokens"]
@@ -54,8 +55,9 @@ def _row(keys: KeyDir, file: Path, now: datetime) -> CertificateRow:
 
 def list_tokens(keys: KeyDir) -> list[TokenRow]:
     """List the tokens by name; raises `ConfigError` when the file is not good."""
-    tokens, domains = load_tokens(keys)
     return [
-        TokenRow(name, sorted(scopes), sorted(domains[name]) if name in domains else None)
-        for name, (_, scopes) in sorted(tokens.items())
+        TokenRow(
+            name, sorted(token.scopes), None if token.domains is None else sorted(token.domains)
+        )
+        for name, token in sorted(load_token_file(keys.tokens).items())
     ]

@@ -14,11 +14,12 @@ from random import Random
 
 from msgpack import packb
 
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.node import Node
 from node.requests.sessions.session import Session
 from ringfence.rules import RuleSet
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.transport.interface import Address, Timer
 from ringfence.wire import (
     MAX_HELLO,
@@ -42,7 +43,9 @@ from tests.fuzz.bytes_to_histories import Choices, main
 __all__ = ["run"]
 
 SECRET = b"s" * 32
-ACCESS = Access((b"k" * 32,), "ringfence", {"app": (token_digest(SECRET), frozenset(Scope))})
+ACCESS = Access(
+    (b"k" * 32,), "ringfence", {"app": TokenEntry(token_digest(SECRET), frozenset(Scope))}
+)
 GOOD = Hello(Role.CLIENT, "app", SECRET, 1)
 CORPUS = [
     encode(message)

@@ -33,7 +33,7 @@ BEARER = {"Authorization": f"Bearer app.{SECRET.hex()}"}
 LOOKER = {"Authorization": f"Bearer looker.{SECRET.hex()}"}
 TOKENS = (
     f'[tokens.app]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["check", "reset"]\n'
-    f'[tokens.looker]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["read"]\n'
+    f'[tokens.looker]\ndigest = "{token_digest(SECRET).hex()}"\nscopes = ["observe"]\n'
 )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from node.config.access import Access, Scope, proof_in
+from node.config.access import Access, proof_in
 from node.containment import Containment
 from node.requests.client_reports import Pace
 from node.requests.deduplication.decided_checks import COUNTED_ONCE
@@ -19,6 +19,7 @@ from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
 from node.requests.sessions.turns import DIRECT_COST, steps_of
 from ringfence.errors import LocalProtocolError
+from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address, Connection, Timer, Transport
 from ringfence.wire import (
     MAX_ARRAYS,

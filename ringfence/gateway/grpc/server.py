@@ -15,7 +15,8 @@ from ringfence.gateway.grpc.port import Answer, GrpcPort, Refusal, Status
 from ringfence.gateway.grpc.rls import BadRequest, RateLimitService
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tls_files import tls_context
-from ringfence.gateway.process.tokens import Scope, Tokens
+from ringfence.gateway.process.tokens import Tokens
+from ringfence.settings.token_file import Scope
 from ringfence.transport.interface import Address
 
 __all__ = ["GrpcServer"]

@@ -37,8 +37,9 @@ from ringfence.gateway.http.http_types import Exchange, Problem, Response
 from ringfence.gateway.http.openapi import document
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
-from ringfence.gateway.process.tokens import Scope, Tokens
+from ringfence.gateway.process.tokens import Tokens
 from ringfence.peering.link.round_trips import HedgingBudget
+from ringfence.settings.token_file import Scope
 
 __all__ = ["Api"]
 
@@ -82,14 +83,14 @@ class Api:
         auth = ForwardAuth(limiter, settings, self.counters)
         self._routes = {
             "/v1/check": _Route(_POST, (Scope.CHECK,), self._check),
-            "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.READ), self._peek),
+            "/v1/peek": _Route(_POST, (Scope.CHECK, Scope.OBSERVE), self._peek),
             "/v1/charge": _Route(_POST, (Scope.CHECK,), self._charge),
             "/v1/refund": _Route(_POST, (Scope.REFUND,), self._refund),
             "/v1/reset": _Route(_POST, (Scope.RESET,), self._reset),
             "/v1/acquire": _Route(_POST, (Scope.CHECK,), self._acquire),
             "/v1/auth": _Route(_GET, (Scope.CHECK,), auth.answer),
-            "/metrics": _Route(_GET, (Scope.READ,), self._tell_metrics),
-            "/v1/counters": _Route(_GET, (Scope.READ,), self._tell_counters),
+            "/metrics": _Route(_GET, (Scope.OBSERVE,), self._tell_metrics),
+            "/v1/counters": _Route(_GET, (Scope.OBSERVE,), self._tell_counters),
             "/shouldAllowRequest": _Route(_POST, (Scope.CHECK,), self._should_allow),
             "/json": _Route(_POST, (Scope.CHECK,), self._envoy_json),
             "/openapi.json": _Route(_GET, (), self._describe),

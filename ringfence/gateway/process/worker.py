@@ -25,7 +25,7 @@ from ringfence.gateway.http.connection_limits import HttpConnections
 from ringfence.gateway.http.http_types import Problem
 from ringfence.gateway.http.rsgi import HttpProtocol, HttpScope, serve_http
 from ringfence.gateway.process.settings import GatewaySettings
-from ringfence.gateway.process.tokens import TokenFile, Tokens, load_tokens
+from ringfence.gateway.process.tokens import TokenReload, Tokens, load_tokens
 from ringfence.http.headers import LimitHeaders
 
 __all__ = ["Worker", "make_api", "make_rls", "require_rules", "warm_up"]
@@ -113,7 +113,7 @@ class Worker:
 
     async def _follow_tokens(self, path: Path) -> None:
         """Put changed tokens in force: what is revoked is refused from the next request on."""
-        file = TokenFile(path, self._tokens)
+        file = TokenReload(path, self._tokens)
         while True:
             file.reload_if_changed()
             await asyncio.sleep(_LOOK_AT_TOKENS)

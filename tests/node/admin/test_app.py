@@ -9,9 +9,10 @@ from trio.testing import MockClock
 from hashring import shard_of
 from node.admin.app import AdminApp
 from node.admin.throttle import Throttle
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.node import Node
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.wire import token_digest
 from tests.node.admin.asking import Answer, app_of, ask
 from tests.node.cluster import counter, owned, world
@@ -21,7 +22,9 @@ SECRET = bytes(range(32))
 
 def close(node: Node, **scopes: tuple[Scope, ...]) -> None:
     """Have the node ask for tokens; each name is a token with these scopes."""
-    tokens = {name: (token_digest(SECRET), frozenset(each)) for name, each in scopes.items()}
+    tokens = {
+        name: TokenEntry(token_digest(SECRET), frozenset(each)) for name, each in scopes.items()
+    }
     node.change_access(Access(tokens=tokens))
 
 

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from node.admin.auth import authorize
 from node.admin.http_messages import AdminRequest, HttpProblem
-from node.config.access import Access, Scope
+from node.config.access import Access
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.wire import token_digest
 
 SECRET = bytes(range(16))
-CLOSED = Access(tokens={"ops": (token_digest(SECRET), frozenset({Scope.OBSERVE}))})
+CLOSED = Access(tokens={"ops": TokenEntry(token_digest(SECRET), frozenset({Scope.OBSERVE}))})
 OPEN = Access(is_open=True)
 
 

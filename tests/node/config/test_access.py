@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from node.config.access import Access, KeyDir, Scope, load_access
+from node.config.access import Access, KeyDir, load_access
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.wire import Hello, Role, node_proof, token_digest
 
 CLUSTER_KEY = bytes(range(32))
@@ -12,8 +13,8 @@ ACCESS = Access(
     (CLUSTER_KEY,),
     "",
     {
-        "app": (token_digest(SECRET), frozenset({Scope.CHECK})),
-        "nobody": (token_digest(SECRET), frozenset()),
+        "app": TokenEntry(token_digest(SECRET), frozenset({Scope.CHECK})),
+        "nobody": TokenEntry(token_digest(SECRET), frozenset()),
     },
 )
 

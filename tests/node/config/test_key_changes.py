@@ -3,8 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.config.key_changes import changes_between
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.transport.tls.certificate_authority import self_signed
 from ringfence.transport.tls.certificates import ClientTls
 from ringfence.wire import token_digest
@@ -12,7 +13,9 @@ from ringfence.wire import token_digest
 CHECK = frozenset([Scope.CHECK])
 OLD, NEW = b"o" * 32, b"n" * 32
 ACCESS = Access(
-    (OLD,), "", {"app": (token_digest(b"1"), CHECK), "web": (token_digest(b"2"), CHECK)}
+    (OLD,),
+    "",
+    {"app": TokenEntry(token_digest(b"1"), CHECK), "web": TokenEntry(token_digest(b"2"), CHECK)},
 )
 CLIENT = ClientTls(b"one authority")
 SERVER = self_signed(datetime(2030, 1, 1, tzinfo=UTC))
@@ -23,9 +26,13 @@ def test_what_is_the_same_is_no_change() -> None:
 
 
 def test_tokens_are_named_by_what_happened_to_them() -> None:
-    tokens = {"web": (token_digest(b"3"), CHECK), "new": (token_digest(b"4"), CHECK)}
+    tokens = {
+        "web": TokenEntry(token_digest(b"3"), CHECK),
+        "new": TokenEntry(token_digest(b"4"), CHECK),
+    }
     after = replace(ACCESS, tokens=tokens)
-    held = replace(ACCESS, domains={"app": frozenset(["shop"])})
+    app = replace(ACCESS.tokens["app"], domains=frozenset(["shop"]))
+    held = replace(ACCESS, tokens={**ACCESS.tokens, "app": app})
 
     assert changes_between((ACCESS, CLIENT, SERVER), (after, CLIENT, SERVER)) == [
         "tokens added: new",

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from node.config.access import KeyDir, Scope, load_access
+from node.config.access import KeyDir, load_access
 from node.config.key_files import add_node, add_token, renew, revoke_token, rotate, write_keys
 from node.config.key_listing import list_certificates, list_tokens
 from ringfence.client.url import parse_token
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope
 from ringfence.transport.tls.certificates import (
     NODE_NAME,
     load_client_tls,
@@ -288,7 +289,7 @@ def test_a_token_is_added_and_works_beside_the_others(tmp_path: Path) -> None:
     assert file == keys.token("batch")
     assert scopes_of(keys, file) == {Scope.CHECK, Scope.REFUND}
     assert scopes_of(keys, keys.token("app")) == {Scope.CHECK}
-    assert load_access(keys).domains == {"batch": frozenset(["jobs"])}
+    assert load_access(keys).tokens["batch"].domains == {"jobs"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys.path.iterdir()} == {0o600}
 
 
@@ -436,5 +437,5 @@ def test_the_list_names_what_there_is_and_shows_no_secret(tmp_path: Path) -> Non
         ("operator", ["check", "observe", "reset"], None),
         ("shop", ["check"], ["shop", "web"]),
     ]
-    digests = [digest.hex() for digest, _ in load_access(keys).tokens.values()]
+    digests = [token.digest.hex() for token in load_access(keys).tokens.values()]
     assert not any(digest in repr((certificates, tokens)) for digest in digests)

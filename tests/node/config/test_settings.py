@@ -18,18 +18,6 @@ weight = 2
 rules = "rules"
 max_keys = 5
 """
-OF_OLD = """
-name = "b"
-rules = "rules"
-
-[[members]]
-name = "a"
-address = "127.0.0.1:7101"
-
-[[members]]
-name = "b"
-address = "127.0.0.1:7102"
-"""
 
 
 def load(
@@ -200,7 +188,7 @@ def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
 def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, "name = a\n")
 
-    assert "node.toml: not valid TOML" in message
+    assert "node.toml: must be TOML, got: " in message
     assert "line 1" in message
 
 
@@ -210,7 +198,7 @@ def test_what_is_not_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ('ruels = "x"', ["'ruels'", "did you mean 'rules'"]),
         ("max_kyes = 3", ["'max_kyes'", "did you mean 'max_keys'"]),
         ('joins = ["127.0.0.1:7101"]', ["'joins'", "did you mean 'join'"]),
-        ("quux = 3", ["'quux'", "known are", "drain_timeout"]),
+        ("quux = 3", ["'quux'", "use one of: ", "drain_timeout"]),
     ],
 )
 def test_an_unknown_name_is_refused_with_what_was_probably_meant(
@@ -218,7 +206,7 @@ def test_an_unknown_name_is_refused_with_what_was_probably_meant(
 ) -> None:
     message = refusal(tmp_path, WHOLE + line)
 
-    assert "node.toml: there is no setting" in message
+    assert "node.toml: unknown setting" in message
     for words in said:
         assert words in message
 
@@ -226,33 +214,14 @@ def test_an_unknown_name_is_refused_with_what_was_probably_meant(
 def test_an_unknown_variable_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
     message = refusal(tmp_path, WHOLE, {"RINGFENCE_NODE_RULE": "x"})
 
-    assert "RINGFENCE_NODE_RULE sets nothing" in message
+    assert "unknown variable RINGFENCE_NODE_RULE" in message
     assert "did you mean 'RINGFENCE_NODE_RULES'" in message
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (OF_OLD, 'write listen = "127.0.0.1:7102" and join = ["127.0.0.1:7101"] in its place'),
-        (OF_OLD.replace('"b"\nrules', '"c"\nrules'), 'write join = ["127.0.0.1:7101"] in its'),
-        ("members = []", 'write join = ["HOST:PORT"] in its place'),
-        ('members = "a, b"', 'write join = ["HOST:PORT"] in its place'),
-    ],
-)
-def test_a_list_of_members_is_refused_with_what_to_write_instead(
-    tmp_path: Path, text: str, said: str
-) -> None:
-    message = refusal(tmp_path, text)
-
-    assert "members is no longer a setting, for nodes find each other" in message
-    assert said in message
 
 
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS='many': expected a whole number"),
-        ({"RINGFENCE_NODE_MEMBERS": "a=10.0.0.1:7101"}, "set RINGFENCE_NODE_JOIN=HOST:PORT"),
+        ({"RINGFENCE_NODE_MAX_KEYS": "many"}, "MAX_KEYS must be a whole number, got 'many'"),
         ({"RINGFENCE_NODE_DEFAULT_ALGORITHM": "gcra"}, "token_bucket"),
     ],
 )
@@ -265,28 +234,31 @@ def test_a_variable_that_cannot_be_read_is_named(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('max_keys = "many"', ["max_keys: expected a whole number, got text"]),
+        ('max_keys = "many"', ["max_keys must be a whole number, got text"]),
         ("max_keys = 0", ["max_keys must be at least 1"]),
         ("processes = 0", ["processes must be from 1 to 256"]),
-        ("forward_timeout = 0", ["forward_timeout must be above 0"]),
-        ("forward_timeout = nan", ["forward_timeout must be above 0"]),
-        ("drain_timeout = 61", ["drain_timeout must be above 0 and at most 60"]),
+        ("forward_timeout = 0", ["forward_timeout must be from 0.001 to 60"]),
+        ("forward_timeout = nan", ["forward_timeout must be from 0.001 to 60"]),
+        ("drain_timeout = 61", ["drain_timeout must be from 0.001 to 60"]),
         ("reload_interval = -1", ["reload_interval must be from 0"]),
         ('default_algorithm = "gcra"', ["default_algorithm", "'gcra'", "token_bucket"]),
         ('listen = "127.0.0.1:x"', ["listen", "port 'x'"]),
         ('listen = "127.0.0.1:0"', ["listen", "port"]),
         ('advertise = "a:b:c"', ["advertise: address"]),
-        ('advertise = "127.0.0.1:0"', ["advertise", "no port"]),
-        ('join = "127.0.0.1:7101"', ["join: expected a list, got text"]),
+        ('advertise = "127.0.0.1:0"', ["advertise must have a port"]),
+        ('join = "127.0.0.1:7101"', ["join must be a list, got text"]),
         ('join = ["127.0.0.1:x"]', ["join '127.0.0.1:x'", "dns:NAME:PORT", "srv:"]),
-        ('join = ["127.0.0.1:0"]', ["join '127.0.0.1:0'", "port 0"]),
+        ('join = ["127.0.0.1:0"]', ["join must have a port", "'127.0.0.1:0'"]),
         ('join = ["srv:nodes:7101"]', ["join 'srv:nodes:7101'", "no port"]),
         ("weight = 9", ["weight of 'b' is 9.0; use 0.25 to 4"]),
         ('datacenter = ""', ["datacenter of a member is empty"]),
-        ('cluster = ""', ["cluster is empty"]),
-        (f'zone = "{"z" * 256}"', ["zone: ", "longer than 255"]),
-        ('datacenter = "dc\\u0007"', ["datacenter: ", "cannot be printed"]),
-        (f'datacenter = "{"d" * 250}"\nzone = "{"ö" * 200}"', ["660 bytes together", "to 500"]),
+        ('cluster = ""', ["cluster must not be empty"]),
+        (f'zone = "{"z" * 256}"', ["zone must have at most 255"]),
+        ('datacenter = "dc\\u0007"', ["datacenter must have at most", "printable"]),
+        (
+            f'datacenter = "{"d" * 250}"\nzone = "{"ö" * 200}"',
+            ["at most 500 bytes together, got 660"],
+        ),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_name(
@@ -325,24 +297,24 @@ def test_on_loopback_a_node_needs_no_keys(tmp_path: Path, listen: str) -> None:
 def test_a_node_on_every_address_must_say_where_it_is_reached(tmp_path: Path, listen: str) -> None:
     message = refusal(tmp_path, WHOLE, listen=listen, keys="keys")
 
-    assert "listen: nobody can reach a node at " in message
+    assert "listen must be an address that others can reach, got " in message
     assert "set advertise" in message
 
 
 def test_every_address_is_no_place_to_be_reached_at(tmp_path: Path) -> None:
     message = refusal(tmp_path, WHOLE, advertise="0.0.0.0:7101")
 
-    assert "advertise: nobody can reach a node at 0.0.0.0" in message
+    assert "advertise must be an address that others can reach, got 0.0.0.0" in message
 
 
 def test_a_node_on_loopback_cannot_join_others_elsewhere(tmp_path: Path) -> None:
     message = refusal(tmp_path, WHOLE, join=["10.0.0.1:7101"])
 
-    assert "join '10.0.0.1:7101' is beyond loopback" in message
+    assert "listen must be beyond loopback to join '10.0.0.1:7101'" in message
     assert "set listen" in message
 
 
-# The operator's port
+# The admin port
 
 
 def test_there_is_no_operators_port_unless_it_is_asked_for(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
 """Decisions that clients made themselves are in the nodes' metrics, each once."""
 
 from collections import Counter
+from dataclasses import replace
 
 import trio
 from msgpack import packb
 from trio.testing import MockClock
 
-from node.config.access import Access, Scope
+from node.config.access import Access
 from ringfence.client.decision import Decision
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Code
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.settings.token_file import Scope
 from ringfence.wire import (
     MAX_REPORT_DECISIONS,
     Done,
@@ -239,8 +241,7 @@ def lying(count: int) -> bytes:
 
 
 async def test_only_clients_that_may_check_may_report(autojump_clock: MockClock) -> None:
-    digest, _ = ACCESS.tokens["app"]
-    tokens = {"app": (digest, frozenset({Scope.OBSERVE}))}
+    tokens = {"app": replace(ACCESS.tokens["app"], scopes=frozenset({Scope.OBSERVE}))}
     async with running_node() as w:
         w.node.change_access(Access(ACCESS.cluster_keys, ACCESS.cluster, tokens))
         heard = []
@@ -260,7 +261,8 @@ async def test_a_token_of_some_domains_reports_only_decisions_of_their_rules(
     autojump_clock: MockClock,
 ) -> None:
     rules = load_text(HOT).rules
-    access = Access(ACCESS.cluster_keys, ACCESS.cluster, ACCESS.tokens, {"app": frozenset({"api"})})
+    tokens = {"app": replace(ACCESS.tokens["app"], domains=frozenset({"api"}))}
+    access = Access(ACCESS.cluster_keys, ACCESS.cluster, tokens)
     ours = counter(rules, "client", "x")
     async with running_node(rules) as w:
         measures = w.node.measure()

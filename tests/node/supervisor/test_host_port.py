@@ -8,10 +8,11 @@ from functools import partial
 import trio
 
 from node.admin import AdminPort, open_port
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.supervisor.host_members import Host, HostMember
 from node.supervisor.host_port import open_page
 from node.supervisor.member_query import Told, ask_member
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.wire import token_digest
 from tests.node.cluster import World, world
 
@@ -98,7 +99,7 @@ async def test_what_all_members_know_is_asked_of_the_first_that_answers() -> Non
 async def test_members_decide_who_may_look() -> None:
     async with host() as (made, _, page):
         for node in made.nodes.values():
-            tokens = {"prometheus": (token_digest(SECRET), frozenset({Scope.OBSERVE}))}
+            tokens = {"prometheus": TokenEntry(token_digest(SECRET), frozenset({Scope.OBSERVE}))}
             node.change_access(Access(tokens=tokens))
         stranger = await page.ask("/metrics")
         token = {"authorization": f"Bearer prometheus.{SECRET.hex()}"}

@@ -7,12 +7,13 @@ from random import Random
 import pytest
 import trio
 
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Code, Limit
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.transport.memory import MemoryNetwork
 from ringfence.wire import (
     Answer,
@@ -43,15 +44,14 @@ ACCESS = Access(
     (b"k" * 32,),
     "ringfence",
     {
-        name: (token_digest(SECRET), scopes)
+        name: TokenEntry(token_digest(SECRET), scopes)
         for name, scopes in {
             "app": CHECK_ONLY,
             "other": CHECK_ONLY,
             "meter": frozenset({Scope.CHECK, Scope.REFUND}),
-            "tenant": CHECK_ONLY,
         }.items()
-    },
-    {"tenant": frozenset({"shop"})},
+    }
+    | {"tenant": TokenEntry(token_digest(SECRET), CHECK_ONLY, frozenset({"shop"}))},
 )
 RULES = load_text(
     "domain: api\n"

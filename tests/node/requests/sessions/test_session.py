@@ -10,11 +10,12 @@ import trio
 
 from gossip import Record, Status, pack_records
 from hashring import Member, NodeId, Ring, shard_of
-from node.config.access import Access, Scope
+from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.node import Node
 from ringfence.rules import RuleSet, adhoc_rule, encode_key, parse_limit
 from ringfence.rules.loading.yaml_files import load_text
+from ringfence.settings.token_file import Scope, TokenEntry
 from ringfence.transport.interface import Connection
 from ringfence.transport.memory import MemoryNetwork, MemoryTransport
 from ringfence.wire import (
@@ -57,8 +58,8 @@ ACCESS = Access(
     (b"k" * 32,),
     "ringfence",
     {
-        "app": (token_digest(SECRET), frozenset({Scope.CHECK})),
-        "operator": (token_digest(SECRET), frozenset(Scope)),
+        "app": TokenEntry(token_digest(SECRET), frozenset({Scope.CHECK})),
+        "operator": TokenEntry(token_digest(SECRET), frozenset(Scope)),
     },
 )
 APP = Hello(Role.CLIENT, "app", SECRET, 1)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config.access import Scope
-from node.config.token_file import record, token_names, with_record, without_record
+from node.config.token_editor import record, token_names, with_record, without_record
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope
 from ringfence.wire import token_digest
 
 SECRET = b"s" * 32

@@ -9,8 +9,8 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any
 
-from node.config.access import Scope
 from ringfence.errors import ConfigError
+from ringfence.settings.token_file import Scope
 from ringfence.wire import token_digest
 
 __all__ = ["record", "token_names", "with_record", "without_record"]

@@ -1,0 +1,68 @@
+"""Checks of single settings: ranges of numbers, addresses, and hosts beyond loopback."""
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from math import inf
+
+from ringfence.client.url import DEFAULT_PORT, parse_address
+from ringfence.errors import ConfigError
+from ringfence.transport.interface import Address
+
+__all__ = [
+    "format_address",
+    "is_ip",
+    "is_loopback",
+    "is_wildcard",
+    "require_address",
+    "require_ranges",
+]
+
+
+def require_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raise `ConfigError` for the first setting outside its range, which includes both ends.
+
+    The upper end may be infinite.
+    """
+    for name, (least, most) in ranges.items():
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            expected = f"at least {least}" if most == inf else f"from {least} to {most}"
+            raise ConfigError(f"{name} must be {expected}, got {value}; choose another value")
+
+
+def require_address(
+    name: str, text: str, default_port: int = DEFAULT_PORT, *, allow_port_0: bool = False
+) -> Address:
+    """Read the address in the setting `name`. Raises `ConfigError` that names the setting."""
+    try:
+        host, port = parse_address(text, default_port)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    if port < 1 and not allow_port_0:
+        raise ConfigError(f"{name} must have a port from 1 to 65535, got {text!r}; write HOST:PORT")
+    return host, port
+
+
+def format_address(address: Address) -> str:
+    """Write an address as `HOST:PORT`, an IPv6 address in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host can reach a listener at `host`."""
+    return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a host stands for all addresses of this host, as 0.0.0.0 does."""
+    return is_ip(host) and ip_address(host).is_unspecified

@@ -1,0 +1,105 @@
+"""Reader of settings: defaults, a TOML file over them, the environment over both, flags over all.
+
+Unknown names are refused, because a misspelt setting would otherwise be ignored.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ringfence.errors import ConfigError
+from ringfence.settings.validation_errors import choices_of, in_plain_words
+
+__all__ = ["SettingsReader"]
+
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsReader(Generic[_Settings]):
+    """Reads the settings of one program into a msgspec struct."""
+
+    kind: type[_Settings]
+    prefix: str
+    """Prefix of the environment variables: `PREFIX_` and the name of the setting in capitals."""
+    paths: tuple[str, ...]
+    """Settings that are paths. In the file they are relative to the file."""
+    example: str
+    """File that shows how to write one, for the error about a missing file."""
+
+    def read(
+        self,
+        file: Path | None,
+        environment: Mapping[str, str],
+        flags: Mapping[str, object],
+        complete: Callable[[_Settings], _Settings],
+    ) -> _Settings:
+        """Read all sources. A flag that is None or an empty list counts as absent.
+
+        `complete` fills in what follows from other settings and checks the values. Raises
+        `ConfigError` that names the source and the setting.
+        """
+        source = "settings from flags and environment" if file is None else str(file)
+        values = {} if file is None else self._read_file(file)
+        values |= self._read_environment(environment)
+        values |= {name: value for name, value in flags.items() if value not in (None, [])}
+        try:
+            return complete(msgspec.convert(values, self.kind))
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{source}: {self._describe(error)}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from error
+
+    def _read_file(self, file: Path) -> dict[str, Any]:
+        try:
+            values = tomllib.loads(file.read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{file}: no such file; write one as in {self.example}, or name another with "
+                "--config"
+            ) from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: cannot be read: {error}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{file}: must be TOML, got: {error}; correct that line") from error
+        for name in self.paths:
+            if isinstance(values.get(name), str) and values[name]:
+                values[name] = str(file.parent / values[name])
+        return values
+
+    def _read_environment(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        types = {field.name: field.type for field in msgspec.structs.fields(self.kind)}
+        values: dict[str, Any] = {}
+        for variable in sorted(environment):
+            if not variable.startswith(self.prefix):
+                continue
+            name = variable.removeprefix(self.prefix).lower()
+            if name not in types:
+                raise ConfigError(
+                    f"environment: unknown variable {variable}; {self._suggest(variable)}"
+                )
+            text = environment[variable]
+            if types[name] == list[str]:
+                values[name] = [each.strip() for each in text.split(",") if each.strip()]
+                continue
+            try:
+                values[name] = msgspec.convert(text, types[name], strict=False)
+            except msgspec.ValidationError as error:
+                choices = {variable: choices_of(self.kind).get(name, [])}
+                what = in_plain_words(error, choices=choices, place=variable, value=text)
+                raise ConfigError(f"environment: {what}") from error
+        return values
+
+    def _suggest(self, variable: str) -> str:
+        known = [self.prefix + name.upper() for name in self.kind.__struct_fields__]
+        near = get_close_matches(variable, known, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"use one of: {', '.join(known)}"
+
+    def _describe(self, error: msgspec.ValidationError) -> str:
+        fields = self.kind.__struct_fields__
+        return in_plain_words(error, fields=fields, choices=choices_of(self.kind))

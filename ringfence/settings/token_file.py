@@ -1,0 +1,93 @@
+"""Reader of `tokens.toml`: digests, scopes and domains of the clients' tokens."""
+
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ringfence.errors import ConfigError
+from ringfence.settings.validation_errors import in_plain_words
+
+__all__ = ["Scope", "TokenEntry", "load_token_file"]
+
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+_DIGEST_SIZE = 32
+_FIX = "`ringfence keys new` and `ringfence keys add-token` write this file"
+
+
+class Scope(StrEnum):
+    """Permission that a token grants."""
+
+    CHECK = "check"
+    """Check, charge, peek, and refund what the same token was charged; read rules and members."""
+    REFUND = "refund"
+    """Refund units of any key, whichever token was charged."""
+    RESET = "reset"
+    """Reset counters."""
+    OBSERVE = "observe"
+    """Read counters and metrics; at a gateway also peek."""
+    ADMIN = "admin"
+    """Make a node leave. A gateway has no use for this scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """What a node or gateway stores about one token."""
+
+    digest: bytes
+    """SHA-256 digest of the secret."""
+    scopes: frozenset[Scope]
+    domains: frozenset[str] | None = None
+    """Domains whose rules the token may check; None for all."""
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    digest: str
+    scopes: list[Scope]
+    domains: list[str] | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: dict[str, object] = {}
+
+
+def load_token_file(path: Path) -> dict[str, TokenEntry]:
+    """Read the tokens by name. Raises `ConfigError` that names the file and how to fix it."""
+    try:
+        file = _convert(tomllib.loads(path.read_text("utf-8")), _File)
+        return {name: _entry(name, record) for name, record in file.tokens.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}; {_FIX}") from error
+    except (OSError, ValueError) as error:  # Errors of TOML and UTF-8 are ValueErrors.
+        raise ConfigError(f"{path}: cannot be read: {error}; {_FIX}") from error
+
+
+def _convert(value: object, kind: type[_Kind]) -> _Kind:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        fields = kind.__struct_fields__
+        what = in_plain_words(error, fields=fields, choices={"scopes": list(Scope)})
+        raise ConfigError(what) from error
+
+
+def _entry(name: str, value: object) -> TokenEntry:
+    try:
+        record = _convert(value, _Record)
+    except ConfigError as error:
+        raise ConfigError(f"token {name!r}: {error}") from error
+    try:
+        digest = bytes.fromhex(record.digest)
+    except ValueError:
+        digest = b""
+    if len(digest) != _DIGEST_SIZE:
+        raise ConfigError(
+            f"token {name!r}: digest must have {_DIGEST_SIZE} bytes in hexadecimal, got "
+            f"{len(record.digest)} characters"
+        )
+    domains = None if record.domains is None else frozenset(record.domains)
+    return TokenEntry(digest, frozenset(record.scopes), domains)
