@@ -29,7 +29,7 @@ def test_the_reference_can_be_asked_for_and_info_says_so() -> None:
     first, second, *rest = ran.stdout.splitlines()
     assert first.split() == ["engine", "reference"]
     assert second.split(maxsplit=1) == ["because", "RINGFENCE_ENGINE=reference asks for it"]
-    assert rest[-1].startswith("The reference engine is exact, but slower")
+    assert rest[-1].startswith("The reference engine is exact but slower")
 
 
 def test_a_machine_reads_engine_reason_and_versions() -> None:
