@@ -54,10 +54,10 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import new_engine
-from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import Link, LinkSettings
 from ringfence.peering.link.calls import call, counters_of, throttled_of
-from ringfence.peering.router import Router
+from ringfence.peering.routing import Router
+from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.slot_queue import MOST_WAITERS
 from ringfence.peering.target import Target
 from ringfence.rules import Rule, RuleSet
@@ -856,7 +856,7 @@ class Node:
             self._watchers.unwatched(sender.session, part.batch, verdicts)
             if self._deciding.waits_here(part.batch):
                 slots, now = self._deciding.slots, self._clock.now()
-                slots.answered(sender.session, part.batch, verdicts, now)
+                slots.on_answered(sender.session, part.batch, verdicts, now)
 
     def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
         """Remember the answer to a request, and send it on the sender's present connection."""
@@ -981,7 +981,7 @@ class Node:
         now = self._clock.now()
         self._watchers.denied(session, batch, verdicts, now)
         if batch.leases:
-            self._deciding.slots.answered(session, batch, verdicts, now)
+            self._deciding.slots.on_answered(session, batch, verdicts, now)
 
     def unsettle(self, session: Session) -> None:
         """Have a client forget all denials that came from here."""
@@ -1122,7 +1122,7 @@ class Node:
         self._unsent.left(session)
         self._places.left(session)
         self._watchers.left(session)
-        self._deciding.slots.left(session, self._clock.now())
+        self._deciding.slots.on_caller_gone(session, self._clock.now())
         self._idle.set()
 
     # -- what the operator's port asks ---------------------------------------------------------

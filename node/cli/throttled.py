@@ -25,7 +25,7 @@ from node.metrics.throttled_keys import PERIOD
 from ringfence.client.connect import open_cluster
 from ringfence.client.url import ClusterUrl, masked
 from ringfence.errors import ConfigError, PeerUnavailable, RemoteProtocolError
-from ringfence.peering.router import Routes
+from ringfence.peering.routing import Routes
 from ringfence.rules import RuleSet
 from ringfence.rules.descriptor_tree import place
 from ringfence.wire import MAX_THROTTLED, MemberRow, Throttled

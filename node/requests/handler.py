@@ -27,7 +27,7 @@ from ringfence.limiter import Code, Engine, Outcomes
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
-from ringfence.peering.router import Router, Routes
+from ringfence.peering.routing import Router, Routes
 from ringfence.peering.slot_queue import MOST_PER_CONNECTION, MOST_WAITERS, SlotQueue
 from ringfence.peering.target import ResultCallback, Shed
 from ringfence.rules import Rule
@@ -145,7 +145,11 @@ class RequestHandler:
         self.lender: Lender[Session] | None = None
         """Whoever counts what is lent, when clients may borrow."""
         self.slots: SlotQueue[Session] = SlotQueue(
-            self._by_engine, rule_of, self._call_waiters, most_of=_most_waiters_of
+            self._by_engine,
+            rule_of,
+            self._call_waiters,
+            self._wake_slots,
+            most_of=_most_waiters_of,
         )
         """Checks that wait for a slot of a concurrency limit."""
         self.call_waiters: Callable[[Session, list[int]], None] | None = None
@@ -178,7 +182,6 @@ class RequestHandler:
         """Own the tasks of frames that wait, until cancelled."""
         async with runtime.open_task_group() as nursery:
             self._nursery = nursery
-            self.slots.on_earlier = self._wake_slots
             await self._containment.supervise("slots", self._watch_slots)
 
     async def _watch_slots(self) -> None:
@@ -313,12 +316,9 @@ class RequestHandler:
             self._resumed.set()
             self._resumed = None
 
-    def join(self, key: bytes, cost: int, within: float | None) -> None:
-        """Nodes ask in batches."""
-
-    def answer_timeout(self, least: float, most: float) -> float:
+    def answer_timeout(self, margin: float, longest: float) -> float:
         """See `Target`: no network is in between."""
-        return most
+        return longest
 
     def is_alive(self) -> bool:
         """See `Target`: rows that are not decided here wait for another member."""

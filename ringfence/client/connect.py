@@ -265,7 +265,7 @@ def links_of(url: ClusterUrl, deadline: float | None) -> LinkSettings:
         links,
         deadline=deadline,
         # A node is lost after twice this time, and its standby must be asked before the deadline.
-        answer_timeout_least=min(links.answer_timeout_least, deadline / 5),
+        answer_timeout_margin=min(links.answer_timeout_margin, deadline / 5),
     )
 
 

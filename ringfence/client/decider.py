@@ -5,7 +5,6 @@ from typing import Protocol
 
 from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import RingfenceError
-from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import RuleSet
 from ringfence.wire import Batch, OutcomeRow, Results
 
@@ -34,25 +33,11 @@ class Decider(Protocol):
         `denies_group` returns whether the denial of a row denies the other rows of its group.
         """
 
-    def join(self, key: bytes, cost: int, timeout: float | None) -> PendingCheck | None:
-        """Add a single check to the next frame of its owner; return where to wait for the answer.
+    def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
+        """Decide a single check by its rule's own limit; await the result at once.
 
-        Returns None if there is no link to the owner. Then, and if the wait returns no row, the
-        caller uses `decide_one`.
-        """
-
-    def decide_one(
-        self,
-        key: bytes,
-        cost: int,
-        asked: PendingCheck | None,
-        late: TimedOut | None,
-        timeout: float | None,
-    ) -> Awaitable[OutcomeRow]:
-        """Decide a single check that could not join a frame, or whose answer is `late`.
-
-        `asked` is the wait that `join` returned; `timeout` counts from then. Raises `AccessDenied`
-        when a node rejects the token.
+        After `timeout` seconds the rule's `on_failure` decides. Raises `AccessDenied` when a node
+        rejects the token.
         """
 
     def time(self) -> float:

@@ -26,9 +26,8 @@ from ringfence.client.requests.targets import AdhocLimits, DescriptorTarget
 from ringfence.client.requests.unmatched_checks import UnmatchedChecks
 from ringfence.client.slots.acquire import AcquireLoop
 from ringfence.client.slots.slot_holder import SlotHolder
-from ringfence.errors import AccessDenied, ConfigError
+from ringfence.errors import ConfigError
 from ringfence.limiter import Code, Limit
-from ringfence.peering.target import TimedOut
 from ringfence.rules import RuleSet
 from ringfence.wire import BY_POLICY, CODE, SOURCE, Op
 
@@ -142,12 +141,7 @@ class Limiter:
         if known is not None:
             await self._checkpoints.take()
             return known
-        waiting = self._decider.join(key, cost, timeout)
-        row = None if waiting is None else await waiting.wait(self._decider.refund)
-        if row is None or isinstance(row, TimedOut):
-            row = await self._decider.decide_one(key, cost, waiting, row, timeout)
-        elif isinstance(row, AccessDenied):
-            raise row
+        row = await self._decider.ask(key, cost, timeout)
         decision = Decision(rule, row)
         if row[CODE] != _UNKNOWN and (row[SOURCE] not in _BY_POLICY or not self._raise_on_outage):
             return decision

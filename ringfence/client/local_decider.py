@@ -12,7 +12,6 @@ from ringfence.errors import RingfenceError
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
-from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import RuleSet
 from ringfence.runtime import checkpoint
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
@@ -73,17 +72,7 @@ class LocalDecider:
         await self._checkpoints.take()
         return self.decide_now(batch)
 
-    def join(self, key: bytes, cost: int, timeout: float | None) -> None:
-        """Return None, because no frame is sent."""
-
-    async def decide_one(
-        self,
-        key: bytes,
-        cost: int,
-        asked: PendingCheck | None,
-        late: TimedOut | None,
-        timeout: float | None,  # noqa: ASYNC109
-    ) -> OutcomeRow:
+    async def ask(self, key: bytes, cost: int, timeout: float | None) -> OutcomeRow:  # noqa: ASYNC109
         """Decide a single check now."""
         if self._checkpoints.is_due():
             await checkpoint()
@@ -105,7 +94,7 @@ class LocalDecider:
             self._renew(now)
             results = Results(self._slots.decide(batch, now), [Source.LOCAL] * len(batch))
             if batch.leases:
-                self._slots.answered(None, batch, results, now)
+                self._slots.on_answered(None, batch, results, now)
         return results
 
     def keep(self, slots: Batch, period: float) -> None:

@@ -1,7 +1,7 @@
-"""The limiter's clock: nanoseconds since the Unix epoch that never go back.
+"""Clock of the limiter: nanoseconds since the Unix epoch that never go back.
 
-Windows are numbered from the epoch, so the count starts from the wall clock; from then on only the
-monotonic clock moves it, so that a stepped or slewed wall clock cannot reopen a window.
+Windows are numbered from the epoch, so the clock starts from the wall clock. After that only the
+monotonic clock advances it, so that a stepped wall clock cannot reopen a window.
 """
 
 import time
@@ -11,18 +11,18 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where an owner reads the time."""
+    """Source of the time by which an owner decides."""
 
     def now(self) -> int:
-        """Nanoseconds since the Unix epoch, never less than before."""
+        """Return nanoseconds since the Unix epoch, never less than before."""
 
 
 class SystemClock:
-    """The host's clock, read once, then counted on by its monotonic clock."""
+    """The host's wall clock at the start, advanced by its monotonic clock."""
 
     def __init__(self) -> None:
         self._offset = time.time_ns() - time.monotonic_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the Unix epoch, never less than before."""
+        """Return nanoseconds since the Unix epoch, never less than before."""
         return self._offset + time.monotonic_ns()

@@ -1,7 +1,7 @@
-"""Lone checks that leave together: one batch that grows until it departs, and a task for each row.
+"""Coalescing of single checks: one batch that grows until it is sent, and a task for each row.
 
-Decides how a row finds the task that waits for it, with as few objects as possible: this is the
-path of every `check`. When the batch departs is the link's affair.
+Every `check` takes this path, so it makes as few objects as possible. The link decides when the
+batch is sent.
 """
 
 from abc import ABC, abstractmethod
@@ -25,19 +25,19 @@ from ringfence.limiter import Code
 from ringfence.peering.target import (
     SHED,
     CheckAnswer,
-    RefundFn,
     ResultCallback,
     SentBatch,
     Shed,
+    SingleCheckRouter,
     TimedOut,
 )
 from ringfence.runtime import Future, new_future
-from ringfence.wire import Batch, Op, Results
+from ringfence.wire import Batch, Op, OutcomeRow, Results
 
 __all__ = ["PendingBatch", "new_pending_batch"]
 
 _LAST_CHARGED = Code.OVER_SOFT.value
-_SHED_LATE = TimedOut(lambda done: done(SHED), is_shed=True)
+_SHED = TimedOut(lambda done: done(SHED), is_shed=True)
 
 _Answers: TypeAlias = Sequence[CheckAnswer] | Mapping[int, CheckAnswer]
 """Answers by row."""
@@ -45,15 +45,14 @@ _Yielded = TypeVar("_Yielded")
 
 
 class PendingBatch(ABC):
-    """Checks of one member by tasks that each wait for one row; `batch` grows by `join` alone."""
+    """Checks for one member, by tasks that each wait for one row; only `join` adds rows."""
 
     __slots__ = (
         "_answer",
-        "_gone",
+        "_cancelled",
         "_late",
         "_parts",
-        "_verdicts",
-        "asked",
+        "_results",
         "asked_at",
         "batch",
         "costs",
@@ -61,51 +60,63 @@ class PendingBatch(ABC):
         "is_late",
         "keys",
         "room",
+        "sent",
     )
 
     def __init__(self, asked_at: float, room: int) -> None:
         self.asked_at = asked_at
-        """When the first of them asked."""
-        self.asked: SentBatch | None = None
-        """The batch as the link has it, once the link has opened this crowd."""
+        """When the first check was asked."""
+        self.sent: SentBatch | None = None
+        """The batch in the link's queue; None before the link has added it."""
         self.room = room
-        """How many may join; whoever lets them join heeds it."""
+        """Most rows; the caller of `join` checks it."""
         self.keys: list[bytes] = []
         self.costs: list[int] = []
         self.batch = Batch(Op.CHECK, self.keys, self.costs)
         self.is_answered = False
         self.is_late = False
-        """Those who joined so far wait no longer; whoever comes now should not join them."""
-        self._verdicts: Results | None = None
+        """Whether the tasks no longer wait, so that no more checks should join."""
+        self._results: Results | None = None
         self._answer: Results | AccessDenied | Shed | None = None
         self._parts: dict[int, Results] = {}
         """Rows that were answered before others."""
-        self._gone: list[tuple[int, RefundFn]] = []
-        """Rows that nobody waits for any more."""
+        self._cancelled: list[tuple[int, SingleCheckRouter]] = []
+        """Rows whose task was cancelled before their answer."""
         self._late: list[tuple[int, ResultCallback]] = []
-        """Rows that are waited for together with other answers by now."""
+        """Rows whose task waits for other members, too."""
 
     def join(self, key: bytes, cost: int) -> None:
-        """Add a row; whoever does calls `wait` at once, before anybody else joins."""
+        """Add a row; the caller then awaits `wait`, before another row is added."""
         self.keys.append(key)
         self.costs.append(cost)
 
     @abstractmethod
-    async def wait(self, give_back: RefundFn) -> CheckAnswer:
-        """Wait for the answer to the row that was added last.
+    async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
+        """Wait for the outcome of the row that was added last.
 
-        When the wait is cancelled, what the row was charged, or will be, is given back.
+        When the member does not decide it in time, `router` asks again, until `within` seconds have
+        passed since the check. When the wait is cancelled, `router` refunds what the row was
+        charged, or will be. Raises `AccessDenied` when the member refuses to decide.
         """
 
-    def resolve_rows(self, rows: list[int], verdicts: Results) -> None:
+    async def _ask_again(
+        self, at: int, answer: CheckAnswer, router: SingleCheckRouter, within: float | None
+    ) -> OutcomeRow:
+        """Have the router decide a row that its member did not decide."""
+        if isinstance(answer, AccessDenied):
+            raise answer
+        assert not isinstance(answer, tuple)
+        return await router.ask_again(self.keys[at], self.costs[at], self, answer, within)
+
+    def resolve_rows(self, rows: list[int], results: Results) -> None:
         """Wake the tasks of some rows, which are answered before others, or late."""
         for place, at in enumerate(rows):
-            self._parts[at] = verdicts.slice(place, place + 1)
-        self._wake_some({at: self._parts[at].row(0) for at in rows})
-        gone, self._gone = self._gone, []
+            self._parts[at] = results.slice(place, place + 1)
+        self._wake_rows({at: self._parts[at].row(0) for at in rows})
+        cancelled, self._cancelled = self._cancelled, []
         late, self._late = self._late, []
-        for at, give_back in gone:
-            self._leave(at, give_back)
+        for at, router in cancelled:
+            self._cancel(at, router)
         for at, done in late:
             if at in self._parts:
                 done(self._parts[at])
@@ -114,81 +125,81 @@ class PendingBatch(ABC):
         self.is_answered = self.is_answered or len(self._parts) == len(self.keys)
 
     def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
-        """Wake every task that waits with its answer; after None, pass a late answer on."""
+        """Wake every task that waits, with its answer; after None, pass a late answer on."""
         self.is_answered = True
         if isinstance(answer, Results):
-            self._verdicts = answer
+            self._results = answer
             self._wake(answer.rows())
-        elif answer is None and self.asked is not None and self.asked.identify() is not None:
-            self._wake(self._lates(is_given_up=True))
+        elif answer is None and self.sent is not None and self.sent.identify() is not None:
+            self._wake(self._timed_out(is_given_up=True))
         elif isinstance(answer, Shed):
-            self._wake([_SHED_LATE] * len(self.keys))
+            self._wake([_SHED] * len(self.keys))
         else:
             self._wake([answer] * len(self.keys))
-        for at, give_back in self._gone:
-            self._give_back(at, give_back)
+        for at, router in self._cancelled:
+            self._refund(at, router)
         self._answer = answer
         for at, done in self._late:
-            self._tell(at, done)
+            self._call_back(at, done)
 
-    def be_late(self) -> None:
-        """Tell everybody who waits, unless there is an answer, that it takes too long."""
+    def mark_late(self) -> None:
+        """Wake every task with a time-out, unless the batch is answered."""
         self.is_late = True
         if not self.is_answered:
-            self._wake(self._lates(is_given_up=False))
+            self._wake(self._timed_out(is_given_up=False))
 
-    def _lates(self, *, is_given_up: bool) -> Sequence[CheckAnswer]:
-        asked = self.asked
+    def _timed_out(self, *, is_given_up: bool) -> Sequence[CheckAnswer]:
+        sent = self.sent
         return [
-            TimedOut(partial(self._hear, at), asked, at, is_given_up)
+            TimedOut(partial(self._when_answered, at), sent, at, is_given_up)
             for at in range(len(self.keys))
         ]
 
-    def _hear(self, at: int, done: ResultCallback) -> None:
+    def _when_answered(self, at: int, done: ResultCallback) -> None:
         if at in self._parts:
             done(self._parts[at])
             return
         if self._answer is None:
-            self._late.append((at, done))  # After None an answer may come, too.
-        if self.is_answered:  # It came before the late task could ask.
-            self._tell(at, done)
+            self._late.append((at, done))  # An answer may follow, even after None.
+        if self.is_answered:  # The answer came before the late task registered `done`.
+            self._call_back(at, done)
 
-    def _tell(self, at: int, done: ResultCallback) -> None:
+    def _call_back(self, at: int, done: ResultCallback) -> None:
         answer = self._answer
         done(answer.slice(at, at + 1) if isinstance(answer, Results) else answer)
 
     @abstractmethod
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
-        """Let the tasks that wait go on, each with its answer."""
+        """Wake the tasks that wait, each with its answer."""
 
     @abstractmethod
-    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
-        """Let those tasks that wait for some rows go on, each with its answer."""
+    def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
+        """Wake the tasks that wait for some rows, each with its answer."""
 
-    def _leave(self, at: int, give_back: RefundFn) -> None:
-        """Nobody waits for this row any more."""
+    def _cancel(self, at: int, router: SingleCheckRouter) -> None:
+        """Refund a row whose task no longer waits, now or when its answer comes."""
         if self.is_answered or at in self._parts:
-            self._give_back(at, give_back)
+            self._refund(at, router)
         else:
-            self._gone.append((at, give_back))
+            self._cancelled.append((at, router))
 
-    def _give_back(self, at: int, give_back: RefundFn) -> None:
-        part, verdicts = self._parts.get(at), self._verdicts
+    def _refund(self, at: int, router: SingleCheckRouter) -> None:
+        part, results = self._parts.get(at), self._results
         if part is not None:
             if part.outcomes.codes[0] <= _LAST_CHARGED:
-                give_back(self.batch.take([at]), [0], part, self.asked_at)
-        elif verdicts is not None and verdicts.outcomes.codes[at] <= _LAST_CHARGED:
-            give_back(self.batch, [at], verdicts, self.asked_at)
+                router.refund(self.batch.take([at]), [0], part, self.asked_at)
+        elif results is not None and results.outcomes.codes[at] <= _LAST_CHARGED:
+            router.refund(self.batch, [at], results, self.asked_at)
 
     def _answer_at_once(self) -> CheckAnswer:
-        """What the row that was added last is told when the batch was answered as it joined."""
-        if self._verdicts is None:
-            return _SHED_LATE if isinstance(self._answer, Shed) else None
-        return self._verdicts.row(len(self.keys) - 1)
+        """Return the answer to the row that was added last, for a batch already answered."""
+        if self._results is None:
+            return _SHED if isinstance(self._answer, Shed) else None
+        return self._results.row(len(self.keys) - 1)
 
 
 def new_pending_batch(asked_at: float, room: int) -> PendingBatch:
-    """Make one for the event loop that runs."""
+    """Make a batch for the event loop that runs."""
     return (
         _TrioPendingBatch(asked_at, room) if in_trio_run() else _FuturePendingBatch(asked_at, room)
     )
@@ -201,38 +212,41 @@ class _TrioPendingBatch(PendingBatch):
         super().__init__(asked_at, room)
         self._tasks: list[Task | None] = []
 
-    async def wait(self, give_back: RefundFn) -> CheckAnswer:
+    async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
+        at = len(self.keys) - 1
         if self.is_answered:
-            return self._answer_at_once()
-        at = len(self._tasks)
-        self._tasks.append(current_task())
-        answers: _Answers = await wait_task_rescheduled(partial(self._stand_up, at, give_back))
-        return answers[at]
+            answer = self._answer_at_once()
+        else:
+            self._tasks.append(current_task())
+            answers: _Answers = await wait_task_rescheduled(partial(self._on_cancel, at, router))
+            answer = answers[at]
+        if isinstance(answer, tuple):
+            return answer
+        return await self._ask_again(at, answer, router, within)
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         tasks, self._tasks = self._tasks, [None] * len(self._tasks)  # Each is woken once.
-        told = _Told(answers)
+        shared = _SharedAnswers(answers)
         for task in tasks:
             if task is not None:
-                reschedule(task, told)
+                reschedule(task, shared)
 
-    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
-        told = _Told(answers)
+    def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
+        shared = _SharedAnswers(answers)
         for at in answers:
             task = self._tasks[at]
             self._tasks[at] = None
             if task is not None:
-                reschedule(task, told)
+                reschedule(task, shared)
 
-    def _stand_up(self, at: int, give_back: RefundFn, _: RaiseCancelT) -> Abort:
-        """The task that waits at a row is cancelled."""
+    def _on_cancel(self, at: int, router: SingleCheckRouter, _: RaiseCancelT) -> Abort:
         self._tasks[at] = None
-        self._leave(at, give_back)
+        self._cancel(at, router)
         return Abort.SUCCEEDED
 
 
-class _Told(Outcome[_Answers]):
-    """What all tasks of a crowd wake with; trio's own `Value` serves but once."""
+class _SharedAnswers(Outcome[_Answers]):
+    """Answers that all tasks of a batch wake with; trio's own `Value` serves only one task."""
 
     __slots__ = ("_answers",)
 
@@ -256,24 +270,28 @@ class _FuturePendingBatch(PendingBatch):
         super().__init__(asked_at, room)
         self._futures: list[Future[CheckAnswer]] = []
 
-    async def wait(self, give_back: RefundFn) -> CheckAnswer:
+    async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
+        at = len(self.keys) - 1
         if self.is_answered:
-            return self._answer_at_once()
-        at = len(self._futures)
-        future: Future[CheckAnswer] = new_future()
-        self._futures.append(future)
-        try:
-            return await future
-        except BaseException:
-            self._leave(at, give_back)
-            raise
+            answer = self._answer_at_once()
+        else:
+            future: Future[CheckAnswer] = new_future()
+            self._futures.append(future)
+            try:
+                answer = await future
+            except BaseException:
+                self._cancel(at, router)
+                raise
+        if isinstance(answer, tuple):
+            return answer
+        return await self._ask_again(at, answer, router, within)
 
     def _wake(self, answers: Sequence[CheckAnswer]) -> None:
         for future, answer in zip(self._futures, answers, strict=False):
-            if not future.done():  # The task may have been cancelled meanwhile, or told of Late.
+            if not future.done():  # Its task may have been cancelled, or have timed out.
                 future.set_result(answer)
 
-    def _wake_some(self, answers: Mapping[int, CheckAnswer]) -> None:
+    def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
         for at, answer in answers.items():
             if not self._futures[at].done():
                 self._futures[at].set_result(answer)

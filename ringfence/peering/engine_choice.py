@@ -1,8 +1,7 @@
-"""Which engine counts in this process, and how it decides a batch.
+"""Choice of the engine that counts in this process, and batches as calls of an engine.
 
-The compiled engine where it was built, else the reference.
-
-The environment variable `RINGFENCE_ENGINE` settles it: `reference`, `compiled`, or `auto`.
+The compiled engine runs where it was built, else the reference engine. The environment variable
+`RINGFENCE_ENGINE` overrides this: `reference`, `compiled`, or `auto`.
 """
 
 import os
@@ -30,21 +29,21 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine, and why it is this one."""
+    """The chosen engine and the reason for it."""
 
     is_compiled: bool
     reason: str
 
     @property
     def name(self) -> str:
-        """Its name in `RINGFENCE_ENGINE`."""
+        """The engine's name in `RINGFENCE_ENGINE`."""
         return "compiled" if self.is_compiled else "reference"
 
 
 def chosen_engine() -> EngineChoice:
-    """Find out which engine new engines will be.
+    """Return which engine `new_engine` makes.
 
-    Raises `ConfigError` when `RINGFENCE_ENGINE` asks for what is not there.
+    Raises `ConfigError` when `RINGFENCE_ENGINE` names an engine that is not available.
     """
     asked = os.environ.get(ENVIRONMENT, "") or "auto"
     why_not = why_not_compiled()
@@ -61,9 +60,7 @@ def chosen_engine() -> EngineChoice:
                 return EngineChoice(False, why_not)
             return EngineChoice(True, "the compiled tables were built with the package")
         case _:
-            raise ConfigError(
-                f"{ENVIRONMENT}={asked}: there is no such engine; use compiled, reference or auto"
-            )
+            raise ConfigError(f"{ENVIRONMENT} must be compiled, reference or auto, got {asked}")
 
 
 def new_engine(
@@ -76,9 +73,9 @@ def new_engine(
 ) -> Engine:
     """Make an engine of the chosen kind.
 
-    `secret` keys the identities of keys; without one they are this engine's own. Identities never
-    leave a process, so no two engines need the same. `keeps_keys` is for engines whose keys are
-    listed. Raises `ConfigError`.
+    `secret` keys the hashes that identify keys; without one, a random secret is used. Hashes never
+    leave a process, so engines need no common secret. `keeps_keys` makes the engine store the keys,
+    so that they can be listed. Raises `ConfigError`.
     """
     if not chosen_engine().is_compiled:
         return Engine(max_keys=max_keys, max_bytes=max_bytes, first_lease=first_lease)
@@ -87,7 +84,7 @@ def new_engine(
 
 
 def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
-    """Have an engine do what a batch asks for."""
+    """Decide a batch by an engine: check, refund, renew, reset or charge its keys."""
     keys, limits, which = batch.keys, batch.limits, batch.which
     match batch.op:
         case Op.CHECK:
@@ -103,7 +100,7 @@ def decide_by(engine: Engine, batch: Batch, now: int) -> Outcomes:
 
 
 def engine_rules(rules: Sequence[Rule]) -> dict[int, EngineRule]:
-    """What an engine needs of the rules that have a limit."""
+    """Return the limits of rules in the form that engines take, by rule id."""
     return {
         rule.id: EngineRule(rule.limit, vetoes=not (rule.shadow or rule.quota))
         for rule in rules

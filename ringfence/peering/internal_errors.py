@@ -1,6 +1,6 @@
-"""Internal errors: exceptions that our own code should not have raised, counted and logged once.
+"""Internal errors: exceptions of our own code, counted and logged at a bounded rate.
 
-Decides what is logged of them and how often. What goes on after one is for the caller to say.
+The caller decides how to continue after an error.
 """
 
 import logging
@@ -11,34 +11,34 @@ from typing import TypeAlias
 __all__ = ["InternalErrors", "OnError"]
 
 OnError: TypeAlias = Callable[[Exception], None]
-"""Receives each internal error; a test raises or records it."""
+"""Receives each internal error; tests raise or record it."""
 
 _LOGGED_EVERY = 60.0
 """Seconds between two log records of one cause."""
 _MOST_CAUSES = 256
-"""Most causes that are logged; further ones are only counted until a logged one is old."""
+"""Most causes that are logged; further causes are only counted until a logged one is old."""
 
 _Cause: TypeAlias = tuple[str, type[Exception], str, int]
-"""Place, kind of exception, file and line that raised it."""
+"""Place, exception class, and the file and line that raised it."""
 
 
 class InternalErrors:
-    """Counts internal errors by place, and logs each cause with its traceback once a minute."""
+    """Counts internal errors by place, and logs each cause with a traceback once a minute."""
 
     def __init__(
         self, logger: logging.Logger, seconds: Callable[[], float], on_error: OnError | None = None
     ) -> None:
-        """`seconds` is a clock that only goes on; `on_error` receives every error."""
+        """`seconds` is a monotonic clock; `on_error` receives every error."""
         self.by_place: Counter[str] = Counter()
-        """Internal errors so far, by the place that contained them."""
+        """Number of internal errors, by the place that caught them."""
         self._logger = logger
         self._seconds = seconds
         self._on_error = on_error
         self._logged: dict[_Cause, tuple[float, int]] = {}
-        """When each cause was logged, and how often it came since."""
+        """When each cause was logged, and how often it occurred since."""
 
     def failed(self, place: str, error: Exception) -> None:
-        """Count an internal error that was contained at `place`, and log it unless just done."""
+        """Count an internal error that was caught at `place`, and log it unless done recently."""
         self.by_place[place] += 1
         cause = _cause_of(place, error)
         now = self._seconds()
@@ -55,7 +55,7 @@ class InternalErrors:
 
     def _log(self, place: str, error: Exception, unlogged: int) -> None:
         self._logger.error(
-            "internal error in %s%s; what met it was refused, everything else goes on",
+            "internal error in %s%s; its request was refused, all others continue",
             place,
             f", {unlogged} more since the last report" if unlogged else "",
             exc_info=error,
@@ -70,7 +70,7 @@ class InternalErrors:
 
 
 def _cause_of(place: str, error: Exception) -> _Cause:
-    """Return the cause of an error: its place, its kind and the line that raised it."""
+    """Return the cause of an error: its place, its class and the line that raised it."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]

@@ -20,7 +20,7 @@ __all__ = ["OneShotEvent"]
 
 
 class OneShotEvent:
-    """Set once, by anyone on the same event loop; waited for by one task."""
+    """Event that is set once and waited for by one task of the same event loop."""
 
     __slots__ = ("_wake", "is_set")
 
@@ -29,14 +29,14 @@ class OneShotEvent:
         self._wake: Callable[[], object] | None = None
 
     def set(self) -> None:
-        """Let the waiting task go on, now or when it comes to wait."""
+        """Wake the waiting task; a task that waits later does not block."""
         self.is_set = True
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()
 
     async def wait(self) -> None:
-        """Wait until `set`; returns at once when it was."""
+        """Wait until `set` was called."""
         if self.is_set:
             return
         if in_trio_run():

@@ -1,9 +1,9 @@
-"""Queue of the checks that wait for a slot of a concurrency limit, by key, in order of arrival.
+"""Queue of checks that wait for a slot of a concurrency limit, by key, in order of arrival.
 
-Decides which waiter is called when a slot is free, and that no other check overtakes the waiters.
-A called waiter asks again under its ticket; the slot is kept for it meanwhile. A node has one queue
-for the keys that it decides, and so has a limiter without nodes. Also estimates when a slot will be
-free. A core: the caller tells the time and notifies the waiters.
+Decides which waiter is called when a slot is free. No other check overtakes the waiters. A called
+waiter asks again under its ticket, and the slot is kept for it until then. A node has one queue for
+the keys that it decides; a limiter without nodes has one, too. The queue also estimates when a slot
+will be free. It is a core: its caller passes the time and notifies the waiters.
 """
 
 from collections import OrderedDict
@@ -19,14 +19,15 @@ from ringfence.wire import Batch, Op, Results
 __all__ = ["ASK_AGAIN_NS", "MOST_PER_CONNECTION", "MOST_WAITERS", "SlotQueue"]
 
 MOST_WAITERS = 16_384
-"""Waiters of one queue. One more is denied as without a ticket, and asks again in a while."""
+"""Most waiters of one queue. Further checks are denied without waiting."""
 MOST_PER_CONNECTION = 1024
+"""Most waiters of one client connection."""
 ASK_AGAIN_NS = 2_000_000_000
-"""Interval at which a waiter asks again although nobody has called it."""
+"""Interval at which a waiter asks again without being called."""
 _SILENT_NS = 3 * ASK_AGAIN_NS
-"""A waiter that has not asked for so long is gone."""
+"""Time after which a waiter that does not ask again is dropped."""
 _KEPT_NS = 1_000_000_000
-"""How long a free slot is kept for a waiter that was called."""
+"""Time for which a free slot is kept for a called waiter."""
 _UNKNOWN_HOLD_NS = 1_000_000_000
 """Estimate of the time to the next free slot before any release was observed."""
 _SHORTEST_RETRY_NS = 1_000_000
@@ -37,52 +38,53 @@ _DENIED = Code.DENIED.value
 _UNCHARGED = Code.UNCHARGED.value
 _LAST_CHARGED = Code.OVER_SOFT.value
 
-WhoT = TypeVar("WhoT")
+CallerT = TypeVar("CallerT")
 _Decide: TypeAlias = Callable[[Batch, int], Outcomes]
 
 
 @dataclass(slots=True)
-class _Waiter(Generic[WhoT]):
-    who: WhoT
+class _Waiter(Generic[CallerT]):
+    caller: CallerT
     units: int
-    heard_at: int
+    asked_at: int
+    """When it asked for the last time."""
     kept_until: int = 0
-    """Until when a slot is kept for it, once it was called."""
+    """Until when a slot is kept for it; 0 before it is called."""
 
     def is_silent(self, now: int) -> bool:
-        """Whether it has not asked for so long that it must be gone."""
-        return self.heard_at + _SILENT_NS <= now
+        """Return whether it has not asked again for `_SILENT_NS`."""
+        return self.asked_at + _SILENT_NS <= now
 
 
 @dataclass(slots=True)
-class _Line(Generic[WhoT]):
+class _KeyQueue(Generic[CallerT]):
     """Waiters of one key by ticket, in order of arrival."""
 
     limit: Limit | None
-    """The limit that came with the check; None for the rule's own."""
+    """The limit that the check carried; None for the rule's own."""
     sweep_at: int
-    """When waiters that are gone are dropped."""
-    waiters: OrderedDict[int, _Waiter[WhoT]] = field(default_factory=OrderedDict)
-    called: dict[int, _Waiter[WhoT]] = field(default_factory=dict)
-    """Those that a slot is kept for, in the order in which they were called."""
+    """When silent waiters are dropped."""
+    waiters: OrderedDict[int, _Waiter[CallerT]] = field(default_factory=OrderedDict)
+    called: dict[int, _Waiter[CallerT]] = field(default_factory=dict)
+    """Waiters for which a slot is kept, in the order in which they were called."""
     kept_units: int = 0
     look_at: int = 0
-    """When the next waiter may be called without a release, or one is to be dropped."""
+    """When a waiter can be called without a release, or is dropped."""
 
-    def find(self, ticket: int) -> _Waiter[WhoT] | None:
-        """Find a waiter, called or not."""
+    def find(self, ticket: int) -> _Waiter[CallerT] | None:
+        """Return a waiter, called or not."""
         return self.waiters.get(ticket) or self.called.get(ticket)
 
-    def pop(self, ticket: int) -> _Waiter[WhoT] | None:
-        """Take a waiter out of the line."""
+    def pop(self, ticket: int) -> _Waiter[CallerT] | None:
+        """Remove a waiter, and return it."""
         waiter = self.called.pop(ticket, None)
         if waiter is None:
             return self.waiters.pop(ticket, None)
         self.kept_units -= waiter.units
         return waiter
 
-    def gone(self, now: int) -> list[int]:
-        """Tickets of waiters that have not taken the slot kept for them, or ask no more."""
+    def expired(self, now: int) -> list[int]:
+        """Return the tickets of waiters that did not take their slot in time, or are silent."""
         found = []
         for ticket, waiter in self.called.items():
             if waiter.kept_until > now:
@@ -95,35 +97,38 @@ class _Line(Generic[WhoT]):
         return found
 
 
-class SlotQueue(Generic[WhoT]):
-    """Waiters for slots. `call(who, tickets)` says that slots are kept for these tickets."""
+class SlotQueue(Generic[CallerT]):
+    """Waiters for slots. `call(caller, tickets)` reports that slots are kept for these tickets."""
 
     def __init__(
         self,
         decide: _Decide,
         rule_of: Callable[[int], Rule | None],
-        call: Callable[[WhoT, list[int]], None],
+        call: Callable[[CallerT, list[int]], None],
+        on_earlier: Callable[[], object] = lambda: None,
         *,
         most: int = MOST_WAITERS,
-        most_of: Callable[[WhoT], int] = lambda _: MOST_PER_CONNECTION,
+        most_of: Callable[[CallerT], int] = lambda _: MOST_PER_CONNECTION,
     ) -> None:
-        """`decide` counts a batch; `most_of` bounds the waiters of one caller."""
+        """`decide` counts a batch; `most_of` returns the most waiters of one caller.
+
+        `on_earlier` is called when `next_deadline` has become earlier.
+        """
         self.refused = 0
-        """Waiters that found the queue full."""
-        self.on_earlier: Callable[[], object] = lambda: None
-        """Called when `next_deadline` has become earlier."""
+        """Checks that could not wait because the queue was full."""
+        self._on_earlier = on_earlier
         self._decide = decide
         self._rule_of = rule_of
         self._call = call
         self._most, self._most_of = most, most_of
-        self._lines: dict[bytes, _Line[WhoT]] = {}
+        self._queues: dict[bytes, _KeyQueue[CallerT]] = {}
         self._size = 0
-        self._by_who: dict[WhoT, int] = {}
+        self._by_caller: dict[CallerT, int] = {}
         self._due: list[tuple[int, bytes]] = []
         self._has_slots: dict[bytes, bool] = {}
         """By rule id, whether the rule is a concurrency limit."""
         self._hold_ns: dict[bytes, int] = {}
-        """By rule id, smoothed time for which a slot was held."""
+        """By rule id, the smoothed time for which slots were held."""
 
     def __len__(self) -> int:
         return self._size
@@ -134,9 +139,9 @@ class SlotQueue(Generic[WhoT]):
             outcomes = self._decide(batch, now)
             if batch.op is Op.REFUND:
                 self._observe(batch)
-            if self._lines and batch.op is not Op.RENEW:
-                self.freed(batch.keys, now)
-        elif self._lines:
+            if self._queues and batch.op is not Op.RENEW:
+                self.on_released(batch.keys, now)
+        elif self._queues:
             outcomes = self._decide_in_turn(batch, now)
         else:
             outcomes = self._decide(batch, now)
@@ -144,45 +149,45 @@ class SlotQueue(Generic[WhoT]):
             self._estimate(batch, outcomes)
         return outcomes
 
-    def answered(self, who: WhoT, batch: Batch, verdicts: Results, now: int) -> None:
-        """Queue the denied checks of a batch that have tickets; others wait no longer."""
+    def on_answered(self, caller: CallerT, batch: Batch, results: Results, now: int) -> None:
+        """Add the denied checks of a batch that have tickets, and remove the other tickets."""
         if batch.op is not Op.CHECK:
             return
         for row, ticket in enumerate(batch.leases):
             if not ticket or not batch.costs[row]:
                 continue
             key = batch.keys[row]
-            if verdicts.outcomes.codes[row] != _DENIED:
+            if results.outcomes.codes[row] != _DENIED:
                 self._remove(key, ticket)
-                self.freed([key], now)  # It may not have taken the slot that was kept for it.
+                self.on_released([key], now)  # Its kept slot may be free.
                 continue
             limit = batch.limits[batch.which[row] - 1] if batch.which and batch.which[row] else None
-            if self._vetoes(key, limit):
-                self._join(key, ticket, _Waiter(who, batch.costs[row], now), limit)
-                if key in self._lines:
+            if self._can_wait(key, limit):
+                self._add(key, ticket, _Waiter(caller, batch.costs[row], now), limit)
+                if key in self._queues:
                     self.call_next(key, now)
 
-    def freed(self, keys: Iterable[bytes], now: int) -> None:
-        """Call the next waiters of keys of which slots were released."""
+    def on_released(self, keys: Iterable[bytes], now: int) -> None:
+        """Call the next waiters of keys whose slots were released."""
         for key in dict.fromkeys(keys):
-            if key in self._lines:
+            if key in self._queues:
                 self.call_next(key, now)
 
     def call_next(self, key: bytes, now: int) -> None:
-        """Call the waiters of a key for whom there are free slots, in order of arrival."""
-        line = self._lines[key]
-        for ticket in line.gone(now):
+        """Call the waiters of a key while there are free slots, in order of arrival."""
+        queue = self._queues[key]
+        for ticket in queue.expired(now):
             self._remove(key, ticket)
-        if key not in self._lines:
+        if key not in self._queues:
             return
-        limits, which = ([line.limit], [1]) if line.limit is not None else ([], [])
-        stands = self._decide(Batch(Op.CHECK, [key], [0], limits=limits, which=which), now)
-        left = stands.remaining[0]
-        look_at = line.sweep_at if left else min(line.sweep_at, now + stands.retry_after_ns[0])
-        left -= line.kept_units
-        called: dict[WhoT, list[int]] = {}
-        while line.waiters:
-            ticket, waiter = next(iter(line.waiters.items()))
+        limits, which = ([queue.limit], [1]) if queue.limit is not None else ([], [])
+        state = self._decide(Batch(Op.CHECK, [key], [0], limits=limits, which=which), now)
+        left = state.remaining[0]
+        look_at = queue.sweep_at if left else min(queue.sweep_at, now + state.retry_after_ns[0])
+        left -= queue.kept_units
+        called: dict[CallerT, list[int]] = {}
+        while queue.waiters:
+            ticket, waiter = next(iter(queue.waiters.items()))
             if waiter.is_silent(now):
                 self._remove(key, ticket)
                 continue
@@ -190,55 +195,55 @@ class SlotQueue(Generic[WhoT]):
                 break
             left -= waiter.units
             waiter.kept_until = now + _KEPT_NS
-            line.called[ticket] = line.waiters.pop(ticket)
-            line.kept_units += waiter.units
-            called.setdefault(waiter.who, []).append(ticket)
-        if line.called:
-            look_at = min(look_at, next(iter(line.called.values())).kept_until)
-        self._look_at(key, line, max(now + 1, look_at))
-        for who, tickets in called.items():
-            self._call(who, tickets)
+            queue.called[ticket] = queue.waiters.pop(ticket)
+            queue.kept_units += waiter.units
+            called.setdefault(waiter.caller, []).append(ticket)
+        if queue.called:
+            look_at = min(look_at, next(iter(queue.called.values())).kept_until)
+        self._look_at(key, queue, max(now + 1, look_at))
+        for caller, tickets in called.items():
+            self._call(caller, tickets)
 
     def call_all(self) -> None:
-        """Have every waiter ask again: this queue no longer decides, or rules have changed."""
+        """Call every waiter and empty the queue: another node decides, or rules changed."""
         self._has_slots.clear()
-        called: dict[WhoT, list[int]] = {}
-        for line in self._lines.values():
-            for ticket, waiter in [*line.called.items(), *line.waiters.items()]:
-                called.setdefault(waiter.who, []).append(ticket)
-        self._lines.clear()
-        self._by_who.clear()
+        called: dict[CallerT, list[int]] = {}
+        for queue in self._queues.values():
+            for ticket, waiter in [*queue.called.items(), *queue.waiters.items()]:
+                called.setdefault(waiter.caller, []).append(ticket)
+        self._queues.clear()
+        self._by_caller.clear()
         self._due.clear()
         self._size = 0
-        for who, tickets in called.items():
-            self._call(who, tickets)
+        for caller, tickets in called.items():
+            self._call(caller, tickets)
 
-    def left(self, who: WhoT, now: int) -> None:
-        """Drop the waiters of a caller that is gone, and call those behind them."""
-        if who not in self._by_who:
+    def on_caller_gone(self, caller: CallerT, now: int) -> None:
+        """Remove the waiters of a caller that has disconnected, and call the next ones."""
+        if caller not in self._by_caller:
             return
-        for key, line in list(self._lines.items()):
-            waiters = [*line.called.items(), *line.waiters.items()]
-            gone = [ticket for ticket, waiter in waiters if waiter.who == who]
+        for key, queue in list(self._queues.items()):
+            waiters = [*queue.called.items(), *queue.waiters.items()]
+            gone = [ticket for ticket, waiter in waiters if waiter.caller == caller]
             for ticket in gone:
                 self._remove(key, ticket)
             if gone:
-                self.freed([key], now)
+                self.on_released([key], now)
 
     def tick(self, now: int) -> None:
-        """Call waiters of slots whose time has ended, and drop waiters that are gone."""
+        """Call waiters when the time of slots has ended, and remove silent waiters."""
         while self._due and self._due[0][0] <= now:
             when, key = heappop(self._due)
-            line = self._lines.get(key)
-            if line is not None and line.look_at == when:
+            queue = self._queues.get(key)
+            if queue is not None and queue.look_at == when:
                 self.call_next(key, now)
 
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do; None without waiters."""
+        """Return when `tick` has work to do; None without waiters."""
         while self._due:
             when, key = self._due[0]
-            line = self._lines.get(key)
-            if line is not None and line.look_at == when:
+            queue = self._queues.get(key)
+            if queue is not None and queue.look_at == when:
                 return when
             heappop(self._due)
         return None
@@ -246,21 +251,21 @@ class SlotQueue(Generic[WhoT]):
     # -- waiters -------------------------------------------------------------------------------
 
     def _decide_in_turn(self, batch: Batch, now: int) -> Outcomes:
-        """Count a batch; rows that would overtake waiters are denied, and charge nothing."""
+        """Count a batch; rows that would overtake waiters are denied and charge nothing."""
         keys, costs, tickets = batch.keys, batch.costs, batch.leases
         for row, ticket in enumerate(tickets):
             if ticket and not costs[row]:
                 self._remove(keys[row], ticket)
-        self.freed(keys, now)
+        self.on_released(keys, now)
         barred: set[int] = set()
         for row, key in enumerate(keys):
-            line = self._lines.get(key)
-            is_called = line is None or (bool(tickets) and tickets[row] in line.called)
+            queue = self._queues.get(key)
+            is_called = queue is None or (bool(tickets) and tickets[row] in queue.called)
             if costs[row] and not is_called:
                 barred.add(row)
         if not barred:
             return self._decide(batch, now)
-        peeked = _groups_of(barred, batch.groups)
+        peeked = _rows_of_groups(barred, batch.groups)
         asked = [0 if row in peeked else cost for row, cost in enumerate(costs)]
         outcomes = self._decide(replace(batch, costs=asked), now)
         codes = outcomes.codes
@@ -272,59 +277,61 @@ class SlotQueue(Generic[WhoT]):
                 codes[row] = _UNCHARGED
         return outcomes
 
-    def _join(self, key: bytes, ticket: int, waiter: _Waiter[WhoT], limit: Limit | None) -> None:
-        line = self._lines.get(key)
-        known = None if line is None else line.find(ticket)
-        if line is not None and known is not None:
-            known.heard_at = waiter.heard_at
-            self._count(known.who, -1)
-            known.who = waiter.who  # It may have come back on another connection.
-            self._count(known.who, 1)
-            if ticket in line.called:  # It came, and found no slot: it is the next one still.
-                line.pop(ticket)
-                line.waiters[ticket] = known
-                line.waiters.move_to_end(ticket, last=False)
+    def _add(self, key: bytes, ticket: int, waiter: _Waiter[CallerT], limit: Limit | None) -> None:
+        queue = self._queues.get(key)
+        known = None if queue is None else queue.find(ticket)
+        if queue is not None and known is not None:
+            known.asked_at = waiter.asked_at
+            self._count(known.caller, -1)
+            known.caller = waiter.caller  # It may have reconnected.
+            self._count(known.caller, 1)
+            if ticket in queue.called:  # It found no slot: it stays the next one.
+                queue.pop(ticket)
+                queue.waiters[ticket] = known
+                queue.waiters.move_to_end(ticket, last=False)
             return
-        if self._size >= self._most or self._of(waiter.who) >= self._most_of(waiter.who):
+        if self._size >= self._most or self._waiters_of(waiter.caller) >= self._most_of(
+            waiter.caller
+        ):
             self.refused += 1
             return
-        if line is None:
-            line = self._lines[key] = _Line(limit, waiter.heard_at + _SILENT_NS)
-        line.waiters[ticket] = waiter
-        self._count(waiter.who, 1)
+        if queue is None:
+            queue = self._queues[key] = _KeyQueue(limit, waiter.asked_at + _SILENT_NS)
+        queue.waiters[ticket] = waiter
+        self._count(waiter.caller, 1)
 
-    def _of(self, who: WhoT) -> int:
-        return self._by_who.get(who, 0)
+    def _waiters_of(self, caller: CallerT) -> int:
+        return self._by_caller.get(caller, 0)
 
     def _remove(self, key: bytes, ticket: int) -> None:
-        line = self._lines.get(key)
-        waiter = None if line is None else line.pop(ticket)
-        if line is not None and waiter is not None:
-            self._count(waiter.who, -1)
-            if not line.waiters and not line.called:
-                del self._lines[key]
+        queue = self._queues.get(key)
+        waiter = None if queue is None else queue.pop(ticket)
+        if queue is not None and waiter is not None:
+            self._count(waiter.caller, -1)
+            if not queue.waiters and not queue.called:
+                del self._queues[key]
 
-    def _count(self, who: WhoT, change: int) -> None:
+    def _count(self, caller: CallerT, change: int) -> None:
         self._size += change
-        count = self._of(who) + change
+        count = self._waiters_of(caller) + change
         if count:
-            self._by_who[who] = count
+            self._by_caller[caller] = count
         else:
-            del self._by_who[who]
+            del self._by_caller[caller]
 
-    def _look_at(self, key: bytes, line: _Line[WhoT], when: int) -> None:
-        if when == line.look_at:
+    def _look_at(self, key: bytes, queue: _KeyQueue[CallerT], when: int) -> None:
+        if when == queue.look_at:
             return
-        line.look_at = when
+        queue.look_at = when
         before = self.next_deadline()
         heappush(self._due, (when, key))
         if before is None or when < before:
-            self.on_earlier()
+            self._on_earlier()
 
     # -- which limits have slots, and when one will be free ------------------------------------
 
-    def _vetoes(self, key: bytes, limit: Limit | None) -> bool:
-        """Whether a check of this key can wait: its limit has slots and its denial counts."""
+    def _can_wait(self, key: bytes, limit: Limit | None) -> bool:
+        """Return whether checks of a key can wait: its limit has slots and its denial counts."""
         if limit is not None:
             return limit.algorithm is Algorithm.CONCURRENCY
         rule = self._rule_of(int.from_bytes(key[:_ID_BYTES], "big"))
@@ -343,7 +350,7 @@ class SlotQueue(Generic[WhoT]):
         return known
 
     def _observe(self, batch: Batch) -> None:
-        """Take note of how long released slots were held, as far as their holders say so."""
+        """Update how long slots are held, from the releases that state it."""
         for row, lease in enumerate(batch.leases):
             held_ns = batch.ages_ns[row] if batch.ages_ns else 0
             if lease and held_ns:
@@ -354,7 +361,7 @@ class SlotQueue(Generic[WhoT]):
                 self._hold_ns[name] = before + (held_ns - before) // _SMOOTHING
 
     def _estimate(self, batch: Batch, outcomes: Outcomes) -> None:
-        """Tell denied checks when a slot is likely to be free, at the latest when one must be."""
+        """Set `retry_after` of denied checks to the likely time of the next free slot."""
         limits = batch.limits
         for row, code in enumerate(outcomes.codes):
             if code != _DENIED:
@@ -367,8 +374,8 @@ class SlotQueue(Generic[WhoT]):
                     continue
             elif carried.algorithm is not Algorithm.CONCURRENCY:
                 continue
-            line = self._lines.get(key)
-            ahead = 0 if line is None else len(line.waiters) + len(line.called)
+            queue = self._queues.get(key)
+            ahead = 0 if queue is None else len(queue.waiters) + len(queue.called)
             hold_ns = self._hold_ns.get(key[:_ID_BYTES])
             likely_ns = _UNKNOWN_HOLD_NS
             if hold_ns is not None:
@@ -377,8 +384,8 @@ class SlotQueue(Generic[WhoT]):
             outcomes.retry_after_ns[row] = min(latest_ns, max(_SHORTEST_RETRY_NS, likely_ns))
 
 
-def _groups_of(rows: set[int], groups: Sequence[int]) -> set[int]:
-    """Add to `rows` those that share an all-or-nothing group with one of them."""
+def _rows_of_groups(rows: set[int], groups: Sequence[int]) -> set[int]:
+    """Return all rows of the groups that contain one of `rows`."""
     if not groups:
         return rows
     found: set[int] = set()

@@ -1,12 +1,11 @@
-"""The columns a check travels in between the caller, the router and a connection.
+"""Target: a party that can decide a batch, and the values that its callbacks receive.
 
-A `Batch` is asked, a `Results` comes back; both keep the caller's order. `Target` is whoever can
-decide a batch: a node behind a connection, or the engine in this very process.
+A target is a node behind a link, or the engine of this process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from ringfence.errors import AccessDenied
 from ringfence.wire import Batch, CheckId, OutcomeRow, Results
@@ -14,29 +13,15 @@ from ringfence.wire import Batch, CheckId, OutcomeRow, Results
 __all__ = [
     "SHED",
     "CheckAnswer",
-    "SentBatch",
-    "ResultCallback",
-    "RefundFn",
-    "TimedOut",
-    "Shed",
-    "Target",
     "PendingCheck",
-    "age_ns_of",
+    "ResultCallback",
+    "SentBatch",
+    "Shed",
+    "SingleCheckRouter",
+    "SingleCheckTarget",
+    "Target",
+    "TimedOut",
 ]
-
-_LATER_NS = 50_000_000
-"""By so much longer than the check, at most, a refund is taken to be on its way."""
-
-
-def age_ns_of(asked_at: float, now: float) -> int:
-    """How long ago a check that was asked for at `asked_at` can have been charged, in ns, when a
-    refund that leaves `now` arrives.
-
-    It counts from the owner's clock at its arrival, so a refund that is a little slower than the
-    check was must not seem to be about something later.
-    """
-    passed_ns = max(0, round((now - asked_at) * 1e9))
-    return passed_ns + min(passed_ns, _LATER_NS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +32,9 @@ class Shed:
 SHED = Shed()
 
 ResultCallback: TypeAlias = Callable[[Results | AccessDenied | Shed | None], None]
-"""Called once with the verdicts of a batch, with the reason why it may not be asked for, with
-`SHED` when the target is overloaded, or with None when it did not answer in time. After None it is
-called again if the answer comes late.
+"""Called once with the results of a batch, with the reason why the target refuses to decide, with
+`SHED` when the target is overloaded, or with None when it did not answer in time. After a time-out,
+which gives None or `SHED`, it is called again if the answer comes late.
 """
 
 
@@ -57,19 +42,19 @@ class SentBatch(Protocol):
     """A batch that was handed to a target."""
 
     def identify(self) -> CheckId | None:
-        """Return the identity of the first row, for asking elsewhere too; the others follow.
+        """Return the identity of the first row, for asking another target too; the others follow.
 
-        None when the batch has not left yet: then it is withdrawn, and never will.
+        None when the batch has not been sent yet: then it is withdrawn and will not be sent.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A lone check waits no longer for the answer alone, which may come all the same."""
+    """Answer to a single check whose wait is over, although the answer may still come."""
 
     when_answered: Callable[[ResultCallback], None]
     """Registers a callback for the answer, called at most once; at once when it has come."""
-    asked: SentBatch | None = None
+    sent: SentBatch | None = None
     row: int = 0
     """Place of the check in its batch."""
     is_given_up: bool = False
@@ -79,38 +64,50 @@ class TimedOut:
 
 
 CheckAnswer: TypeAlias = OutcomeRow | AccessDenied | TimedOut | None
-"""What a lone check is told: its row, that we may not ask, that the answer takes too long, or that
-nobody could be had."""
+"""Answer to a single check: its row, a refusal, a time-out, or None when the member failed."""
 
-RefundFn: TypeAlias = Callable[[Batch, Sequence[int], Results, float], None]
-"""Gives back what rows of a batch were charged by a check that began at an instant."""
+
+class SingleCheckRouter(Protocol):
+    """Router of a single check, used when its first target does not decide it."""
+
+    def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
+        """Refund what rows of a batch were charged by a check that began at `asked_at`."""
+
+    def ask_again(
+        self,
+        key: bytes,
+        cost: int,
+        asked: "PendingCheck | None",
+        late: TimedOut | None,
+        within: float | None,
+    ) -> Coroutine[object, object, OutcomeRow]:
+        """Decide a check whose owner has failed, or has not answered yet."""
 
 
 class PendingCheck(Protocol):
-    """Where a lone check that has joined others waits."""
+    """A single check that has joined others and waits for its answer."""
 
     @property
     def asked_at(self) -> float:
-        """When the first of them asked."""
+        """When the first of the joined checks was asked."""
 
-    async def wait(self, give_back: RefundFn) -> CheckAnswer:
-        """Wait for the answer to the check that joined last."""
+    def wait(
+        self, router: SingleCheckRouter, within: float | None
+    ) -> Coroutine[object, object, OutcomeRow]:
+        """Wait for the outcome of the check that joined last; see `PendingBatch.wait`."""
 
 
 class Target(Protocol):
-    """Whoever decides a batch."""
+    """A party that decides batches."""
 
-    def answer_timeout(self, least: float, most: float) -> float:
-        """Return the seconds within which an answer is expected, by observed round trips."""
+    def answer_timeout(self, margin: float, longest: float) -> float:
+        """Return the seconds within which an answer is expected, by observed round trips.
+
+        It is at least `margin` above the mean round trip, and at most `longest`.
+        """
 
     def is_alive(self) -> bool:
-        """Whether it can be reached and has not been silent for a whole time-out."""
-
-    def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
-        """Let a lone check leave with others; None when it must be asked for as a batch.
-
-        After `within` seconds, when given, the wait ends as `TimedOut`.
-        """
+        """Return whether it can be reached and has not been silent for a whole time-out."""
 
     def ask(
         self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback
@@ -118,4 +115,15 @@ class Target(Protocol):
         """Decide `batch` and call `done`, at once or later.
 
         None when the batch cannot be asked for twice: it was decided or refused at once, or here.
+        """
+
+
+@runtime_checkable
+class SingleCheckTarget(Target, Protocol):
+    """A target that joins single checks into common frames."""
+
+    def join(self, key: bytes, cost: int, within: float | None) -> PendingCheck | None:
+        """Add a single check to the next frame; None when it must be asked for as a batch.
+
+        After `within` seconds, when given, the wait ends as `TimedOut`.
         """

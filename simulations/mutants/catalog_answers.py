@@ -46,8 +46,8 @@ ANSWERS = (
         "a check that one owner denies stays charged with another owner",
         (
             Edit(
-                "ringfence.peering.router:Router._settle",
-                "self.refund(batch, undone, gathering.verdicts, gathering.asked_at)",
+                "ringfence.peering.routing.refunds:Refunds.undo_denied_groups",
+                "self.refund(batch, undone, pending.results, pending.asked_at)",
                 "pass",
             ),
         ),
@@ -58,7 +58,7 @@ ANSWERS = (
         "a refund that arrives later than its check finds no charge",
         (
             Edit(
-                "ringfence.peering.target:age_ns_of",
+                "ringfence.peering.routing.refunds:age_ns_of",
                 "return passed_ns + min(passed_ns, _LATER_NS)",
                 "return passed_ns",
             ),
@@ -70,7 +70,7 @@ ANSWERS = (
         "the standby is not asked when the owner does not answer",
         (
             Edit(
-                "ringfence.peering.router:Router.__init__",
+                "ringfence.peering.routing.router:Router.__init__",
                 "(False, False, True) if retries else (False, True)",
                 "(False,)",
             ),

@@ -767,10 +767,7 @@ class Elsewhere:
         verdicts.refusal = self.denial
         return verdicts
 
-    def join(self, key, cost, within):
-        return None
-
-    async def decide_one(self, key, cost, asked, late, within):
+    async def ask(self, key, cost, within):
         verdicts = await self.decide(Batch(Op.CHECK, [key], [cost]), None, None)
         if verdicts.refusal is not None:
             raise verdicts.refusal

@@ -10,7 +10,7 @@ from ringfence.wire import Results, Source
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
-def verdicts(*codes):
+def results(*codes):
     rows = len(codes)
     numbers = [[0] * rows for _ in range(4)]
     return Results(
@@ -19,173 +19,179 @@ def verdicts(*codes):
     )
 
 
-class GivenBack:
-    """Hears what is to be given back."""
+class FakeRouter:
+    """Records refunds, and returns the answers that leave a check undecided."""
 
     def __init__(self):
-        self.keys = []
+        self.refunded = []
 
-    def __call__(self, batch, rows, verdicts, asked_at):
-        self.keys += [batch.keys[row] for row in rows]
+    def refund(self, batch, rows, results, asked_at):
+        self.refunded += [batch.keys[row] for row in rows]
+
+    async def ask_again(self, key, cost, asked, late, within):
+        return late
 
 
-async def waiting(crowd, keys, tasks, given_back):
-    """Let a task per key join and wait; what each is told goes into the dictionary returned."""
-    told = {}
+async def join(pending, keys, tasks, router):
+    """Let a task per key join and wait; return the dictionary that receives their answers."""
+    answers = {}
 
     async def wait(key):
-        crowd.join(key, 1)
-        told[key] = await crowd.wait(given_back)
+        pending.join(key, 1)
+        try:
+            answers[key] = await pending.wait(router, None)
+        except AccessDenied as refusal:
+            answers[key] = refusal
 
     for key in keys:
         tasks.start_soon(wait, key)
         await anyio.wait_all_tasks_blocked()
-    return told
+    return answers
 
 
 @BACKENDS
-def test_each_caller_is_told_its_own_row(backend):
+def test_each_task_gets_the_outcome_of_its_own_row(backend):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
+        pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, GivenBack())
-            assert crowd.batch.keys == [b"a", b"b", b"c"]
-            assert told == {}
-            crowd.resolve(verdicts(Code.ALLOWED, Code.DENIED, Code.ALLOWED))
-        assert {key: row[0] for key, row in told.items()} == {b"a": 0, b"b": 2, b"c": 0}
-        assert {key: row[2] for key, row in told.items()} == {b"a": 0, b"b": 1, b"c": 2}
+            answers = await join(pending, [b"a", b"b", b"c"], tasks, FakeRouter())
+            assert pending.batch.keys == [b"a", b"b", b"c"]
+            assert answers == {}
+            pending.resolve(results(Code.ALLOWED, Code.DENIED, Code.ALLOWED))
+        assert {key: row[0] for key, row in answers.items()} == {b"a": 0, b"b": 2, b"c": 0}
+        assert {key: row[2] for key, row in answers.items()} == {b"a": 0, b"b": 1, b"c": 2}
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
 @pytest.mark.parametrize("answer", [None, AccessDenied("the token lacks the scope")])
-def test_all_are_told_when_there_is_no_verdict(backend, answer):
+def test_every_task_learns_that_there_is_no_outcome(backend, answer):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
+        pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
-            crowd.resolve(answer)
-        assert told == {b"a": answer, b"b": answer}
+            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            pending.resolve(answer)
+        assert answers == {b"a": answer, b"b": answer}
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_a_caller_that_joins_what_is_answered_at_once_need_not_wait(backend):
+def test_a_task_does_not_wait_for_a_batch_answered_at_once(backend):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
-        crowd.join(b"a", 1)
-        crowd.resolve(verdicts(Code.ALLOWED))
+        pending = new_pending_batch(0.0, 100)
+        pending.join(b"a", 1)
+        pending.resolve(results(Code.ALLOWED))
         with anyio.fail_after(1):
-            assert (await crowd.wait(GivenBack()))[0] == Code.ALLOWED
+            assert (await pending.wait(FakeRouter(), None))[0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_what_was_charged_for_callers_that_were_cancelled_is_given_back(backend):
+def test_charges_of_cancelled_tasks_are_refunded(backend):
     async def run():
-        crowd, given_back = new_pending_batch(0.0, 100), GivenBack()
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
         async with anyio.create_task_group() as others:
-            stays = await waiting(crowd, [b"a"], others, given_back)
+            stays = await join(pending, [b"a"], others, router)
             async with anyio.create_task_group() as tasks:
-                told = await waiting(crowd, [b"b", b"c"], tasks, given_back)
+                answers = await join(pending, [b"b", b"c"], tasks, router)
                 tasks.cancel_scope.cancel()
-            stays |= await waiting(crowd, [b"d"], others, given_back)
-            assert given_back.keys == []
-            crowd.resolve(verdicts(Code.ALLOWED, Code.ALLOWED, Code.DENIED, Code.OVER_SOFT))
-        assert told == {}
-        assert given_back.keys == [b"b"]
+            stays |= await join(pending, [b"d"], others, router)
+            assert router.refunded == []
+            pending.resolve(results(Code.ALLOWED, Code.ALLOWED, Code.DENIED, Code.OVER_SOFT))
+        assert answers == {}
+        assert router.refunded == [b"b"]
         assert stays[b"a"][2] == 0
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_nothing_is_given_back_for_cancelled_callers_that_nobody_charged(backend):
+def test_cancelled_tasks_without_a_charge_get_no_refund(backend):
     async def run():
-        crowd, given_back = new_pending_batch(0.0, 100), GivenBack()
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
         async with anyio.create_task_group() as tasks:
-            await waiting(crowd, [b"a"], tasks, given_back)
+            await join(pending, [b"a"], tasks, router)
             tasks.cancel_scope.cancel()
-        crowd.resolve(None)
-        assert given_back.keys == []
+        pending.resolve(None)
+        assert router.refunded == []
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_a_caller_cancelled_just_as_it_is_answered_either_knows_or_is_given_back(backend):
+def test_a_task_cancelled_while_answered_gets_its_outcome_or_a_refund(backend):
     async def run():
-        crowd, given_back = new_pending_batch(0.0, 100), GivenBack()
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a"], tasks, given_back)
-            crowd.resolve(verdicts(Code.ALLOWED))
+            answers = await join(pending, [b"a"], tasks, router)
+            pending.resolve(results(Code.ALLOWED))
             tasks.cancel_scope.cancel()
-        assert [*told, *given_back.keys] == [b"a"]
+        assert [*answers, *router.refunded] == [b"a"]
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_who_is_late_goes_on_and_may_hear_the_answer_all_the_same(backend):
+def test_a_late_task_continues_and_can_still_get_the_answer(backend):
     async def run():
-        crowd, given_back, heard = new_pending_batch(0.0, 100), GivenBack(), []
+        pending, router, late = new_pending_batch(0.0, 100), FakeRouter(), []
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b"], tasks, given_back)
-            crowd.be_late()
-        assert [type(each) for each in told.values()] == [TimedOut, TimedOut]
-        told[b"b"].when_answered(heard.append)
-        crowd.resolve(verdicts(Code.ALLOWED, Code.DENIED))
-        assert [each.outcomes.codes for each in heard] == [[Code.DENIED]]
-        assert given_back.keys == []
+            answers = await join(pending, [b"a", b"b"], tasks, router)
+            pending.mark_late()
+        assert [type(each) for each in answers.values()] == [TimedOut, TimedOut]
+        answers[b"b"].when_answered(late.append)
+        pending.resolve(results(Code.ALLOWED, Code.DENIED))
+        assert [each.outcomes.codes for each in late] == [[Code.DENIED]]
+        assert router.refunded == []
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-@pytest.mark.parametrize("answer", [verdicts(Code.ALLOWED, Code.DENIED), SHED, None])
-def test_an_answer_that_comes_before_a_late_task_could_ask_for_it_is_heard(backend, answer):
+@pytest.mark.parametrize("answer", [results(Code.ALLOWED, Code.DENIED), SHED, None])
+def test_an_answer_before_the_late_task_registers_reaches_it(backend, answer):
     async def run():
-        crowd, heard = new_pending_batch(0.0, 100), []
+        pending, late = new_pending_batch(0.0, 100), []
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
-            crowd.be_late()
-            crowd.resolve(answer)
-        told[b"b"].when_answered(heard.append)
+            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            pending.mark_late()
+            pending.resolve(answer)
+        answers[b"b"].when_answered(late.append)
         if isinstance(answer, Results):
-            assert [each.outcomes.codes for each in heard] == [[Code.DENIED]]
+            assert [each.outcomes.codes for each in late] == [[Code.DENIED]]
         else:
-            assert heard == [answer]
+            assert late == [answer]
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_what_is_shed_is_told_to_all_who_joined_and_who_join(backend):
+def test_a_shed_batch_sheds_tasks_that_join_before_and_after(backend):
     async def run():
-        crowd, heard = new_pending_batch(0.0, 100), []
+        pending, late = new_pending_batch(0.0, 100), []
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
-            crowd.resolve(SHED)
-            told |= await waiting(crowd, [b"c"], tasks, GivenBack())
-        assert [each.is_shed for each in told.values()] == [True] * 3
-        told[b"c"].when_answered(heard.append)
-        assert heard == [SHED]
+            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            pending.resolve(SHED)
+            answers |= await join(pending, [b"c"], tasks, FakeRouter())
+        assert [each.is_shed for each in answers.values()] == [True] * 3
+        answers[b"c"].when_answered(late.append)
+        assert late == [SHED]
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_who_joins_a_late_crowd_is_answered_with_it(backend):
+def test_a_task_that_joins_a_late_batch_is_answered_with_it(backend):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
+        pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
-            early = await waiting(crowd, [b"a"], tasks, GivenBack())
-            crowd.be_late()
-            later = await waiting(crowd, [b"b"], tasks, GivenBack())
-            crowd.resolve(None)
+            early = await join(pending, [b"a"], tasks, FakeRouter())
+            pending.mark_late()
+            later = await join(pending, [b"b"], tasks, FakeRouter())
+            pending.resolve(None)
         assert isinstance(early[b"a"], TimedOut)
         assert later == {b"b": None}
 
@@ -193,80 +199,80 @@ def test_who_joins_a_late_crowd_is_answered_with_it(backend):
 
 
 @BACKENDS
-def test_what_is_answered_is_not_late(backend):
+def test_an_answered_batch_does_not_time_out(backend):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
+        pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a"], tasks, GivenBack())
-            crowd.resolve(verdicts(Code.ALLOWED))
-            crowd.be_late()
-        assert told[b"a"][0] == Code.ALLOWED
+            answers = await join(pending, [b"a"], tasks, FakeRouter())
+            pending.resolve(results(Code.ALLOWED))
+            pending.mark_late()
+        assert answers[b"a"][0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_a_caller_whose_row_is_answered_first_does_not_wait_for_the_others(backend):
+def test_a_task_does_not_wait_for_the_rows_of_others(backend):
     async def run():
-        crowd, given_back = new_pending_batch(0.0, 100), GivenBack()
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, given_back)
-            crowd.resolve_rows([0, 2], verdicts(Code.ALLOWED, Code.DENIED))
+            answers = await join(pending, [b"a", b"b", b"c"], tasks, router)
+            pending.resolve_rows([0, 2], results(Code.ALLOWED, Code.DENIED))
             await anyio.wait_all_tasks_blocked()
-            assert {key: row[0] for key, row in told.items()} == {b"a": 0, b"c": 2}
-            assert not crowd.is_answered
-            crowd.resolve_rows([1], verdicts(Code.OVER_SOFT))
-        assert told[b"b"][0] == Code.OVER_SOFT
-        assert crowd.is_answered
+            assert {key: row[0] for key, row in answers.items()} == {b"a": 0, b"c": 2}
+            assert not pending.is_answered
+            pending.resolve_rows([1], results(Code.OVER_SOFT))
+        assert answers[b"b"][0] == Code.OVER_SOFT
+        assert pending.is_answered
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_only_callers_without_a_row_are_told_that_there_is_none(backend):
+def test_only_tasks_without_an_outcome_learn_that_there_is_none(backend):
     async def run():
-        crowd = new_pending_batch(0.0, 100)
+        pending = new_pending_batch(0.0, 100)
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b"], tasks, GivenBack())
-            crowd.resolve_rows([1], verdicts(Code.ALLOWED))
-            crowd.resolve(None)
-        assert told[b"a"] is None
-        assert told[b"b"][0] == Code.ALLOWED
+            answers = await join(pending, [b"a", b"b"], tasks, FakeRouter())
+            pending.resolve_rows([1], results(Code.ALLOWED))
+            pending.resolve(None)
+        assert answers[b"a"] is None
+        assert answers[b"b"][0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_what_cancelled_callers_were_charged_row_by_row_is_given_back(backend):
+def test_charges_of_cancelled_tasks_are_refunded_row_by_row(backend):
     async def run():
-        crowd, given_back = new_pending_batch(0.0, 100), GivenBack()
+        pending, router = new_pending_batch(0.0, 100), FakeRouter()
         async with anyio.create_task_group() as others:
-            stays = await waiting(crowd, [b"a"], others, given_back)
+            stays = await join(pending, [b"a"], others, router)
             async with anyio.create_task_group() as tasks:
-                await waiting(crowd, [b"b", b"c"], tasks, given_back)
+                await join(pending, [b"b", b"c"], tasks, router)
                 tasks.cancel_scope.cancel()
-            crowd.resolve_rows([1], verdicts(Code.ALLOWED))
-            assert given_back.keys == [b"b"]
-            crowd.resolve_rows([0, 2], verdicts(Code.ALLOWED, Code.DENIED))
-        assert given_back.keys == [b"b"]
+            pending.resolve_rows([1], results(Code.ALLOWED))
+            assert router.refunded == [b"b"]
+            pending.resolve_rows([0, 2], results(Code.ALLOWED, Code.DENIED))
+        assert router.refunded == [b"b"]
         assert stays[b"a"][0] == Code.ALLOWED
 
     anyio.run(run, backend=backend)
 
 
 @BACKENDS
-def test_a_late_caller_hears_its_row_whenever_it_comes(backend):
+def test_a_late_task_gets_its_row_whenever_it_comes(backend):
     async def run():
-        crowd, heard = new_pending_batch(0.0, 100), []
+        pending, late = new_pending_batch(0.0, 100), []
         async with anyio.create_task_group() as tasks:
-            told = await waiting(crowd, [b"a", b"b", b"c"], tasks, GivenBack())
-            crowd.be_late()
-        told[b"a"].when_answered(heard.append)
-        crowd.resolve_rows([0, 1], verdicts(Code.DENIED, Code.ALLOWED))
-        told[b"b"].when_answered(heard.append)
-        assert [each.outcomes.codes for each in heard] == [[Code.DENIED], [Code.ALLOWED]]
-        crowd.resolve(None)
-        told[b"c"].when_answered(heard.append)
-        assert heard[2:] == [None]
+            answers = await join(pending, [b"a", b"b", b"c"], tasks, FakeRouter())
+            pending.mark_late()
+        answers[b"a"].when_answered(late.append)
+        pending.resolve_rows([0, 1], results(Code.DENIED, Code.ALLOWED))
+        answers[b"b"].when_answered(late.append)
+        assert [each.outcomes.codes for each in late] == [[Code.DENIED], [Code.ALLOWED]]
+        pending.resolve(None)
+        answers[b"c"].when_answered(late.append)
+        assert late[2:] == [None]
 
     anyio.run(run, backend=backend)

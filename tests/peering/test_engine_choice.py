@@ -11,7 +11,7 @@ KEY = bytes(8) + b"key"
 
 
 @pytest.mark.parametrize("asked", ["", "auto", "reference"])
-def test_whichever_engine_runs_counts(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+def test_each_engine_counts(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     monkeypatch.setenv(ENVIRONMENT, asked)
     engine = new_engine(max_keys=10, keeps_keys=True)
     engine.set_rules({0: EngineRule(Limit.of_ns(1, 10**9))})
@@ -22,7 +22,7 @@ def test_whichever_engine_runs_counts(monkeypatch: pytest.MonkeyPatch, asked: st
     assert engine.keys() == [KEY]
 
 
-def test_an_engine_that_lists_no_keys_says_so_but_lists_those_that_wait_for_a_rule() -> None:
+def test_an_engine_without_stored_keys_lists_only_keys_without_rule() -> None:
     require_compiled()
     engine = new_engine(max_keys=10)
     engine.set_rules({1: EngineRule(Limit.of_ns(1, 10**9))})
@@ -35,13 +35,13 @@ def test_an_engine_that_lists_no_keys_says_so_but_lists_those_that_wait_for_a_ru
         engine.keys()
 
 
-def test_the_choice_has_the_name_that_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_has_the_name_of_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "reference")
 
     assert chosen_engine().name == "reference"
 
 
-def test_without_the_compiled_modules_the_reference_runs_and_says_why() -> None:
+def test_without_compiled_modules_the_reference_runs_with_a_reason() -> None:
     program = """
 import sys
 sys.modules["ringfence.limiter.compiled._frames"] = None

@@ -22,7 +22,7 @@ class Errors:
             self.errors.failed(place, error)
 
 
-def test_each_error_is_counted_by_place_and_handed_on():
+def test_each_error_is_counted_by_place_and_passed_on():
     made = Errors()
     for place in ("session", "gossip", "session"):
         made.meet(place)
@@ -43,7 +43,7 @@ def test_one_cause_is_logged_with_its_traceback_once_a_minute(caplog):
     assert "59 more" in second.getMessage()
 
 
-def test_another_place_and_another_kind_are_other_causes(caplog):
+def test_another_place_or_class_is_another_cause(caplog):
     made = Errors()
     made.meet()
     made.meet(place="gossip")
@@ -52,7 +52,7 @@ def test_another_place_and_another_kind_are_other_causes(caplog):
     assert len(caplog.records) == 3
 
 
-def test_causes_are_bounded_and_those_beyond_are_counted(caplog):
+def test_causes_beyond_the_bound_are_counted_only(caplog):
     made = Errors()
     for number in range(400):
         made.meet(place=str(number))

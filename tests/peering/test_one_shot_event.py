@@ -7,7 +7,7 @@ BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
 @BACKENDS
-def test_a_task_that_waits_goes_on_when_the_signal_is_set(backend):
+def test_a_waiting_task_continues_when_the_event_is_set(backend):
     async def run():
         signal = OneShotEvent()
         passed = []
@@ -27,7 +27,7 @@ def test_a_task_that_waits_goes_on_when_the_signal_is_set(backend):
 
 
 @BACKENDS
-def test_a_signal_that_is_set_already_keeps_nobody_waiting(backend):
+def test_an_event_that_is_set_does_not_block(backend):
     async def run():
         signal = OneShotEvent()
         signal.set()
@@ -38,7 +38,7 @@ def test_a_signal_that_is_set_already_keeps_nobody_waiting(backend):
 
 
 @BACKENDS
-def test_a_signal_whose_waiter_was_cancelled_can_still_be_set(backend):
+def test_an_event_can_be_set_after_its_waiter_was_cancelled(backend):
     async def run():
         signal = OneShotEvent()
         async with anyio.create_task_group() as tasks:
@@ -53,7 +53,7 @@ def test_a_signal_whose_waiter_was_cancelled_can_still_be_set(backend):
 
 
 @BACKENDS
-def test_a_waiter_that_is_set_and_cancelled_at_once_ends(backend):
+def test_a_waiter_that_is_woken_and_cancelled_at_once_ends(backend):
     async def run():
         signal = OneShotEvent()
         with anyio.fail_after(5):

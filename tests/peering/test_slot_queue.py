@@ -48,7 +48,7 @@ class Desk:
     def ask(self, batch, who="client"):
         outcomes = self.queue.decide(batch, self.now)
         verdicts = Results(outcomes, [Source.OWNER] * len(batch))
-        self.queue.answered(who, batch, verdicts, self.now)
+        self.queue.on_answered(who, batch, verdicts, self.now)
         return outcomes
 
     def check(self, ticket=0, key=KEY, cost=1, who="client"):
@@ -76,7 +76,7 @@ def full():
     return desk, desk.check(), desk.check()
 
 
-def test_waiters_are_called_in_order_of_arrival_and_take_the_slot_kept_for_them():
+def test_waiters_are_called_in_order_and_take_their_slot():
     desk, first, second = full()
     assert not desk.check(11)
     assert not desk.check(12)
@@ -93,7 +93,7 @@ def test_waiters_are_called_in_order_of_arrival_and_take_the_slot_kept_for_them(
     assert len(desk.queue) == 0
 
 
-def test_a_waiter_that_does_not_come_loses_its_slot_to_the_next_one():
+def test_a_called_waiter_that_does_not_ask_loses_its_slot():
     desk, first, _ = full()
     desk.check(11)
     desk.check(12)
@@ -105,7 +105,7 @@ def test_a_waiter_that_does_not_come_loses_its_slot_to_the_next_one():
     assert desk.check(12)
 
 
-def test_a_slot_whose_time_ends_is_kept_for_the_next_waiter():
+def test_an_expired_slot_is_kept_for_the_next_waiter():
     desk, _, _ = full()
     desk.later(59 * SECOND)
     desk.check(11)
@@ -117,7 +117,7 @@ def test_a_slot_whose_time_ends_is_kept_for_the_next_waiter():
     assert desk.check(11)
 
 
-def test_a_waiter_that_asks_no_more_is_dropped():
+def test_a_silent_waiter_is_dropped():
     desk, first, _ = full()
     desk.check(11)
     desk.later(2 * ASK_AGAIN_NS)
@@ -129,7 +129,7 @@ def test_a_waiter_that_asks_no_more_is_dropped():
     assert desk.called == [12]
 
 
-def test_who_leaves_the_line_makes_room_for_the_next_one():
+def test_a_waiter_that_gives_up_makes_room_for_the_next():
     desk, first, _ = full()
     desk.check(11)
     desk.check(12)
@@ -140,30 +140,30 @@ def test_who_leaves_the_line_makes_room_for_the_next_one():
     assert desk.called == [11, 12]
 
 
-def test_the_waiters_of_a_connection_that_is_gone_are_dropped():
+def test_the_waiters_of_a_closed_connection_are_dropped():
     desk, first, _ = full()
     desk.check(11, who="one")
     desk.check(12, who="other")
 
-    desk.queue.left("one", desk.now)
+    desk.queue.on_caller_gone("one", desk.now)
     desk.release(first)
 
     assert desk.called == [12]
 
 
-def test_a_waiter_keeps_its_turn_when_it_comes_back_on_another_connection():
+def test_a_waiter_keeps_its_turn_after_a_reconnection():
     desk, first, _ = full()
     desk.check(11, who="one")
     desk.check(12, who="other")
     desk.check(11, who="again")
 
-    desk.queue.left("one", desk.now)
+    desk.queue.on_caller_gone("one", desk.now)
     desk.release(first)
 
     assert desk.called == [11]
 
 
-def test_a_waiter_for_many_units_is_not_starved_by_those_for_few():
+def test_a_waiter_for_many_units_is_not_starved():
     desk, first, second = full()
     desk.check(11, cost=2)
     desk.check(12)
@@ -187,7 +187,7 @@ def test_a_group_with_a_row_that_would_overtake_charges_nothing():
     assert desk.ask(Batch(Op.CHECK, [USER], [1])).codes == [Code.ALLOWED]
 
 
-def test_who_cannot_have_all_of_a_group_keeps_no_slot_from_others():
+def test_a_denied_group_keeps_no_slot_from_others():
     desk, first, _ = full()
     desk.check(11)
     desk.check(12)
@@ -219,7 +219,7 @@ def test_waiters_are_bounded_in_all_and_by_connection():
     assert desk.queue.refused == 2
 
 
-def test_everybody_asks_again_when_another_node_decides():
+def test_all_waiters_are_called_when_another_node_decides():
     desk, _, _ = full()
     desk.check(11)
     desk.check(12)
@@ -231,7 +231,7 @@ def test_everybody_asks_again_when_another_node_decides():
     assert desk.queue.next_deadline() is None
 
 
-def test_a_denial_tells_when_a_slot_is_likely_to_be_free_and_when_one_must_be():
+def test_a_denial_estimates_when_a_slot_will_be_free():
     desk, first, second = full()
     assert desk.retry_after_ns() == SECOND, "nothing is known yet"
 
@@ -257,7 +257,7 @@ def test_a_denial_tells_when_a_slot_is_likely_to_be_free_and_when_one_must_be():
         max_size=80,
     )
 )
-def test_slots_are_never_overdrawn_and_no_waiter_is_left_while_one_is_free(steps):
+def test_slots_are_never_overdrawn_and_free_slots_reach_waiters(steps):
     desk = Desk()
     held, waiting, ticket = [], [], 100
 

@@ -77,7 +77,7 @@ def table(rows):
 
 @given(batch_and_rows())
 @settings(max_examples=60)
-def test_taken_rows_ask_what_they_asked_before(given):
+def test_taken_rows_keep_their_columns(given):
     batch, rows = given
 
     taken = batch.take(rows)
@@ -88,7 +88,7 @@ def test_taken_rows_ask_what_they_asked_before(given):
 
 @given(batch_and_rows())
 @settings(max_examples=60)
-def test_taken_rows_stand_together_exactly_when_they_did_before(given):
+def test_taken_rows_keep_their_groups(given):
     batch, rows = given
 
     before, after = batch.group_numbers(), batch.take(rows).group_numbers()
@@ -120,7 +120,7 @@ def test_group_numbers_count_up_along_the_rows(batch):
 
 @given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8))
 @settings(max_examples=40)
-def test_slices_laid_behind_each_other_are_the_whole(first, second, third):
+def test_joined_slices_are_the_whole(first, second, third):
     whole = verdicts(first + second + third)
 
     cuts = [0, first, first + second, first + second + third]
@@ -149,7 +149,7 @@ def test_parts_that_have_each_row_once_are_joined_in_order(part_of):
 
 
 @pytest.mark.parametrize("places", [[], [[0, 1]], [[0, 1], [1]], [[0, 1], [1, 2], [2]]])
-def test_parts_that_lack_a_row_or_have_one_twice_are_not_joined(places):
+def test_parts_with_missing_or_repeated_rows_are_not_joined(places):
     whole = verdicts(3)
 
     assert join_results([(some, some_of(whole, some)) for some in places], 3) is None
@@ -157,7 +157,7 @@ def test_parts_that_lack_a_row_or_have_one_twice_are_not_joined(places):
 
 @given(st.lists(st.booleans(), max_size=12))
 @settings(max_examples=40)
-def test_parts_spread_to_their_places_fill_all_rows_in_order(belongs_to_first):
+def test_scattered_parts_fill_all_rows_in_order(belongs_to_first):
     whole = verdicts(len(belongs_to_first))
     gathered = empty_results(len(belongs_to_first))
 
@@ -180,7 +180,7 @@ def test_putting_a_row_leaves_the_others():
     ]
 
 
-def test_rows_that_nobody_has_filled_read_as_charged_nowhere():
+def test_empty_rows_have_no_charge():
     gathered = empty_results(2)
 
     assert gathered.outcomes.codes == [Code.UNKNOWN_RULE] * 2

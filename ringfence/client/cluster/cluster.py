@@ -26,12 +26,11 @@ from ringfence.client.slots.slot_waits import SlotWaits
 from ringfence.errors import AccessDenied, RingfenceError
 from ringfence.limiter import Code
 from ringfence.peering.clock import Clock
-from ringfence.peering.failure_policy import FailurePolicy
 from ringfence.peering.link import Link
-from ringfence.peering.link.round_trips import HedgingBudget
-from ringfence.peering.router import Router, Routes
+from ringfence.peering.routing import Router, Routes
+from ringfence.peering.routing.failure_policy import FailurePolicy
+from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.peering.slot_queue import ASK_AGAIN_NS
-from ringfence.peering.target import PendingCheck, TimedOut
 from ringfence.rules import Rule, RuleSet
 from ringfence.transport.interface import Address, Transport
 from ringfence.wire import Batch, Hello, MemberRow, Op, OutcomeRow, Results, Source
@@ -68,7 +67,7 @@ class Cluster:
         rule_of = self._rules.rule_of
         counts = DecisionCounts(rule_of)
         policy = FailurePolicy(rule_of, clock, settings.max_local_keys)
-        self._router = Router(policy.decide, patience=settings.hedge_after, undecided=counts.add)
+        self._router = Router(policy.decide, hedge_after=settings.hedge_after, undecided=counts.add)
         self._leases = LeaseRequests(
             transport, lambda: self._router.routes, partial(_count_spent, counts)
         )
@@ -186,20 +185,9 @@ class Cluster:
             self.local_cache.denials.drop(batch.keys)
         return results
 
-    def join(self, key: bytes, cost: int, timeout: float | None) -> PendingCheck | None:
-        """See `Decider.join`."""
-        return self._router.join(key, cost, timeout)
-
-    def decide_one(
-        self,
-        key: bytes,
-        cost: int,
-        asked: PendingCheck | None,
-        late: TimedOut | None,
-        timeout: float | None,
-    ) -> Awaitable[OutcomeRow]:
-        """See `Decider.decide_one`."""
-        return self._router.decide_one(key, cost, asked, late, timeout)
+    def ask(self, key: bytes, cost: int, timeout: float | None) -> Awaitable[OutcomeRow]:
+        """See `Decider.ask`."""
+        return self._router.ask(key, cost, timeout)
 
     def time(self) -> float:
         """Return the seconds of the event loop."""

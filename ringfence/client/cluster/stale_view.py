@@ -21,7 +21,7 @@ from ringfence.errors import (
 )
 from ringfence.peering.link import CertificateExpired, Link
 from ringfence.peering.link.calls import call
-from ringfence.peering.router import Router, Routes
+from ringfence.peering.routing import Router, Routes
 from ringfence.rules import RuleSet
 from ringfence.wire import AskMembers, AskRules, MemberRow, Members, Ping, Pong, Rules
 

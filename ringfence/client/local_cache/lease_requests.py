@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ringfence.client.local_cache.leases import LeaseAsk, Leases
 from ringfence.peering.link import Link
-from ringfence.peering.router import Routes
+from ringfence.peering.routing import Routes
 from ringfence.transport.interface import Timer, Transport
 from ringfence.wire import LeaseGrant, LeaseRequest, Message
 

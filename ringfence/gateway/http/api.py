@@ -38,7 +38,7 @@ from ringfence.gateway.http.openapi import document
 from ringfence.gateway.process.metrics import Metrics, decided
 from ringfence.gateway.process.settings import GatewaySettings
 from ringfence.gateway.process.tokens import Tokens
-from ringfence.peering.link.round_trips import HedgingBudget
+from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.settings.token_file import Scope
 
 __all__ = ["Api"]

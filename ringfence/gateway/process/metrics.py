@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from ringfence.client.decision import Decision
-from ringfence.peering.link.round_trips import HedgingBudget
+from ringfence.peering.routing.hedging import HedgingBudget
 from ringfence.wire import Source
 
 __all__ = ["LATE", "Metrics", "decided"]

@@ -1,4 +1,4 @@
-"""Questions over a link whose answers are waited for, and what is made of them."""
+"""Calls over a link that wait for their reply, and what the replies contain."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,7 +28,7 @@ _Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
 
 
 async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -> _Reply | None:
-    """Send a question and wait for its reply; None when it cannot be had."""
+    """Send a message and wait for its reply; None when there is none."""
     answered = runtime.Event()
     replies: list[_Reply] = []
 
@@ -43,28 +43,28 @@ async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -
 
 
 async def counters_of(link: Link) -> dict[str, int] | None:
-    """Fetch a member's counters; None when it cannot be had."""
+    """Fetch a member's counters; None without a reply."""
     reply = await call(link, AskStats, Stats)
     return None if reply is None else reply.counters
 
 
 async def throttled_of(link: Link, count: int) -> Throttled | None:
-    """Ask a member for the keys that it denied most; None when it cannot be had."""
+    """Fetch the keys that a member denied most often; None without a reply."""
     return await call(link, lambda seq: AskThrottled(seq, count), Throttled)
 
 
 async def peers_of(link: Link) -> list[dict[str, Plain]] | None:
-    """Ask a member what it knows of all members; None when it cannot be had."""
+    """Fetch a member's view of all members; None without a reply."""
     reply = await call(link, AskPeers, Peers)
     if reply is None or not isinstance(reply.plain, list):
         return None
-    return [told for told in reply.plain if isinstance(told, dict)]
+    return [peer for peer in reply.plain if isinstance(peer, dict)]
 
 
 async def ask_to_leave(link: Link) -> bool:
-    """Ask a member to hand over, leave and stop; whether it said that it will.
+    """Ask a member to hand over its shards and stop; return whether it accepted.
 
-    Raises `AccessDenied` when the token may not.
+    Raises `AccessDenied` when the token lacks the scope.
     """
     reply = await call(link, AskLeave, Done)
     if reply is None and isinstance(link.refusal, AccessDenied):

@@ -60,7 +60,7 @@ class ConnectionEvents:
     on_slots_free: Callable[[list[int]], None]
     """Receives the tickets of waiters for which the member keeps slots."""
     on_unknown_message: Callable[[], None]
-    """Called when the member closed the connection because it does not know a message."""
+    """Called when the member closed the connection because it does not support a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class _Backoff:
         attempts, self._attempts = self._attempts, min(self._attempts + 1, _MOST_ATTEMPTS)
         if was_ready and attempts == 0:
             return 0.0
-        pause = min(self._settings.backoff_most, self._settings.backoff_least * 2.0**attempts)
+        pause = min(self._settings.max_backoff, self._settings.min_backoff * 2.0**attempts)
         return pause * (0.5 + self._random.random() / 2)
 
 
@@ -243,13 +243,13 @@ class LinkConnection:
         connection.send(encode(self._destination.hello_on(connection)))
         self._hello_at = self._transport.now()
         self._transport.call_at(
-            self._hello_at + self._settings.welcome_timeout,
+            self._hello_at + self._settings.handshake_timeout,
             partial(self._on_handshake_timeout, connection),
         )
 
     def _on_handshake_timeout(self, connection: Connection) -> None:
         if self._connection is connection and self._state is _State.CONNECTING:
-            self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and said nothing")
+            self._drop(ErrorCode.HELLO_TIMEOUT, "it accepted the connection and sent no welcome")
 
     def _on_welcome(self, welcome: Welcome) -> None:
         self.name = welcome.name
@@ -409,7 +409,7 @@ class LinkConnection:
         """
         if self._timer is None and not self._queue.is_empty:
             settings = self._settings
-            least = min(settings.answer_timeout_least, settings.answer_timeout)
+            least = min(settings.answer_timeout_margin, settings.answer_timeout)
             self._arm(min(self._queue.first_due(), self._transport.now() + least))
 
     def _arm(self, when: float) -> None:

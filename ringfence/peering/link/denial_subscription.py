@@ -50,7 +50,7 @@ class DenialSubscription:
         self._seq = 0
         """Number of the request to subscribe; 0 when none is in progress."""
         self._is_supported = cache is not None
-        """Whether the member may know the message; old versions close the connection on it."""
+        """Whether the member may support the message; old versions close the connection on it."""
 
     def request(self, take_seq: Callable[[], int]) -> SubscribeDenials | None:
         """Make the request to subscribe; None when one of the sides does not support it."""
@@ -68,7 +68,7 @@ class DenialSubscription:
         return True
 
     def reject(self) -> bool:
-        """Stop asking a member that does not know the message; return whether it was asked."""
+        """Stop asking a member that does not support the message; return whether it was asked."""
         if not self._seq:
             return False
         self._is_supported = False

@@ -106,7 +106,7 @@ class FramesInFlight:
     def answer_timeout(self) -> float:
         """Seconds of silence after which the member is pinged."""
         settings = self._settings
-        return self.round_trips.timeout(settings.answer_timeout_least, settings.answer_timeout)
+        return self.round_trips.timeout(settings.answer_timeout_margin, settings.answer_timeout)
 
     def send_again(self, send: Callable[[bytes], None]) -> None:
         """Send all frames again, under the same numbers."""
@@ -289,7 +289,7 @@ class FramesInFlight:
             del self._expired[next(iter(self._expired))]
 
     def fail_calls(self) -> None:
-        """Fail the calls in flight: the member does not know one of these messages."""
+        """Fail the calls in flight: the member does not support one of these messages."""
         for seq in [seq for seq, frame in self.by_seq.items() if frame.on_reply is not None]:
             self.fail(self.by_seq.pop(seq))
 

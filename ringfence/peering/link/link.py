@@ -62,7 +62,7 @@ class Link:
         """
         self.address = address
         self.takes_reports = True
-        """Whether the member may know reports of decisions; old versions refuse them."""
+        """Whether the member may support reports of decisions; old versions refuse them."""
         self._transport = transport
         self._settings = settings
         self._queue = RequestQueue(settings, view, hello.session, transport.report)
@@ -120,9 +120,9 @@ class Link:
         since = self._queue.waits_since(self.connection.received_at)
         return 0.0 if since is None else self._transport.now() - since
 
-    def answer_timeout(self, least: float, most: float) -> float:
+    def answer_timeout(self, margin: float, longest: float) -> float:
         """See `Target`."""
-        return self._queue.in_flight.round_trips.timeout(least, most)
+        return self._queue.in_flight.round_trips.timeout(margin, longest)
 
     def is_alive(self) -> bool:
         """See `Target`."""

@@ -98,10 +98,10 @@ class RequestQueue:
             return None
         limit.waiting += room  # All its room counts as taken until the batch is closed.
         self.pending_batch = pending = new_pending_batch(now, room)
-        pending.asked = QueuedBatch(
+        pending.sent = QueuedBatch(
             pending.batch, 0, False, pending.resolve, now, self._withdraw, pending.resolve_rows
         )
-        self._queue.append(pending.asked)
+        self._queue.append(pending.sent)
         return pending
 
     def _close_pending_batch(self) -> None:

@@ -1,9 +1,9 @@
-"""Time-outs by the round trips of one link, as TCP has them (RFC 6298), and the hedging budget.
+"""Time-outs that follow the round trips of one link, as in TCP (RFC 6298).
 
-Both are values without I/O: callers measure, wait and ask.
+A value without I/O: the caller measures and waits.
 """
 
-__all__ = ["HedgingBudget", "RoundTrips"]
+__all__ = ["RoundTrips"]
 
 _GAIN, _DEVIATION_GAIN = 1 / 8, 1 / 4
 """Weights of a new sample in the mean and in the deviation (RFC 6298, 2.3)."""
@@ -14,7 +14,7 @@ _MOST_BACKOFF = 64
 class RoundTrips:
     """Smoothed round-trip time and its deviation.
 
-    Karn's rule is the caller's duty: a frame that was sent more than once gives no sample.
+    The caller applies Karn's rule: a frame that was sent more than once gives no sample.
     """
 
     __slots__ = ("_backoff", "_deviation", "_mean")
@@ -30,7 +30,7 @@ class RoundTrips:
         return None if self._mean < 0.0 else self._mean
 
     def sample(self, seconds: float) -> None:
-        """Take in one measured round trip; ends a back-off."""
+        """Add one measured round trip; ends a back-off."""
         seconds = max(0.0, seconds)
         if self._mean < 0.0:
             self._mean, self._deviation = seconds, seconds / 2
@@ -41,52 +41,16 @@ class RoundTrips:
         self._backoff = 1
 
     def expire(self) -> None:
-        """Double the time-out until the next sample: nothing was answered within it."""
+        """Double the time-out until the next sample, after a time-out without an answer."""
         self._backoff = min(_MOST_BACKOFF, 2 * self._backoff)
 
-    def timeout(self, least: float, most: float) -> float:
-        """Compute the mean plus four deviations, `least` above the mean at least, `most` in all.
+    def timeout(self, margin: float, longest: float) -> float:
+        """Return the mean plus four deviations: at least `margin` above it, at most `longest`.
 
-        Before the first sample it is `most`. A margin of `least` keeps the time-out of a link whose
-        round trips are all alike from being that round trip itself, as in Linux.
+        Before the first sample it is `longest`. As in Linux, the margin matters when all round
+        trips are alike: without it the time-out would be the round trip itself.
         """
         if self._mean < 0.0:
-            return most
-        wanted = self._mean + max(least, _DEVIATIONS * self._deviation)
-        return min(most, wanted * self._backoff)
-
-
-class HedgingBudget:
-    """Token bucket of second asks: each check earns a share of one, up to a burst.
-
-    The burst covers the checks of a dead owner at a low rate at once; the share keeps impatience
-    from adding load while all owners are slow.
-    """
-
-    __slots__ = ("_burst", "_earned_for", "_share", "_tokens", "checks", "taken")
-
-    def __init__(self, share: float = 0.02, burst: int = 16) -> None:
-        self.checks = 0
-        """Checks asked for so far; the caller raises it."""
-        self.taken = 0
-        """Second asks so far."""
-        self._share = share
-        self._burst = burst
-        self._tokens = float(burst)
-        self._earned_for = 0
-
-    def reset(self) -> None:
-        """Count checks anew, and begin with a full burst."""
-        self.checks = self.taken = self._earned_for = 0
-        self._tokens = float(self._burst)
-
-    def take(self, checks: int) -> bool:
-        """Spend one token for each of some second asks; return False when there are too few."""
-        earned = (self.checks - self._earned_for) * self._share
-        self._earned_for = self.checks
-        self._tokens = min(float(self._burst), self._tokens + earned)
-        if checks > self._tokens:
-            return False
-        self._tokens -= checks
-        self.taken += checks
-        return True
+            return longest
+        wanted = self._mean + max(margin, _DEVIATIONS * self._deviation)
+        return min(longest, wanted * self._backoff)

@@ -14,7 +14,7 @@ class LinkSettings:
     round trips: their mean plus four deviations. After two time-outs the frames fail, and their
     checks may be sent to another member. After three time-outs, or `slow_timeout` when there is no
     `deadline`, the member counts as lost."""
-    answer_timeout_least: float = 0.2
+    answer_timeout_margin: float = 0.2
     """Least distance between the time-out and the mean round trip."""
     slow_timeout: float = 1.0
     """Time after which a frame fails in any case. Until then a member that answers other frames is
@@ -22,10 +22,10 @@ class LinkSettings:
     deadline: float | None = None
     """Seconds that callers wait for a check, when that is less than `slow_timeout`. Requests carry
     it, and members shed checks whose deadline has passed."""
-    backoff_least: float = 0.05
-    backoff_most: float = 2.0
-    """Pause between attempts to reconnect: it doubles from least to most, with jitter."""
-    welcome_timeout: float = 5.0
+    min_backoff: float = 0.05
+    max_backoff: float = 2.0
+    """Pause between attempts to reconnect: it doubles from `min_backoff` on, with jitter."""
+    handshake_timeout: float = 5.0
     """Handshake time-out: a member that accepts the connection and sends no `Welcome` is lost."""
     max_waiting: int = 65_536
     """Most checks that wait or are in flight; further checks are shed. With a `deadline` the bound

@@ -43,7 +43,7 @@ class TimeoutWatcher:
             if pending.is_answered:
                 continue
             if due <= now:
-                pending.be_late()
+                pending.mark_late()
             else:
                 self._due_by_batch[pending] = due
         if self._due_by_batch:

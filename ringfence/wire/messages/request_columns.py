@@ -41,46 +41,45 @@ CODE, LEASE, SOURCE = 0, 6, 7
 
 
 class Op(IntEnum):
-    """What a `Request` asks for each of its keys."""
+    """Operation of a `Request` on each of its keys."""
 
     CHECK = 0
-    """Ask and, if allowed, spend; cost 0 is a peek."""
+    """Check and, if allowed, spend; cost 0 is a peek."""
     REFUND = 1
-    """Give `costs` back; answered like a peek."""
+    """Refund `costs`; answered like a peek."""
     RESET = 2
-    """Forget the key; answered like a peek."""
+    """Forget the counter of the key; answered like a peek."""
     CHARGE = 3
-    """Spend, whatever is left; the answer tells whether the limit still holds. Cost 0 only asks."""
+    """Spend unconditionally; the answer has whether the limit still holds. Cost 0 only asks."""
     RENEW = 4
-    """Let a slot of a concurrency limit live for a whole period from now; denied when it ended."""
+    """Extend a slot of a concurrency limit by a period from now; denied when it has ended."""
 
 
 class Source(IntEnum):
-    """Who decided."""
+    """Party that decided a row."""
 
     OWNER = 0
     STANDBY = 1
-    """The owner could not be reached; the next distinct member decided."""
+    """The owner could not be reached; its standby decided."""
     LOCAL = 2
-    """No node could be reached and the rule says `on_failure: local`: this process decided."""
+    """No node could be reached; by `on_failure: local`, this process decided."""
     POLICY = 3
-    """No node could be reached: the rule's `on_failure` allowed or denied."""
+    """No node could be reached; the rule's `on_failure` allowed or denied."""
     NO_RULE = 4
-    """No rule applies; nothing was asked."""
+    """No rule applies; no node was asked."""
     CACHE = 5
-    """This process remembers what the owner said: denied, and for how long."""
+    """This process has cached a denial by the owner until its `retry_after`."""
     LEASE = 6
-    """This process spent of what the owner had lent it."""
+    """This process spent units that the owner had lent it."""
     SHED = 7
-    """The member that decides it is alive but too busy to decide in time: the rule's `on_failure`
-    allowed or denied."""
+    """The member that decides is overloaded; the rule's `on_failure` allowed or denied."""
 
     def __str__(self) -> str:
         return self.name.lower()
 
 
 BY_POLICY = (Source.POLICY, Source.SHED)
-"""No member decided in time, and the rule's `on_failure` did without counting."""
+"""Sources of rows that the rule's `on_failure` decided without counting."""
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -117,7 +116,7 @@ class Batch:
         return len(self.keys)
 
     def take(self, indexes: Sequence[int]) -> "Batch":
-        """Cut out some rows, in rising order; rows of one group that are taken stay one group."""
+        """Return some rows, given in rising order; taken rows of one group stay one group."""
         return Batch(
             self.op,
             [self.keys[i] for i in indexes],
@@ -161,7 +160,7 @@ class Results:
     undecided."""
 
     def slice(self, start: int, stop: int) -> "Results":
-        """Cut out the rows from `start` up to `stop`."""
+        """Return the rows from `start` up to `stop`."""
         all_ = self.outcomes
         return Results(
             Outcomes(
@@ -177,7 +176,7 @@ class Results:
         )
 
     def rows(self) -> list[OutcomeRow]:
-        """Turn the columns into rows."""
+        """Return all rows."""
         all_ = self.outcomes
         return list(
             zip(
@@ -194,7 +193,7 @@ class Results:
         )
 
     def row(self, index: int) -> OutcomeRow:
-        """Take one row out of the columns."""
+        """Return one row."""
         all_ = self.outcomes
         return (
             all_.codes[index],

@@ -12,7 +12,7 @@ __all__ = ["Answer", "DecidedCheck", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class DecidedCheck:
-    """A check that a node decided, by its identity."""
+    """Check that a node decided, with its identity and outcome."""
 
     id: CheckId
     key: bytes
@@ -20,7 +20,7 @@ class DecidedCheck:
     age_ns: int
     """Time since it was decided."""
     row: OutcomeRow
-    """Its outcome, which repeats of the check are answered with."""
+    """Its outcome, with which repeats of the check are answered."""
 
 
 @dataclass(slots=True)

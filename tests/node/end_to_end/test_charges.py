@@ -227,7 +227,7 @@ async def test_a_charge_that_nobody_can_decide_says_so(autojump_clock: MockClock
 
 
 async def test_a_charge_counts_however_late_it_is(autojump_clock: MockClock) -> None:
-    links = LinkSettings(deadline=0.25, answer_timeout_least=10.0, answer_timeout=10.0)
+    links = LinkSettings(deadline=0.25, answer_timeout_margin=10.0, answer_timeout=10.0)
     async with world("a") as w, w.client(link=links) as limiter:
         client = {"client": "x"}
         await limiter.check("api", client, 2)

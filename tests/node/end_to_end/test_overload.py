@@ -9,7 +9,7 @@ from ringfence.wire import Source
 from tests.node.cluster import address_of, world
 
 DEADLINE = 0.25
-LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_least=10.0, answer_timeout=10.0)
+LINKS = LinkSettings(deadline=DEADLINE, answer_timeout_margin=10.0, answer_timeout=10.0)
 """Told to members. Silent ones are not given up: what stood still answers when it goes on."""
 
 

@@ -32,7 +32,7 @@ def test_a_reason_that_names_the_member_is_left_as_it_is():
     assert str(error) == "no process listens at node:7101"
 
 
-def test_who_showed_no_token_is_told_how_to_write_one():
+def test_a_missing_token_is_explained():
     error = error_of(ErrorCode.BAD_CREDENTIAL, "no", THERE, has_credential=False)
 
     assert "write ringfence://TOKEN@node:7101" in str(error)

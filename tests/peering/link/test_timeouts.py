@@ -2,16 +2,16 @@ from ringfence.peering.coalescer import PendingBatch
 from ringfence.peering.link.timeouts import TimeoutWatcher
 
 
-class Quiet(PendingBatch):
-    """A crowd whose tasks do not matter."""
+class EmptyBatch(PendingBatch):
+    """A pending whose tasks do not matter."""
 
-    async def wait(self, give_back):
+    async def wait(self, router, within):
         raise NotImplementedError
 
     def _wake(self, answers):
         pass
 
-    def _wake_some(self, answers):
+    def _wake_rows(self, answers):
         raise NotImplementedError
 
 
@@ -47,16 +47,17 @@ class Planned:
         self.call = lambda: None
 
 
-def test_each_crowd_is_late_when_its_own_time_is_over():
+def test_each_batch_is_late_after_its_own_time_out():
     clock = Clock()
-    impatience, crowds = TimeoutWatcher(clock), [Quiet(0.0, 9), Quiet(0.002, 9), Quiet(0.003, 9)]
-    for crowd, within in zip(crowds, (0.007, 0.001, 0.007), strict=True):
-        impatience.watch(crowd, within)
+    watcher = TimeoutWatcher(clock)
+    batches = [EmptyBatch(0.0, 9), EmptyBatch(0.002, 9), EmptyBatch(0.003, 9)]
+    for pending, within in zip(batches, (0.007, 0.001, 0.007), strict=True):
+        watcher.watch(pending, within)
 
     seen = []
     for instant in (0.001, 0.003, 0.0065, 0.008, 0.02):
         clock.advance(instant)
-        seen.append([crowd.is_late for crowd in crowds])
+        seen.append([pending.is_late for pending in batches])
 
     assert seen == [
         [False, False, False],
@@ -67,24 +68,24 @@ def test_each_crowd_is_late_when_its_own_time_is_over():
     ]
 
 
-def test_the_least_patient_of_a_crowd_settles_it():
+def test_the_shortest_time_out_of_a_batch_counts():
     clock = Clock()
-    impatience, crowd = TimeoutWatcher(clock), Quiet(0.0, 9)
+    watcher, pending = TimeoutWatcher(clock), EmptyBatch(0.0, 9)
     for within in (0.007, 0.001, 0.005):
-        impatience.watch(crowd, within)
+        watcher.watch(pending, within)
 
     clock.advance(0.002)
 
-    assert crowd.is_late
+    assert pending.is_late
 
 
-def test_what_was_answered_is_forgotten_and_never_late():
+def test_an_answered_batch_is_forgotten_and_never_late():
     clock = Clock()
-    impatience, crowd = TimeoutWatcher(clock), Quiet(0.0, 9)
-    impatience.watch(crowd, 0.007)
-    crowd.resolve(None)
+    watcher, pending = TimeoutWatcher(clock), EmptyBatch(0.0, 9)
+    watcher.watch(pending, 0.007)
+    pending.resolve(None)
 
     clock.advance(0.01)
 
-    assert not crowd.is_late
+    assert not pending.is_late
     assert clock.planned == []

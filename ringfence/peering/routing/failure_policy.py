@@ -1,8 +1,8 @@
-"""What a check gets when no member could decide it: the rule's `on_failure`.
+"""Failure policy: decisions by the rule's `on_failure` when no member answers.
 
-A limiter outage must never become an application outage, so the default is to allow. `local`
-counts in this process by the same limit until a member answers again. Clients and forwarding nodes
-share it.
+A limiter outage must never become an application outage, so the default is to allow. `local` counts
+in this process by the same limit until a member answers again. Clients and forwarding nodes share
+this code.
 """
 
 from collections.abc import Callable
@@ -17,21 +17,21 @@ from ringfence.wire import Batch, Op, Source
 __all__ = ["FailurePolicy"]
 
 _RETRY_NS = 1_000_000_000
-"""When a check was denied for want of a member: when to try again."""
+"""`retry_after` of a check that the policy denied."""
 
 
 class FailurePolicy:
-    """Decides in place of the members, one row at a time."""
+    """Decides rows that no member decided."""
 
     def __init__(self, rule_of: Callable[[int], Rule | None], clock: Clock, max_keys: int) -> None:
         self._rule_of = rule_of
         self._clock = clock
         self._max_keys = max_keys
         self._engine: Engine | None = None
-        chosen_engine()  # What is wrong with the settings is said now, not in an outage.
+        chosen_engine()  # Report wrong settings now, not in an outage.
 
     def decide(self, batch: Batch, index: int) -> tuple[Outcome, Source]:
-        """Decide one row by its rule's `on_failure`; limits that stand in no rule allow."""
+        """Decide one row by its rule's `on_failure`; limits without a rule allow."""
         key = batch.keys[index]
         rule = self._rule_of(int.from_bytes(key[:8], "big"))
         limit = _limit_of(batch, index, rule)
@@ -39,13 +39,13 @@ class FailurePolicy:
             return Outcome(Code.ALLOWED, 0, 0), Source.POLICY
         match OnFailure.ALLOW if rule is None else rule.on_failure:
             case OnFailure.LOCAL:
-                return self._count_here(batch, index, limit), Source.LOCAL
+                return self._count_locally(batch, index, limit), Source.LOCAL
             case OnFailure.DENY if batch.op in (Op.CHECK, Op.CHARGE):
                 return Outcome(Code.DENIED, limit.amount, 0, _RETRY_NS, _RETRY_NS), Source.POLICY
             case _:
                 return Outcome(Code.ALLOWED, limit.amount, limit.amount), Source.POLICY
 
-    def _count_here(self, batch: Batch, index: int, limit: Limit) -> Outcome:
+    def _count_locally(self, batch: Batch, index: int, limit: Limit) -> Outcome:
         if self._engine is None:
             self._engine = new_engine(max_keys=self._max_keys)
         row = batch.take([index])

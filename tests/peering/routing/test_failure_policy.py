@@ -1,7 +1,7 @@
 import pytest
 
 from ringfence.limiter import Algorithm, Code, Limit, Outcome
-from ringfence.peering.failure_policy import FailurePolicy
+from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.rules import OnFailure, Rule, adhoc_rule, encode_key
 from ringfence.wire import Batch, Op, Source
 
@@ -30,7 +30,7 @@ def batch(op=Op.CHECK, cost=1, number=7, value="a", **columns):
     return Batch(op, [encode_key(number, [value])], [cost], **columns)
 
 
-def test_by_default_everything_passes_uncounted():
+def test_by_default_every_check_is_allowed_uncounted():
     outage = policy(rule(OnFailure.ALLOW))
 
     answers = [outage.decide(batch(), 0) for _ in range(3)]
@@ -38,7 +38,7 @@ def test_by_default_everything_passes_uncounted():
     assert answers == [(Outcome(Code.ALLOWED, 2, 2), Source.POLICY)] * 3
 
 
-def test_a_rule_may_deny_and_tells_when_to_try_again():
+def test_a_rule_can_deny_with_retry_after():
     outcome, source = policy(rule(OnFailure.DENY)).decide(batch(), 0)
 
     assert outcome.code is Code.DENIED
@@ -52,7 +52,7 @@ def test_only_a_check_can_be_denied(op):
     assert policy(rule(OnFailure.DENY)).decide(batch(op), 0)[0].code is Code.ALLOWED
 
 
-def test_a_rule_may_count_in_this_process_by_the_same_limit():
+def test_a_rule_can_count_locally_by_the_same_limit():
     clock = HandClock()
     outage = policy(rule(OnFailure.LOCAL), clock=clock)
 
@@ -65,7 +65,7 @@ def test_a_rule_may_count_in_this_process_by_the_same_limit():
     assert later.code is Code.ALLOWED
 
 
-def test_keys_are_counted_apart_also_here():
+def test_local_counts_are_separate_per_key():
     outage = policy(rule(OnFailure.LOCAL))
 
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_keys_are_counted_apart_also_here():
     assert outage.decide(batch(value="b"), 0)[0].code is Code.ALLOWED
 
 
-def test_what_is_counted_here_can_be_given_back_and_forgotten_here():
+def test_local_counts_can_be_refunded_and_reset():
     outage = policy(rule(OnFailure.LOCAL))
     for _ in range(2):
         outage.decide(batch(), 0)
@@ -87,7 +87,7 @@ def test_what_is_counted_here_can_be_given_back_and_forgotten_here():
     assert forgotten.remaining == 2
 
 
-def test_a_place_held_here_is_released_here():
+def test_a_local_slot_is_released_locally():
     outage = policy(rule(OnFailure.LOCAL, Limit.of_ns(1, MINUTE, Algorithm.CONCURRENCY)))
 
     held, _ = outage.decide(batch(), 0)
@@ -98,7 +98,7 @@ def test_a_place_held_here_is_released_here():
     assert [held.code, full.code, free.code] == [Code.ALLOWED, Code.DENIED, Code.ALLOWED]
 
 
-def test_only_the_row_asked_for_is_counted():
+def test_only_the_given_row_is_counted():
     outage = policy(rule(OnFailure.LOCAL))
     two = Batch(Op.CHECK, [encode_key(7, ["a"]), encode_key(7, ["b"])], [2, 1], groups=[2])
 
@@ -107,7 +107,7 @@ def test_only_the_row_asked_for_is_counted():
     assert outage.decide(batch(value="a", cost=2), 0)[0].code is Code.ALLOWED
 
 
-def test_a_limit_that_came_along_acts_in_place_of_the_rules_own():
+def test_a_carried_limit_replaces_the_rules_limit():
     outage = policy(rule(OnFailure.LOCAL))
     tighter = Limit.of_ns(1, MINUTE, Algorithm.FIXED_WINDOW)
 
@@ -116,7 +116,7 @@ def test_a_limit_that_came_along_acts_in_place_of_the_rules_own():
     assert [answer.code for answer in answers] == [Code.ALLOWED, Code.DENIED]
 
 
-def test_a_limit_that_stands_in_no_rule_passes_and_tells_its_amount():
+def test_a_limit_without_a_rule_allows_and_reports_its_amount():
     adhoc = adhoc_rule(LIMIT)
 
     outcome, source = policy().decide(batch(number=adhoc.id, limits=[LIMIT], which=[1]), 0)
@@ -125,17 +125,17 @@ def test_a_limit_that_stands_in_no_rule_passes_and_tells_its_amount():
     assert source is Source.POLICY
 
 
-def test_a_rule_that_nobody_here_knows_passes():
+def test_an_unknown_rule_allows():
     assert policy().decide(batch(), 0)[0].code is Code.ALLOWED
 
 
-def test_a_rule_that_is_not_known_any_more_gives_nothing_to_count():
+def test_a_removed_rule_allows_uncounted():
     unlimited = rule(OnFailure.LOCAL, limit=None)
 
     assert policy(unlimited).decide(batch(), 0) == (Outcome(Code.ALLOWED, 0, 0), Source.POLICY)
 
 
-def test_counting_here_is_bounded_in_memory():
+def test_local_counting_is_bounded_in_memory():
     outage = policy(rule(OnFailure.LOCAL), max_keys=3)
 
     for number in range(50):

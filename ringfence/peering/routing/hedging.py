@@ -1,0 +1,63 @@
+"""Hedging: when a slow owner's standby is asked as well, and the budget of these requests."""
+
+from collections.abc import Sequence
+
+from ringfence.peering.routing.pending_request import MemberRequest
+from ringfence.peering.routing.routes import Routes
+
+__all__ = ["LEAST_MARGIN", "HedgingBudget", "hedging_delay", "may_hedge"]
+
+LEAST_MARGIN = 0.01
+"""Least distance in seconds between a hedging delay and the mean round trip."""
+
+
+class HedgingBudget:
+    """Token bucket of hedged checks: each check earns a share of one, up to a burst.
+
+    The burst covers the checks of a dead owner at a low rate at once. The share keeps hedging from
+    adding load while all owners are slow.
+    """
+
+    __slots__ = ("_burst", "_earned_for", "_share", "_tokens", "checks", "taken")
+
+    def __init__(self, share: float = 0.02, burst: int = 16) -> None:
+        self.checks = 0
+        """Checks asked for so far; the caller raises it."""
+        self.taken = 0
+        """Checks hedged so far."""
+        self._share = share
+        self._burst = burst
+        self._tokens = float(burst)
+        self._earned_for = 0
+
+    def reset(self) -> None:
+        """Set the counters to 0 and the tokens to a full burst."""
+        self.checks = self.taken = self._earned_for = 0
+        self._tokens = float(self._burst)
+
+    def take(self, checks: int) -> bool:
+        """Spend one token for each of some checks; return False when there are too few."""
+        earned = (self.checks - self._earned_for) * self._share
+        self._earned_for = self.checks
+        self._tokens = min(float(self._burst), self._tokens + earned)
+        if checks > self._tokens:
+            return False
+        self._tokens -= checks
+        self.taken += checks
+        return True
+
+
+def hedging_delay(requests: Sequence[MemberRequest], longest: float) -> float:
+    """Return the seconds to wait for these requests before their standbys are asked as well."""
+    targets = [request.target for request in requests if request.target is not None]
+    delays = [target.answer_timeout(LEAST_MARGIN, longest) for target in targets]
+    return max(delays, default=longest)
+
+
+def may_hedge(
+    requests: Sequence[MemberRequest], routes: Routes | None, budget: HedgingBudget
+) -> bool:
+    """Return whether standbys may be asked for the open rows of requests; spends the budget."""
+    open_rows = sum([len(request.rows) for request in requests if not request.is_done])
+    has_standbys = routes is not None and len(routes.ring.members) > 1
+    return not open_rows or not has_standbys or budget.take(open_rows)

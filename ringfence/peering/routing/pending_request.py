@@ -1,0 +1,223 @@
+"""One batch that members are asked about: the requests in progress and the results so far."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from ringfence.errors import AccessDenied
+from ringfence.peering.one_shot_event import OneShotEvent
+from ringfence.peering.target import SentBatch, Shed, Target
+from ringfence.wire import NO_ID, Batch, CheckId, Results, Source, empty_results, join_results
+
+__all__ = ["MemberRequest", "Part", "PendingRequest"]
+
+_BY_MEMBER = (Source.OWNER, Source.STANDBY)
+
+Part: TypeAlias = tuple[Sequence[int], Target, bool]
+"""Rows of a batch, the member to ask about them, and whether it is asked as the standby."""
+
+
+class MemberRequest:
+    """Request to one member about some rows of a batch, and its answer."""
+
+    __slots__ = (
+        "_on_done",
+        "batch",
+        "first_row",
+        "is_done",
+        "is_shed",
+        "is_taken",
+        "on_late",
+        "refusal",
+        "results",
+        "rows",
+        "sent",
+        "target",
+    )
+
+    def __init__(
+        self,
+        batch: Batch,
+        rows: Sequence[int],
+        target: Target | None,
+        on_done: Callable[[], None],
+    ) -> None:
+        self.batch = batch
+        self.target = target
+        self.rows = rows
+        """Places of the rows of `batch` in the whole batch."""
+        self.results: Results | None = None
+        self.refusal: AccessDenied | None = None
+        self.is_done = False
+        self.is_taken = False
+        """Whether the results were added to those of the whole batch."""
+        self.is_shed = False
+        """Whether the member is overloaded."""
+        self.on_late: Callable[[Results], None] | None = None
+        """Receives results that come after the caller got its decision."""
+        self.sent: SentBatch | None = None
+        self.first_row = 0
+        """Place of the first row in `sent`, which may contain checks of other callers."""
+        self._on_done = on_done
+
+    def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
+        """Set the answer; None when it did not come in time, after which it may come late."""
+        self.is_done = True
+        if isinstance(answer, AccessDenied):
+            self.refusal = answer
+        elif isinstance(answer, Shed):
+            self.is_shed = True
+        elif answer is not None:
+            self.results = answer
+        self._on_done()
+        if self.on_late is not None and self.results is not None:
+            self.on_late(self.results)
+
+
+class PendingRequest:
+    """Results of one batch as the members' answers come in."""
+
+    def __init__(self, batch: Batch, asked_at: float) -> None:
+        self.batch = batch
+        self.asked_at = asked_at
+        self.requests: list[MemberRequest] = []
+        """Requests to members, in the order in which they were sent."""
+        self.missing: Sequence[int] = range(len(batch))
+        """Rows without results."""
+        self.is_split = False
+        """Whether several members decide, so that no member received all rows of a group."""
+        self.refunded: set[int] = set()
+        """Rows whose charge was refunded."""
+        self.shed: set[int] = set()
+        """Rows whose member is overloaded: no other member is asked."""
+        self._event = OneShotEvent()
+        self._results: Results | None = None
+
+    @property
+    def results(self) -> Results:
+        """Results so far; columns for them are made at the first use, which is rare."""
+        if self._results is None:
+            self._results = empty_results(len(self.batch))
+        return self._results
+
+    @results.setter
+    def results(self, results: Results) -> None:
+        self._results = results
+
+    def unshed(self, rows: Sequence[int]) -> Sequence[int]:
+        """Return those of the rows that no member has shed."""
+        return [row for row in rows if row not in self.shed] if self.shed else rows
+
+    def add_request(
+        self, batch: Batch, rows: Sequence[int], target: Target | None
+    ) -> MemberRequest:
+        """Add a request to a member about some rows."""
+        request = MemberRequest(batch, rows, target, self._wake)
+        self.requests.append(request)
+        return request
+
+    def send(self, parts: Sequence[Part], hops: int) -> list[MemberRequest]:
+        """Send parts to their members, under the identities that their rows have by now."""
+        self.is_split = self.is_split or len(parts) > 1
+        earlier = [*self.requests]
+        for rows, target, as_standby in parts:
+            is_all = len(rows) == len(self.batch)
+            batch = self.batch if is_all else self.batch.take(rows)
+            if earlier and not batch.ids:
+                batch = replace(batch, ids=_identities(earlier, rows))
+            request = self.add_request(batch, rows, target)
+            request.sent = target.ask(batch, hops=hops, as_standby=as_standby, done=request.resolve)
+        return self.requests[len(earlier) :]
+
+    def mark_refunded(self, rows: Iterable[int]) -> None:
+        """Record refunded rows that a member had charged."""
+        sources = self.results.sources
+        self.refunded.update([row for row in rows if sources[row] in _BY_MEMBER])
+
+    async def wait(self, requests: Sequence[MemberRequest]) -> None:
+        """Wait until these requests are done, or until any requests have answered all rows."""
+        while not self._is_over(requests):
+            self._event = OneShotEvent()
+            await self._event.wait()
+
+    def _is_over(self, requests: Sequence[MemberRequest]) -> bool:
+        if all([request.is_done for request in requests]):
+            return True
+        if len(requests) == len(self.requests):
+            return False
+        answered = {
+            row for request in self.requests if request.results is not None for row in request.rows
+        }
+        return answered.issuperset(self.missing)
+
+    def _wake(self) -> None:
+        self._event.set()
+
+    def collect(self) -> None:
+        """Add the results that have come; the first results of a row hold."""
+        if len(self.requests) == 1 and len(self.requests[0].rows) == len(self.batch.keys):
+            only = self.requests[0]
+            if only.results is not None and not only.is_taken:
+                # By far the most frequent case: one member decided all.
+                only.is_taken = True
+                self.results, self.missing = only.results, ()
+                return
+        elif self._collect_all():
+            return
+        for request in self.requests:
+            if request.refusal is not None:
+                self.results.refusal = request.refusal
+            if request.is_shed:
+                self.shed.update(request.rows)
+            results = request.results
+            if results is None or request.is_taken:
+                continue
+            request.is_taken = True
+            missing = set(self.missing)
+            new = [place for place, row in enumerate(request.rows) if row in missing]
+            if len(new) == len(request.rows):
+                self.results.scatter(request.rows, results)
+            else:
+                for place in new:
+                    self.results.put_row(request.rows[place], results.row(place))
+            missing.difference_update(request.rows)
+            self.missing = [row for row in self.missing if row in missing]
+
+    def _collect_all(self) -> bool:
+        """Join the results of several members, when all are there and none was taken."""
+        answered = [
+            (request.rows, request.results)
+            for request in self.requests
+            if request.results is not None and not request.is_taken
+        ]
+        if len(answered) != len(self.requests):
+            return False
+        joined = join_results(answered, len(self.batch))
+        if joined is None:
+            return False
+        for request in self.requests:
+            request.is_taken = True
+        self.results, self.missing = joined, ()
+        return True
+
+    def shed_rows_of_busy_members(self) -> None:
+        """Mark rows as shed whose member is alive and has not answered."""
+        for request in self.requests:
+            target = request.target
+            if target is not None and not request.is_done and target.is_alive():
+                self.shed.update(request.rows)
+
+
+def _identities(requests: Sequence[MemberRequest], rows: Sequence[int]) -> list[CheckId]:
+    """Return the identities under which `rows` were sent; empty when none was sent."""
+    wanted = set(rows)
+    found: dict[int, CheckId] = {}
+    for request in requests:
+        if request.sent is None or wanted.isdisjoint(request.rows):
+            continue
+        first = request.sent.identify()
+        if first is not None:
+            session, seq, start = first[0], first[1], first[2] + request.first_row
+            for place, row in enumerate(request.rows):
+                found.setdefault(row, (session, seq, start + place))
+    return [found.get(row, NO_ID) for row in rows] if found else []

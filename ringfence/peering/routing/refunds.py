@@ -1,0 +1,145 @@
+"""Refunds of charges that did not lead to an allowed request.
+
+A group that one member denied is undone at the other members. A charge that turns out after the
+caller got its decision, or after the call was cancelled, is refunded when it arrives.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from ringfence import runtime
+from ringfence.errors import AccessDenied
+from ringfence.limiter import Code, Outcome
+from ringfence.peering.routing.pending_request import MemberRequest, PendingRequest
+from ringfence.peering.routing.routes import Routes, split_by_member
+from ringfence.peering.target import Shed
+from ringfence.wire import Batch, Op, Results, Source, empty_results
+
+__all__ = ["Fallback", "Refunds", "age_ns_of"]
+
+Fallback: TypeAlias = Callable[[Batch, int], tuple[Outcome, Source]]
+"""Decides the row of a batch that no member decided."""
+
+_LAST_CHARGED = Code.OVER_SOFT
+"""Codes up to this one mean that the check was charged."""
+_DENIALS = (Code.DENIED, Code.NEVER)
+_LATER_NS = 50_000_000
+"""Longest allowance for a refund that takes longer to arrive than its check took."""
+
+
+class Refunds:
+    """Refunds charges at the member, or in the process, that made them."""
+
+    def __init__(self, fallback: Fallback, routes: Callable[[], Routes | None]) -> None:
+        self._fallback = fallback
+        self._routes = routes
+
+    def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
+        """Refund what `rows` were just charged, without waiting for the answer.
+
+        `asked_at` is the time of the check by `runtime.current_time`: the owner refunds nothing to
+        a window that began after it.
+        """
+        age_ns = age_ns_of(asked_at, runtime.current_time())
+        for source in (Source.OWNER, Source.STANDBY, Source.LOCAL):
+            charged = [i for i in rows if batch.costs[i] and results.sources[i] == source]
+            if not charged:
+                continue
+            taken = batch.take(charged)
+            refund = Batch(
+                Op.REFUND,
+                taken.keys,
+                taken.costs,
+                limits=taken.limits,
+                which=taken.which,
+                ages_ns=[age_ns] * len(charged),
+                leases=[results.outcomes.leases[i] for i in charged],
+            )
+            self._send(refund, source)
+
+    def _send(self, refund: Batch, source: Source) -> None:
+        routes = self._routes()
+        every = range(len(refund))
+        if source is Source.LOCAL:
+            for row in every:
+                self._fallback(refund, row)
+        elif routes is not None:
+            as_standby = source is Source.STANDBY
+            for rows, target in split_by_member(routes, refund, every, as_standby=as_standby):
+                part = refund.take(rows)
+                target.ask(part, hops=0, as_standby=as_standby, done=_ignore)
+
+    def undo_denied_groups(
+        self, pending: PendingRequest, denies_group: Callable[[int], bool]
+    ) -> None:
+        """Refund what a group was charged by one member when another member denied it."""
+        batch, columns = pending.batch, pending.results.outcomes
+        codes = columns.codes
+        undone: list[int] = []
+        start = 0
+        for run in batch.groups:
+            rows = range(start, start + run)
+            start += run
+            if any(
+                codes[i] == Code.UNKNOWN_RULE or (codes[i] in _DENIALS and denies_group(i))
+                for i in rows
+            ):
+                undone += [i for i in rows if codes[i] <= _LAST_CHARGED]
+        self.refund(batch, undone, pending.results, pending.asked_at)
+        pending.mark_refunded(undone)
+        for row in undone:
+            codes[row] = Code.UNCHARGED
+            columns.remaining[row] += batch.costs[row]
+            columns.delay_ns[row] = columns.leases[row] = 0
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Refund all that a cancelled call was charged, now or when it turns out."""
+        batch = pending.batch
+        if batch.op is not Op.CHECK:
+            return
+        pending.collect()
+        results = pending.results
+        charged = [i for i in range(len(batch)) if results.outcomes.codes[i] <= _LAST_CHARGED]
+        self.refund(batch, charged, results, pending.asked_at)
+        pending.mark_refunded(charged)
+        pending.results = empty_results(len(batch))
+        self.refund_when_late(pending)
+
+    def refund_when_late(self, pending: PendingRequest) -> None:
+        """Refund the charges of late answers, see `_refund_late`."""
+        for request in pending.requests:
+            if request.results is None and request.refusal is None:
+                request.on_late = partial(self._refund_late, pending, request)
+
+    def _refund_late(self, pending: PendingRequest, request: MemberRequest, late: Results) -> None:
+        """Refund late charges of checks that did not pass, and slots that no caller holds.
+
+        Each row is refunded at most once, since all answers to a check report the same charge. A
+        check that the failure policy let pass stays counted, although its answer is late.
+        """
+        codes, slots = late.outcomes.codes, late.outcomes.leases
+        final = pending.results.outcomes
+        places = [
+            place
+            for place, row in enumerate(request.rows)
+            if codes[place] <= _LAST_CHARGED
+            and row not in pending.refunded
+            and (final.codes[row] > _LAST_CHARGED or slots[place] != final.leases[row])
+        ]
+        pending.refunded.update([request.rows[place] for place in places])
+        self.refund(request.batch, places, late, pending.asked_at)
+
+
+def age_ns_of(asked_at: float, now: float) -> int:
+    """Return the longest time since a charge, in ns, for a refund that is sent `now`.
+
+    The owner counts it back from the arrival of the refund. The result has an allowance, so that a
+    refund that is a little slower than its check still finds the charge.
+    """
+    passed_ns = max(0, round((now - asked_at) * 1e9))
+    return passed_ns + min(passed_ns, _LATER_NS)
+
+
+def _ignore(answer: Results | AccessDenied | Shed | None) -> None:
+    """Ignore the answer to a refund."""

@@ -1,0 +1,251 @@
+"""Router: which member decides a check, and what happens when that member does not answer.
+
+The same code routes for an embedded client and for a node that forwards. The owner is asked first,
+then its standby, then the rule's `on_failure` decides. Groups are all or nothing, also when their
+keys belong to different owners: see `refunds`.
+"""
+
+import math
+from collections.abc import Callable, Coroutine, Sequence
+
+from hashring import shard_of
+from ringfence import runtime
+from ringfence.peering.routing.hedging import (
+    LEAST_MARGIN,
+    HedgingBudget,
+    hedging_delay,
+    may_hedge,
+)
+from ringfence.peering.routing.pending_request import MemberRequest, PendingRequest
+from ringfence.peering.routing.refunds import Fallback, Refunds
+from ringfence.peering.routing.routes import Routes
+from ringfence.peering.routing.stale_view_retry import owner_parts, retry_parts
+from ringfence.peering.target import PendingCheck, SingleCheckTarget, TimedOut
+from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
+
+__all__ = ["Fallback", "Router"]
+
+
+class Router:
+    """Sends each key of a batch to the member that decides it, and collects the results."""
+
+    def __init__(
+        self,
+        fallback: Fallback,
+        *,
+        retries: bool = False,
+        hedge_after: float | None = None,
+        undecided: Callable[[bytes, int, int], None] | None = None,
+    ) -> None:
+        """`retries` asks the owner again when the members changed meanwhile: for nodes, which
+        learn of it before their callers do.
+
+        An owner that takes much longer over a check than its round trips so far, or longer than
+        `hedge_after` (seconds), stays asked, but its standby is asked as well, as far as the budget
+        of such hedged checks allows. Both requests carry one identity, so that nodes count the
+        check once. The standby of an owner that is known to be lost needs no budget.
+
+        `undecided` receives key, code and source of each check that the fallback decided.
+        """
+        self.hedging = HedgingBudget()
+        """Hedging budget, which counts the checks and the hedged checks."""
+        self.routes: Routes | None = None
+        """None until the members are known; until then the fallback decides."""
+        self._refunds = Refunds(fallback, lambda: self.routes)
+        self._fallback = fallback
+        self._undecided = undecided
+        self._hedge_after = hedge_after
+        self._attempts = (False, False, True) if retries else (False, True)
+        """Whether each attempt asks standbys."""
+        self._targets: list[SingleCheckTarget | None] = []
+        """By shard, the targets that single checks can join."""
+        self._targets_of: Routes | None = None
+        """The routes from which `_targets` was made."""
+
+    def ask(
+        self, key: bytes, cost: int, within: float | None
+    ) -> Coroutine[object, object, OutcomeRow]:
+        """Decide a single check, which leaves in a frame with others: the most frequent path.
+
+        Await the result at once, before another check is asked. After `within` seconds, when given,
+        the fallback decides. Raises `AccessDenied` when a member refuses to decide.
+        """
+        routes = self.routes
+        if routes is None:
+            return self.ask_again(key, cost, None, None, within)
+        if routes is not self._targets_of:
+            self._targets = routes.single_check_targets()
+            self._targets_of = routes
+        target = self._targets[shard_of(key)]
+        if target is None:
+            return self.ask_again(key, cost, None, None, within)
+        self.hedging.checks += 1
+        wait = within
+        if self._hedge_after is not None:
+            delay = target.answer_timeout(LEAST_MARGIN, self._hedge_after)
+            if within is None or delay < within:
+                wait = delay
+        pending = target.join(key, cost, wait)
+        if pending is None:
+            return self.ask_again(key, cost, None, None, within)
+        return pending.wait(self, within)
+
+    async def ask_again(
+        self,
+        key: bytes,
+        cost: int,
+        asked: PendingCheck | None,
+        late: TimedOut | None,
+        within: float | None,
+    ) -> OutcomeRow:
+        """Decide a single check that could not join others, or whose owner did not answer yet.
+
+        `asked` is the check as it was sent, `late` its time-out; None when the owner failed.
+        Raises `AccessDenied` when a member refuses to decide.
+        """
+        now = runtime.current_time()
+        asked_at = now if asked is None else asked.asked_at
+        pending = PendingRequest(Batch(Op.CHECK, [key], [cost]), asked_at)
+        attempts: Sequence[bool] = self._attempts if asked is None else self._attempts[1:]
+        if late is not None:
+            owner = self._targets[shard_of(key)] if self._targets else None
+            request = pending.add_request(pending.batch, pending.missing, owner)
+            request.sent, request.first_row = late.sent, late.row
+            if late.is_given_up:
+                request.resolve(None)
+            late.when_answered(request.resolve)
+            pending.collect()
+        if not pending.shed and (within is None or asked_at + within > now):
+            left = None if within is None else asked_at + within - now
+            previous = None if asked is None else self._targets_of
+            await self._decide(pending, attempts, 0, previous, left)
+        self._complete(pending, _denies_group)
+        if pending.results.refusal is not None:
+            raise pending.results.refusal
+        return pending.results.row(0)
+
+    async def decide(
+        self,
+        batch: Batch,
+        denies_group: Callable[[int], bool],
+        *,
+        hops: int = 0,
+        within: float | None = None,
+    ) -> Results:
+        """Decide every row, by the owner, its standby or the fallback; never raises.
+
+        When a member refuses to decide, no standby is asked and `Results.refusal` is set.
+
+        `denies_group` returns whether the denial of a row denies the rest of its group. After
+        `within` seconds the fallback decides what is undecided. A cancelled call charges nothing:
+        what it was charged, or will be, is refunded.
+        """
+        pending = PendingRequest(batch, runtime.current_time())
+        await self._decide(pending, self._attempts, hops, None, within)
+        self._complete(pending, denies_group)
+        return pending.results
+
+    def refund(self, batch: Batch, rows: Sequence[int], results: Results, asked_at: float) -> None:
+        """Refund what `rows` were just charged, without waiting; see `Refunds.refund`."""
+        self._refunds.refund(batch, rows, results, asked_at)
+
+    async def _decide(
+        self,
+        pending: PendingRequest,
+        attempts: Sequence[bool],
+        hops: int,
+        previous: Routes | None,
+        within: float | None,
+    ) -> None:
+        try:
+            if within is None:
+                await self._ask_members(pending, attempts, hops, previous)
+            else:
+                with runtime.move_on_after(within):
+                    await self._ask_members(pending, attempts, hops, previous)
+        except BaseException:
+            self._refunds.cancel(pending)
+            raise
+
+    async def _ask_members(
+        self,
+        pending: PendingRequest,
+        attempts: Sequence[bool],
+        hops: int,
+        previous: Routes | None,
+    ) -> None:
+        """Ask the owners; then ask the standbys, or the new owners, for the missing rows.
+
+        `previous` are the routes by which the owner was asked already.
+        """
+        if pending.requests and await self._await_owner(pending):
+            return
+        for as_standby in attempts:
+            routes = self.routes
+            if routes is None or (routes is previous and not as_standby):
+                continue
+            if as_standby:
+                parts = retry_parts(routes, previous, pending)
+            else:
+                self.hedging.checks += len(pending.unshed(pending.missing))
+                parts = owner_parts(routes, pending)
+            previous = routes
+            requests = pending.send(parts, hops)
+            if self._hedge_after is None or as_standby or pending.batch.op is not Op.CHECK:
+                await pending.wait(requests)
+            else:
+                with runtime.move_on_after(hedging_delay(requests, self._hedge_after)):
+                    await pending.wait(requests)
+                await self._wait_unless_hedged(pending, requests)
+            pending.collect()
+            if not pending.missing or pending.results.refusal is not None:
+                return
+        if self._hedge_after is not None:
+            await pending.wait(pending.requests)  # A slow owner is better than no member.
+            pending.collect()
+        # This loop may not have waited at all. Other tasks, which reconnect for example, must run
+        # even when a caller checks in a loop.
+        await runtime.checkpoint()
+
+    async def _await_owner(self, pending: PendingRequest) -> bool:
+        """Wait for an owner that was asked already; return whether it answered in time."""
+        requests = pending.requests
+        until = math.inf
+        if self._hedge_after is not None:
+            until = pending.asked_at + hedging_delay(requests, self._hedge_after)
+        with runtime.move_on_after(until - runtime.current_time()):
+            await pending.wait(requests)
+        await self._wait_unless_hedged(pending, requests)
+        pending.collect()
+        return not pending.missing or pending.results.refusal is not None
+
+    async def _wait_unless_hedged(
+        self, pending: PendingRequest, requests: Sequence[MemberRequest]
+    ) -> None:
+        if not may_hedge(requests, self.routes, self.hedging):
+            await pending.wait(requests)
+
+    def _complete(self, pending: PendingRequest, denies_group: Callable[[int], bool]) -> None:
+        """Decide the missing rows by the fallback, and undo groups that one member denied."""
+        batch = pending.batch
+        pending.collect()
+        results = pending.results
+        if pending.missing:
+            pending.shed_rows_of_busy_members()
+        for row in pending.missing:
+            outcome, source = self._fallback(batch, row)
+            is_shed = source is Source.POLICY and row in pending.shed
+            source = Source.SHED if is_shed else source
+            results.put(row, outcome, source)
+            if self._undecided is not None and batch.op is Op.CHECK and results.refusal is None:
+                self._undecided(batch.keys[row], outcome.code.value, source.value)
+        if batch.op is not Op.CHECK:
+            return
+        if batch.groups and (pending.is_split or pending.missing):
+            self._refunds.undo_denied_groups(pending, denies_group)
+        self._refunds.refund_when_late(pending)
+
+
+def _denies_group(row: int) -> bool:
+    """Return True: a single check is a group of its own."""
+    return True
