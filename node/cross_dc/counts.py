@@ -182,6 +182,8 @@ class CrossDcCounts:
 
     def came(self, keys: Sequence[bytes]) -> None:
         """Note keys that were counted elsewhere until now: here nobody knows what was told."""
+        if not keys:  # As for most of thousands of shards that move at once.
+            return
         now = self._uptime()
         shared = [key for key in keys if key[:8] in self._shared]
         for key in shared:

@@ -4,6 +4,7 @@ Decides when to ask and how what comes back is counted.
 `gossip.cross_dc.lost_counts` computes what is missing.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -53,17 +54,21 @@ class CountRecovery:
         held = self._holdings.held
         for datacenter, ring in elsewhere.items():
             wanted = self._recall.wanted(datacenter)
+            if not wanted:
+                continue
             given = [shard for shard in wanted if not held[shard]]
             passed_on = self._recall.unanswered(given)
             self._recall.gone(set(given) - set(passed_on))
             if here.members:
                 self._ask_owners("", here, passed_on)
-            self._ask_owners(datacenter, ring, [shard for shard in wanted if held[shard]])
+            if not self._asked.issuperset([member.name for member in ring.members]):
+                self._ask_owners(datacenter, ring, [shard for shard in wanted if held[shard]])
 
     def _ask_owners(self, datacenter: str, ring: Ring, shards: Iterable[int]) -> None:
-        by_owner: dict[NodeId, list[int]] = {}
+        owners = ring.owner_by_shard
+        by_owner: defaultdict[NodeId, list[int]] = defaultdict(list)
         for shard in shards:
-            by_owner.setdefault(ring.owner(shard), []).append(shard)
+            by_owner[owners[shard]].append(shard)
         for owner, theirs in by_owner.items():
             link = self._link_to(owner)
             if link is not None and owner not in self._asked:

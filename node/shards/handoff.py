@@ -224,10 +224,11 @@ class Handoff:
         """Ask those whose shards we took over whether they are back."""
         by_owner: dict[NodeId, list[int]] = {}
         now = self._clock()
-        for shard, owner in self._holdings.taken():
-            if not self._ours[shard]:
+        ours = self._ours
+        for shard, owner, unasked in self._holdings.taken():
+            if not ours[shard]:
                 continue
-            for name in self._holdings.unasked(shard):
+            for name in unasked:
                 by_owner.setdefault(name, []).append(shard)
             if owner == self._me:
                 self._holdings.settle_own(shard, now)

@@ -193,9 +193,9 @@ class ShardOwnership:
         taken = self._taken.get(shard)
         return taken.owner if taken else None
 
-    def taken(self) -> list[tuple[int, NodeId]]:
-        """The shards that were taken over, and from whom."""
-        return [(shard, taken.owner) for shard, taken in self._taken.items()]
+    def taken(self) -> list[tuple[int, NodeId, Sequence[NodeId]]]:
+        """Return each shard taken over, its owner, and the members to ask for a copy."""
+        return [(shard, taken.owner, taken.unasked) for shard, taken in self._taken.items()]
 
     def taken_over_from(self, owner: NodeId) -> list[int]:
         """The shards that are counted here in the place of `owner`, ascending."""
@@ -650,9 +650,17 @@ class ShardOwnership:
             self.dirty.update(dict.fromkeys(counts.keys))
             self._came(counts.keys)
         self._hold(shard)
-        if is_empty or is_bare:
-            taken = replace(taken, has_base=False, unasked=self._others(taken.owner, *silent))
-        self._taken[shard] = replace(taken, since=given.at if given and given.parts else now)
+        has_base = not is_empty and not is_bare
+        self._taken[shard] = _Taken(
+            taken.owner,
+            taken.tally,
+            taken.is_base_whole,
+            taken.came_at,
+            has_base,
+            taken.is_from_before,
+            since=given.at if given and given.parts else now,
+            unasked=() if has_base else self._others(taken.owner, *silent),
+        )
         if is_empty:
             self._begun([shard])
         self._counters.add("shards_taken")

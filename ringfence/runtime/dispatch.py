@@ -39,6 +39,7 @@ __all__ = [
     "TASK_STATUS_IGNORED",
     "Event",
     "checkpoint",
+    "clock",
     "current_time",
     "in_trio_run",
     "move_on_after",
@@ -78,6 +79,14 @@ def current_time() -> float:
         return trio.current_time()
     runtime = _of_thread.runtime
     return asyncio.get_running_loop().time() if runtime is None else runtime.current_time()
+
+
+def clock() -> Callable[[], float]:
+    """Return the clock of the runtime that runs the caller, for callers that read it often."""
+    if in_trio_run():
+        return trio.current_time
+    runtime = _of_thread.runtime
+    return asyncio.get_running_loop().time if runtime is None else runtime.current_time
 
 
 async def sleep(seconds: float) -> None:

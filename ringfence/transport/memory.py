@@ -44,12 +44,14 @@ class MemoryNetwork:
         loss: float = 0.0,
         repeats: float = 0.0,
         settings: Settings | None = None,
+        clock: Callable[[], float] = runtime.current_time,
     ) -> None:
         """A message takes `delay` seconds, and by chance up to `jitter` more; none overtakes.
 
         `loss` and `repeats` are the shares of datagrams that are lost or arrive twice, on links
         without a share of their own.
         """
+        self.now = clock
         self._loss = loss
         self._repeated = repeats
         self._random = random
@@ -172,7 +174,7 @@ class MemoryNetwork:
             reason = f"no process listens at {format_address(end.address)}"
             end.later(partial(end.lose, TransportCode.UNREACHABLE, reason))
         else:
-            target.call_at(runtime.current_time(), partial(target.take, end))
+            target.call_at(self.now(), partial(target.take, end))
 
     def carry(self, sender: "MemoryTransport", datagram: bytes, address: Address) -> None:
         """Carry a sealed datagram, if the link does; it may overtake others."""
@@ -204,7 +206,7 @@ class MemoryNetwork:
         delay = self.delay(link)
         if self._jitter:
             delay += self._random.uniform(0.0, self._jitter)
-        return max(not_before, runtime.current_time() + delay)
+        return max(not_before, self.now() + delay)
 
     def queued_s(self, address: Address) -> float:
         """Seconds that the latest arrival waits in the queue of a busy host."""
@@ -279,7 +281,7 @@ class MemoryTransport:
 
     def now(self) -> float:
         """The runtime's clock."""
-        return runtime.current_time()
+        return self.network.now()
 
     def connect(self, address: Address, handler: Handler, node: str = "") -> Connection:
         """Begin a connection; its first packet leaves at the next flush. No certificates here."""

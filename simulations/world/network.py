@@ -51,7 +51,13 @@ class SimulatedNetwork(MemoryNetwork):
     """The links of one run. One seed and one order of calls give one history."""
 
     def __init__(self, random: Random, links: Network, *, jitter: float) -> None:
-        super().__init__(random, jitter=jitter, loss=links.loss, repeats=links.repeats)
+        super().__init__(
+            random,
+            jitter=jitter,
+            loss=links.loss,
+            repeats=links.repeats,
+            clock=runtime.clock(),
+        )
         self._preset = links.latency
         self._places: dict[Address, Place] = {}
         self._base_delays: dict[tuple[Place, Place], float] = {}
@@ -178,13 +184,13 @@ class SimulatedNetwork(MemoryNetwork):
         return self._queued.get(address, 0.0)
 
     def _overflows(self, address: Address) -> bool:
-        return self._busy.get(address, 0.0) > runtime.current_time() + _QUEUE
+        return self._busy.get(address, 0.0) > self.now() + _QUEUE
 
     def _play_again(self, sender: MemoryTransport, way: _Way, address: Address) -> None:
         target = self._running.get(address)
         if target is not None:
             old, source = self._chance.choice(way.past), sender.address
-            when = runtime.current_time() + self._chance.uniform(0.0, _REPLAYED_WITHIN)
+            when = self.now() + self._chance.uniform(0.0, _REPLAYED_WITHIN)
             target.call_at(when, lambda: target.take_sealed(old, source))
 
     def _spoilt(self, datagram: bytes) -> bytes:

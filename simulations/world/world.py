@@ -111,7 +111,7 @@ class World:
             datacenter = f"dc{number % scenario.datacenters + 1}"
             zone = f"z{number // scenario.datacenters % scenario.zones + 1}"
             name = f"n{number + 1}"
-            host = Host(name, datacenter, zone, HostClock(runtime.current_time))
+            host = Host(name, datacenter, zone, HostClock(runtime.clock()))
             self.hosts[name] = host
             self._network.place(host.address, host.place)
         self.watch = MembershipWatch(self, () if scenario.is_blind else scenario.faults)
@@ -419,7 +419,7 @@ class World:
             [host.address for host in near],
             Hello(Role.CLIENT, "app", b"", random.getrandbits(64)),
             ClusterSettings(datacenter=datacenter, use_leases=False, hedge_after=_PATIENCE),
-            HostClock(runtime.current_time),
+            HostClock(runtime.clock()),
             random,
             None,
         )
