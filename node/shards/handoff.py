@@ -435,7 +435,8 @@ class _Search:
         self._handoff = handoff
         self._left: dict[int, list[NodeId]] = {}
         """Whom to ask still, by shard."""
-        self._copies: dict[int, Snapshot] = {}
+        self._copies: dict[int, tuple[str, Snapshot]] = {}
+        """Replicas that were found, each with the member whose counters it has."""
         self._silent: dict[int, list[NodeId]] = {}
         """Who did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
@@ -494,7 +495,7 @@ class _Search:
             handoff.found((shard,))
             return True
         if group.hold is Holding.COPY:
-            self._copies.setdefault(shard, transfer.counts)
+            self._copies.setdefault(shard, (group.taken_from, transfer.counts))
         self._left[shard].remove(name)
         self._go_on(shard, NodeId(group.moved_to))
         return False
@@ -542,15 +543,17 @@ class _Search:
                 continue
             silent = self._silent.get(shard, [])
             copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
+            copy_of = ""
             if shard in self._copies and not (copies and shard in handoff._stood_by):
                 # The standby has the newest copy; a former standby may have kept an older one.
-                copies.append((now, self._copies[shard]))
+                copy_of, found = self._copies[shard]
+                copies.append((now, found))
             if not silent and not copies and not holdings.has_gift(shard):
                 unknown.append(shard)
             else:
                 sources = silent or handoff._sources.get(shard, ())
                 owner = next(iter(sources), handoff._me)
-                holdings.take_over(shard, owner, copies, now, silent)
+                holdings.take_over(shard, owner, copies, now, silent, copy_of)
                 begun.append(shard)
         holdings.begin(unknown)
         # Not those that are another's: while this search lasts, an offer must begin no second one.

@@ -68,6 +68,8 @@ class _Taken:
     """Instant in ns from which on the tally holds what was admitted."""
     unasked: tuple[NodeId, ...] = ()
     """Who may have the counters to go on from, and has not said so: never the owner."""
+    base_of: str = ""
+    """Member whose counters this node continued from, when they were a replica."""
 
 
 class ShardOwnership:
@@ -485,7 +487,9 @@ class ShardOwnership:
             self._restore(counts, now)
             # Of keys that it has nothing of, our state is what we admitted, and stays.
             self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
-            if about.taken_from not in ("", self._me) or about.moved_to:
+            if about.taken_from not in ("", self._me) or (
+                about.moved_to and here.base_of != sender
+            ):
                 # It stood in itself: to whom it did so, what both of us admitted is news.
                 self._taken[shard] = self._taken_with(about, here.tally, now, decided)
                 self._add_tallies(here.tally, counts, tallies, now)
@@ -516,7 +520,9 @@ class ShardOwnership:
         if not here.has_base and (about.moved_to or about.taken_from == here.owner):
             return True
         if about.moved_to and about.taken_from == self._me:
-            return False  # It stood in for us, and had not the copy that we have gone on from.
+            # It stood in for us, and had not the copy that we have gone on from, unless that is a
+            # copy of its own counters.
+            return here.base_of == sender
         return here.owner == sender or not about.taken_from
 
     def _taken_with(
@@ -618,8 +624,11 @@ class ShardOwnership:
         copy: Iterable[tuple[int, Snapshot]],
         now: int,
         silent: Sequence[NodeId] = (),
+        copy_of: str = "",
     ) -> None:
         """Count a shard whose owner cannot be reached, from copies and when each one came.
+
+        `copy_of` is the member whose counters a copy from elsewhere has.
 
         Who was `silent` may have a copy: if there is none here, theirs must not be overwritten.
 
@@ -660,6 +669,7 @@ class ShardOwnership:
             taken.is_from_before,
             since=given.at if given and given.parts else now,
             unasked=() if has_base else self._others(taken.owner, *silent),
+            base_of=sender or copy_of,
         )
         if is_empty:
             self._begun([shard])

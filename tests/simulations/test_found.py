@@ -1,9 +1,12 @@
 """What the simulation found in the code that ships, each as the smallest run that showed it."""
 
+from dataclasses import replace
+
 import pytest
 
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
+from simulations.scenarios.generate import drawn
 from simulations.scenarios.rule_changes import fault_of
 from simulations.scenarios.scenario import Load, Scenario
 
@@ -54,3 +57,13 @@ def test_what_changed_while_the_standby_could_not_be_reached_is_copied_later() -
 
 def test_a_host_that_is_busy_for_long_moves_nobodys_clock() -> None:
     assert run("busy@2-12 node=n3 cost_ms=20", "leave@8-13 node=n2") == []
+
+
+def test_a_replica_of_the_sender_is_not_counted_on_top_of_what_it_transfers() -> None:
+    drawn_case = drawn(150, "core")
+    scenario = replace(drawn_case, faults=drawn_case.faults[:1])
+
+    outcome = run_scenario(scenario, 150, scenario)
+
+    assert [str(fault) for fault in scenario.faults] == ["3.77-11.77 s: crash node=n2 seedless=1"]
+    assert outcome.violations == []
