@@ -122,7 +122,8 @@ class Limiter:
         timeout: float | None = None,  # noqa: ASYNC109 - a bound that ends in a decision
     ) -> Decision:
         """Check a request, and spend `cost` on every counter that it matches, or on none."""
-        cost = checked_cost(cost)
+        if type(cost) is not int or cost != 1:
+            cost = checked_cost(cost)
         if self._is_closed or timeout is not None:
             self._require_open(timeout)
         cache = self._local_cache
@@ -153,7 +154,8 @@ class Limiter:
 
         `check` begins with the same lookup. A loop around this call must let other tasks run.
         """
-        cost = checked_cost(cost)
+        if type(cost) is not int or cost != 1:
+            cost = checked_cost(cost)
         if self._is_closed:
             self._require_open(None)
         cache = self._local_cache

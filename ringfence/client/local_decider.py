@@ -13,7 +13,6 @@ from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import decide_by, engine_rules, new_engine
 from ringfence.peering.slot_queue import ASK_AGAIN_NS, MOST_WAITERS, SlotQueue
 from ringfence.rules import RuleSet
-from ringfence.runtime import checkpoint
 from ringfence.wire import Batch, Op, OutcomeRow, Results, Source
 
 __all__ = ["LocalDecider"]
@@ -74,8 +73,7 @@ class LocalDecider:
 
     async def ask(self, key: bytes, cost: int, timeout: float | None) -> OutcomeRow:  # noqa: ASYNC109
         """Decide a single check now."""
-        if self._checkpoints.is_due():
-            await checkpoint()
+        await self._checkpoints.take()
         return self.decide_lone(key, cost)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:

@@ -10,15 +10,6 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from outcome import Outcome
-from trio.lowlevel import (
-    Abort,
-    RaiseCancelT,
-    Task,
-    current_task,
-    in_trio_run,
-    reschedule,
-    wait_task_rescheduled,
-)
 
 from ringfence.errors import AccessDenied
 from ringfence.limiter import Code
@@ -31,7 +22,7 @@ from ringfence.peering.target import (
     SingleCheckRouter,
     TimedOut,
 )
-from ringfence.runtime import Future, new_future
+from ringfence.runtime import Future, new_future, on_trio
 from ringfence.wire import Batch, Op, OutcomeRow, Results
 
 __all__ = ["PendingBatch", "new_pending_batch"]
@@ -201,7 +192,9 @@ class PendingBatch(ABC):
 def new_pending_batch(asked_at: float, room: int) -> PendingBatch:
     """Make a batch for the event loop that runs."""
     return (
-        _TrioPendingBatch(asked_at, room) if in_trio_run() else _FuturePendingBatch(asked_at, room)
+        _TrioPendingBatch(asked_at, room)
+        if on_trio.in_trio_run()
+        else _FuturePendingBatch(asked_at, room)
     )
 
 
@@ -210,15 +203,17 @@ class _TrioPendingBatch(PendingBatch):
 
     def __init__(self, asked_at: float, room: int) -> None:
         super().__init__(asked_at, room)
-        self._tasks: list[Task | None] = []
+        self._tasks: list[on_trio.Task | None] = []
 
     async def wait(self, router: SingleCheckRouter, within: float | None) -> OutcomeRow:
         at = len(self.keys) - 1
         if self.is_answered:
             answer = self._answer_at_once()
         else:
-            self._tasks.append(current_task())
-            answers: _Answers = await wait_task_rescheduled(partial(self._on_cancel, at, router))
+            self._tasks.append(on_trio.current_task())
+            answers: _Answers = await on_trio.wait_task_rescheduled(
+                partial(self._on_cancel, at, router)
+            )
             answer = answers[at]
         if isinstance(answer, tuple):
             return answer
@@ -229,7 +224,7 @@ class _TrioPendingBatch(PendingBatch):
         shared = _SharedAnswers(answers)
         for task in tasks:
             if task is not None:
-                reschedule(task, shared)
+                on_trio.reschedule(task, shared)
 
     def _wake_rows(self, answers: Mapping[int, CheckAnswer]) -> None:
         shared = _SharedAnswers(answers)
@@ -237,12 +232,14 @@ class _TrioPendingBatch(PendingBatch):
             task = self._tasks[at]
             self._tasks[at] = None
             if task is not None:
-                reschedule(task, shared)
+                on_trio.reschedule(task, shared)
 
-    def _on_cancel(self, at: int, router: SingleCheckRouter, _: RaiseCancelT) -> Abort:
+    def _on_cancel(
+        self, at: int, router: SingleCheckRouter, _: on_trio.RaiseCancelT
+    ) -> on_trio.Abort:
         self._tasks[at] = None
         self._cancel(at, router)
-        return Abort.SUCCEEDED
+        return on_trio.Abort.SUCCEEDED
 
 
 class _SharedAnswers(Outcome[_Answers]):

@@ -5,16 +5,7 @@
 
 from collections.abc import Callable
 
-from trio.lowlevel import (
-    Abort,
-    RaiseCancelT,
-    current_task,
-    in_trio_run,
-    reschedule,
-    wait_task_rescheduled,
-)
-
-from ringfence.runtime import new_future, resolve_future
+from ringfence.runtime import new_future, on_trio, resolve_future
 
 __all__ = ["OneShotEvent"]
 
@@ -39,15 +30,15 @@ class OneShotEvent:
         """Wait until `set` was called."""
         if self.is_set:
             return
-        if in_trio_run():
-            task = current_task()
-            self._wake = lambda: reschedule(task)
-            await wait_task_rescheduled(self._abort)
+        if on_trio.in_trio_run():
+            task = on_trio.current_task()
+            self._wake = lambda: on_trio.reschedule(task)
+            await on_trio.wait_task_rescheduled(self._abort)
         else:
             future = new_future()
             self._wake = lambda: resolve_future(future)
             await future
 
-    def _abort(self, _: RaiseCancelT) -> Abort:
+    def _abort(self, _: on_trio.RaiseCancelT) -> on_trio.Abort:
         self._wake = None
-        return Abort.SUCCEEDED
+        return on_trio.Abort.SUCCEEDED

@@ -14,17 +14,8 @@ from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
-import trio
-from trio.lowlevel import (
-    Abort,
-    RaiseCancelT,
-    current_task,
-    current_trio_token,
-    in_trio_run,
-    reschedule,
-    wait_task_rescheduled,
-)
 
+from ringfence.runtime import on_trio
 from ringfence.runtime.interface import (
     CancelScope,
     Future,
@@ -33,7 +24,6 @@ from ringfence.runtime.interface import (
     TaskStatus,
     TimedCalls,
 )
-from ringfence.runtime.timers import TrioTimedCalls
 
 __all__ = [
     "TASK_STATUS_IGNORED",
@@ -73,10 +63,15 @@ def run_on(runtime: Runtime) -> Iterator[None]:
         _of_thread.runtime = before
 
 
+def in_trio_run() -> bool:
+    """Return whether this thread runs trio; does not import it."""
+    return on_trio.in_trio_run()
+
+
 def current_time() -> float:
     """Return the monotonic seconds of the runtime; works in callbacks outside any task, too."""
-    if in_trio_run():
-        return trio.current_time()
+    if on_trio.in_trio_run():
+        return on_trio.trio.current_time()
     runtime = _of_thread.runtime
     return asyncio.get_running_loop().time() if runtime is None else runtime.current_time()
 
@@ -91,8 +86,8 @@ def clock() -> Callable[[], float]:
 
 async def sleep(seconds: float) -> None:
     """Wait `seconds`."""
-    if in_trio_run():
-        await trio.sleep(max(0.0, seconds))
+    if on_trio.in_trio_run():
+        await on_trio.trio.sleep(max(0.0, seconds))
     else:
         runtime = _of_thread.runtime
         await (anyio.sleep(seconds) if runtime is None else runtime.sleep(seconds))
@@ -100,8 +95,8 @@ async def sleep(seconds: float) -> None:
 
 async def checkpoint() -> None:
     """Let other tasks run; raise if the caller is cancelled."""
-    if in_trio_run():
-        await trio.lowlevel.checkpoint()
+    if on_trio.in_trio_run():
+        await on_trio.trio.lowlevel.checkpoint()
     else:
         runtime = _of_thread.runtime
         await (anyio.lowlevel.checkpoint() if runtime is None else runtime.checkpoint())
@@ -109,8 +104,8 @@ async def checkpoint() -> None:
 
 def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
     """Make a scope that is cancelled after `seconds`; `shield` keeps outer cancellations out."""
-    if in_trio_run():
-        return trio.move_on_after(max(0.0, seconds), shield=shield)
+    if on_trio.in_trio_run():
+        return on_trio.trio.move_on_after(max(0.0, seconds), shield=shield)
     runtime = _of_thread.runtime
     if runtime is not None:
         return runtime.move_on_after(seconds, shield=shield)
@@ -119,8 +114,8 @@ def move_on_after(seconds: float, *, shield: bool = False) -> CancelScope:
 
 def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
     """Make a task group: `async with open_task_group() as tasks`."""
-    if in_trio_run():
-        return trio.open_nursery()
+    if on_trio.in_trio_run():
+        return on_trio.trio.open_nursery()
     runtime = _of_thread.runtime
     if runtime is not None:
         return runtime.open_task_group()
@@ -130,8 +125,10 @@ def open_task_group() -> AbstractAsyncContextManager[TaskGroup]:
 @asynccontextmanager
 async def open_timed_calls() -> AsyncIterator[TimedCalls]:
     """Make calls at instants while the block lasts: `async with open_timed_calls() as calls`."""
-    if in_trio_run():
-        async with trio.open_nursery() as nursery:
+    if on_trio.in_trio_run():
+        async with on_trio.trio.open_nursery() as nursery:
+            from ringfence.runtime.trio_timed_calls import TrioTimedCalls
+
             calls = TrioTimedCalls()
             nursery.start_soon(calls.run)
             yield calls
@@ -151,8 +148,8 @@ def new_future() -> Future[Any]:
 
 def thread_safe_caller() -> Callable[[Callable[[], object]], object]:
     """Return a function by which any thread can have this runtime make a call."""
-    if in_trio_run():
-        return current_trio_token().run_sync_soon
+    if on_trio.in_trio_run():
+        return on_trio.current_trio_token().run_sync_soon
     runtime = _of_thread.runtime
     if runtime is None:
         return asyncio.get_running_loop().call_soon_threadsafe
@@ -185,10 +182,10 @@ class Event:
         """Wait until the event is set; let other tasks run in any case."""
         if self._is_set:
             await checkpoint()
-        elif in_trio_run():
-            task = current_task()
-            self._wakes[task] = partial(reschedule, task)
-            await wait_task_rescheduled(partial(self._abort, task))
+        elif on_trio.in_trio_run():
+            task = on_trio.current_task()
+            self._wakes[task] = partial(on_trio.reschedule, task)
+            await on_trio.wait_task_rescheduled(partial(self._abort, task))
         else:
             future = new_future()
             self._wakes[future] = partial(resolve_future, future)
@@ -197,9 +194,9 @@ class Event:
             finally:
                 self._wakes.pop(future, None)
 
-    def _abort(self, task: object, _: RaiseCancelT) -> Abort:
+    def _abort(self, task: object, _: on_trio.RaiseCancelT) -> on_trio.Abort:
         del self._wakes[task]
-        return Abort.SUCCEEDED
+        return on_trio.Abort.SUCCEEDED
 
 
 def resolve_future(future: Future[None]) -> None:

@@ -1,13 +1,10 @@
-"""Timed calls in the order of their instants, and the task that makes them on trio."""
+"""Timed calls in the order of their instants."""
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import inf
 
-import trio
-
-__all__ = ["Planned", "Timers", "TrioTimedCalls"]
+__all__ = ["Planned", "Timers"]
 
 
 class Planned:
@@ -52,39 +49,3 @@ class Timers:
         while self._heap and self._heap[0][0] <= now:
             due.append(heappop(self._heap)[2])
         return due
-
-
-class TrioTimedCalls:
-    """`TimedCalls` of a task on trio."""
-
-    def __init__(self) -> None:
-        self._timers = Timers()
-        self._soon: list[Callable[[], object]] = []
-        self._wakeup = trio.Event()
-        self._sleeping: trio.CancelScope | None = None
-
-    async def run(self) -> None:
-        """Make the calls until cancelled."""
-        while True:
-            deadline = self._timers.next_deadline()
-            with trio.CancelScope(deadline=inf if deadline is None else deadline) as scope:
-                self._sleeping = scope
-                await self._wakeup.wait()
-            self._wakeup = trio.Event()
-            calls, self._soon = self._soon, []
-            for call in calls:
-                call()
-            for planned in self._timers.take_due(trio.current_time()):
-                if planned.call is not None:
-                    planned.call()
-
-    def call_at(self, when: float, call: Callable[[], object]) -> Planned:
-        """Call `call` at `when`."""
-        if self._sleeping is not None and when < self._sleeping.deadline:
-            self._sleeping.deadline = when
-        return self._timers.plan(when, call)
-
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Call `call` once the tasks that are ready now have run."""
-        self._soon.append(call)
-        self._wakeup.set()

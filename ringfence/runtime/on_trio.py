@@ -1,0 +1,49 @@
+"""Functions of trio, without importing trio into applications on asyncio.
+
+Trio can only run if the application has imported it. So `in_trio_run` looks for the loaded module
+and binds its functions here. The other names may be used only after it has returned True.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import trio
+    from trio.lowlevel import (
+        Abort,
+        RaiseCancelT,
+        Task,
+        current_task,
+        current_trio_token,
+        in_trio_run,
+        reschedule,
+        wait_task_rescheduled,
+    )
+else:
+    Abort = RaiseCancelT = Task = object
+
+    def in_trio_run():
+        """Return whether this thread runs trio."""
+        lowlevel = sys.modules.get("trio.lowlevel")
+        is_running = getattr(lowlevel, "in_trio_run", None)
+        if is_running is None or not is_running():
+            return False
+        # From now on this module has the functions themselves, and calls cost nothing extra.
+        globals().update(
+            {name: getattr(lowlevel, name) for name in __all__ if name != "trio"},
+            trio=sys.modules["trio"],
+        )
+        return True
+
+
+__all__ = [
+    "Abort",
+    "RaiseCancelT",
+    "Task",
+    "current_task",
+    "current_trio_token",
+    "in_trio_run",
+    "reschedule",
+    "trio",
+    "wait_task_rescheduled",
+]
