@@ -4,7 +4,11 @@ The page of all modules is written here from the modules' docstrings, before Sph
 """
 
 import ast
+import re
 from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
 
 _DOCS = Path(__file__).parent
 _PACKAGES = ("hashring", "gossip", "ringfence", "node", "simulations", "benchmarks")
@@ -37,10 +41,19 @@ author = "The Ringfence authors"
 project_copyright = "The Ringfence authors"
 version = "0.1"
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]
+"""Names of other packages, and of internal types, have no page here."""
+
+default_role = "py:obj"
+autodoc_class_signature = "separated"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {"Descriptors": "Descriptors", "RulesSource": "RulesSource"}
+autodoc_preserve_defaults = True
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -50,3 +63,33 @@ html_title = "Ringfence"
 html_static_path = ["_static"]
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
+
+
+def _format_arguments(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Show the arguments of functions as a list.
+
+    The extension napoleon would also take a colon in an attribute's docstring for its type.
+    """
+    if what in ("function", "method"):
+        lines[:] = GoogleDocstring(lines, what=what, name=name, obj=obj).lines()
+
+
+def _shorten_aliases(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    returned: str | None,
+) -> tuple[str | None, str | None]:
+    """Show an alias inside of another type by its name."""
+    return re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature or "") or None, returned
+
+
+def setup(app: Sphinx) -> None:
+    """Connect to autodoc."""
+    app.connect("autodoc-process-docstring", _format_arguments)
+    app.connect("autodoc-process-signature", _shorten_aliases)

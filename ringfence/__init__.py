@@ -1,7 +1,7 @@
-"""Ringfence: a rate limiter that is a cluster of equals.
+"""Ringfence: a distributed rate limiter without a central store.
 
-`connect` embeds a client that asks the owner of each key directly; `local` is the same limiter in
-one process, for tests and small applications; `ringfence.blocking` is both for code that blocks.
+`connect` opens a client that asks the owner of each key directly. `local` opens the same limiter in
+this process, for tests and small applications. `ringfence.blocking` has both for code that blocks.
 """
 
 from ringfence import blocking
@@ -9,6 +9,7 @@ from ringfence.client import (
     Decision,
     Descriptors,
     Limiter,
+    RulesSource,
     SlotUnavailable,
     Status,
     connect,
@@ -38,6 +39,7 @@ __all__ = [
     "Source",
     "Descriptor",
     "Descriptors",
+    "RulesSource",
     "Limit",
     "Algorithm",
     "Calendar",

@@ -1,5 +1,7 @@
 """Creation of limiters: over a cluster, or in this process alone."""
 
+from __future__ import annotations
+
 import logging
 import os
 import secrets
@@ -192,7 +194,7 @@ async def open_cluster(
         raise failure
 
 
-def _new_transport(tls: ClientTls) -> "AsyncioUdp | TrioUdp":
+def _new_transport(tls: ClientTls) -> AsyncioUdp | TrioUdp:
     """Make the transport of the running event loop; asyncio applications import no trio."""
     errors = InternalErrors(logger, runtime.current_time)
     on_bug = partial(errors.failed, "the client")

@@ -4,6 +4,8 @@ Rules are matched in the caller's process, so a request that matches no rule cos
 `Decider` counts: the nodes of a cluster, or an engine in this process.
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial

@@ -1,5 +1,6 @@
 """Async context managers that `connect` and `local` return, with errors for other uses of them."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
@@ -79,4 +80,7 @@ def limiter_context(
     def make(*args: _Params.args, **kwargs: _Params.kwargs) -> LimiterContext:
         return LimiterContext(partial(function, *args, **kwargs), function.__name__)
 
+    shown = inspect.signature(function).replace(return_annotation=LimiterContext)
+    make.__annotations__ = {**make.__annotations__, "return": LimiterContext}
+    make.__signature__ = shown  # type: ignore[attr-defined]  # What editors and pages show.
     return make

@@ -46,7 +46,7 @@ class Rule:
     """Whether the owner may lend units to clients; the owner's affair, so clients are not told."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     details: tuple[str, ...] = ()
-    """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or ``."""
+    """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or empty."""
 
     @property
     def is_detailed(self) -> bool:

@@ -5,6 +5,8 @@ The limiter of `local` is called in the caller's thread, except for waits. After
 call of the child starts a new thread and connection.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import threading
@@ -50,12 +52,12 @@ _MAX_EXPECTED = 256
 
 def _blocking(
     method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
-) -> Callable[Concatenate["BlockingLimiter", _Params], _Result]:
+) -> Callable[Concatenate[BlockingLimiter, _Params], _Result]:
     """Make the blocking form of a method that waits only for nodes."""
     name = method.__name__
 
     @wraps(method)
-    def call(self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+    def call(self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         result: _Result = self._ask(lambda limiter: getattr(limiter, name)(*args, **kwargs))
         return result
 
@@ -64,12 +66,12 @@ def _blocking(
 
 def _blocking_wait(
     method: Callable[Concatenate[Limiter, _Params], Coroutine[Any, Any, _Result]],
-) -> Callable[Concatenate["BlockingLimiter", _Params], _Result]:
+) -> Callable[Concatenate[BlockingLimiter, _Params], _Result]:
     """Make the blocking form of a method that may wait for its turn."""
     name = method.__name__
 
     @wraps(method)
-    def call(self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
+    def call(self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
         result: _Result = self.run(lambda limiter: getattr(limiter, name)(*args, **kwargs))
         return result
 
@@ -78,14 +80,14 @@ def _blocking_wait(
 
 def _blocking_context(
     method: Callable[Concatenate[Limiter, _Params], AbstractAsyncContextManager[Decision]],
-) -> Callable[Concatenate["BlockingLimiter", _Params], AbstractContextManager[Decision]]:
+) -> Callable[Concatenate[BlockingLimiter, _Params], AbstractContextManager[Decision]]:
     """Make the blocking form of `hold`. The slot is also released when the process exits."""
     name = method.__name__
 
     @wraps(method)
     @contextmanager
     def hold(
-        self: "BlockingLimiter", /, *args: _Params.args, **kwargs: _Params.kwargs
+        self: BlockingLimiter, /, *args: _Params.args, **kwargs: _Params.kwargs
     ) -> Iterator[Decision]:
         background = self._open()
 
@@ -131,7 +133,7 @@ class BlockingLimiter:
         self._expected: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         os.register_at_fork(after_in_child=partial(_reset_after_fork, weakref.ref(self)))
 
-    def __enter__(self) -> "BlockingLimiter":
+    def __enter__(self) -> BlockingLimiter:
         with self._lock:
             self._is_closed = False
         self._open()
@@ -219,7 +221,7 @@ class BlockingLimiter:
         """
         return self._run_in(self._open(), call)
 
-    def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> "Future[_Result]":
+    def start(self, call: Callable[[Limiter], Awaitable[_Result]]) -> Future[_Result]:
         """Run `call` as `run` does, and return the future of its result, for other event loops.
 
         Cancelling the future cancels the call.
@@ -229,7 +231,7 @@ class BlockingLimiter:
         return future
 
     def _run_in(
-        self, background: "BackgroundThread", call: Callable[[Limiter], Awaitable[_Result]]
+        self, background: BackgroundThread, call: Callable[[Limiter], Awaitable[_Result]]
     ) -> _Result:
         # The future exists before the call begins, because an interrupt may come in between.
         future: Future[_Result] = Future()
@@ -251,7 +253,7 @@ class BlockingLimiter:
             return result
         raise AssertionError("a limiter in this process has waited for something")
 
-    def _open(self) -> "BackgroundThread":
+    def _open(self) -> BackgroundThread:
         background = self._background
         if background is None or not background.is_alive:
             # Imported here, because applications on asyncio need no trio.
@@ -273,7 +275,7 @@ class BlockingLimiter:
         self._background = None
 
 
-_HOLDERS: "weakref.WeakSet[BlockingLimiter]" = weakref.WeakSet()
+_HOLDERS: weakref.WeakSet[BlockingLimiter] = weakref.WeakSet()
 """Limiters that have held slots, which are released when the process exits."""
 
 
@@ -288,7 +290,7 @@ def _release_at_exit() -> None:
 atexit.register(_release_at_exit)
 
 
-def _reset_after_fork(limiter: "weakref.ref[BlockingLimiter]") -> None:
+def _reset_after_fork(limiter: weakref.ref[BlockingLimiter]) -> None:
     inherited = limiter()
     if inherited is not None:
         inherited._reset()
