@@ -78,8 +78,8 @@ def current_time() -> float:
 
 def clock() -> Callable[[], float]:
     """Return the clock of the runtime that runs the caller, for callers that read it often."""
-    if in_trio_run():
-        return trio.current_time
+    if on_trio.in_trio_run():
+        return on_trio.trio.current_time
     runtime = _of_thread.runtime
     return asyncio.get_running_loop().time if runtime is None else runtime.current_time
 
