@@ -55,7 +55,7 @@ from ringfence.limiter import Limit
 from ringfence.peering.clock import Clock
 from ringfence.peering.engine_choice import new_engine
 from ringfence.peering.link import Link, LinkSettings
-from ringfence.peering.link.calls import call, counters_of, throttled_of
+from ringfence.peering.link.calls import call, fetch_counters, fetch_throttled
 from ringfence.peering.routing import Router
 from ringfence.peering.routing.failure_policy import FailurePolicy
 from ringfence.peering.slot_queue import MOST_WAITERS
@@ -1205,14 +1205,14 @@ class Node:
         if name == self.name:
             return self.stats(1).counters
         link = self._link_to(NodeId(name))
-        return None if link is None else await counters_of(link)
+        return None if link is None else await fetch_counters(link)
 
     async def throttled_of(self, name: str, count: int) -> Throttled | None:
         """Ask a member for the keys that it denied most; None when it does not answer."""
         if name == self.name:
             return self.throttled(1, count)
         link = self._link_to(NodeId(name))
-        return None if link is None else await throttled_of(link, count)
+        return None if link is None else await fetch_throttled(link, count)
 
     def rule_of_key(self, key: bytes) -> tuple[Rule | None, bool]:
         """The rule that a key belongs to, and whether it is in force."""

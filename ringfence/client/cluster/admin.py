@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 
 from ringfence import runtime
 from ringfence.client.cluster.links import Links
-from ringfence.peering.link.calls import ask_to_leave, call, counters_of, peers_of, throttled_of
+from ringfence.peering.link.calls import (
+    ask_to_leave,
+    call,
+    fetch_counters,
+    fetch_peers,
+    fetch_throttled,
+)
 from ringfence.wire import AskMembers, MemberRow, Members, Plain, Throttled
 
 __all__ = ["ClusterAdmin"]
@@ -19,7 +25,7 @@ class ClusterAdmin:
 
     async def stats(self, row: MemberRow) -> dict[str, int] | None:
         """Fetch a node's counters."""
-        return await counters_of(self._links.link_of(row))
+        return await fetch_counters(self._links.link_of(row))
 
     async def all_stats(self) -> list[tuple[MemberRow, dict[str, int] | None]]:
         """Fetch the counters of all nodes at once."""
@@ -36,11 +42,11 @@ class ClusterAdmin:
 
     async def peers(self, row: MemberRow) -> list[dict[str, Plain]] | None:
         """Fetch what a node knows of all members."""
-        return await peers_of(self._links.link_of(row))
+        return await fetch_peers(self._links.link_of(row))
 
     async def throttled(self, row: MemberRow, count: int) -> Throttled | None:
         """Fetch the keys that a node denied most."""
-        return await throttled_of(self._links.link_of(row), count)
+        return await fetch_throttled(self._links.link_of(row), count)
 
     async def ask_to_leave(self, row: MemberRow) -> bool:
         """Ask a node to hand over, leave and stop; return whether it accepted.

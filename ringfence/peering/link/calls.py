@@ -22,7 +22,7 @@ from ringfence.wire import (
     Throttled,
 )
 
-__all__ = ["ask_to_leave", "call", "counters_of", "peers_of", "throttled_of"]
+__all__ = ["ask_to_leave", "call", "fetch_counters", "fetch_peers", "fetch_throttled"]
 
 _Reply = TypeVar("_Reply", Members, Rules, Stats, Peers, Done, Pong, Throttled)
 
@@ -42,18 +42,18 @@ async def call(link: Link, make: Callable[[int], Message], kind: type[_Reply]) -
     return replies[0] if replies else None
 
 
-async def counters_of(link: Link) -> dict[str, int] | None:
+async def fetch_counters(link: Link) -> dict[str, int] | None:
     """Fetch a member's counters; None without a reply."""
     reply = await call(link, AskStats, Stats)
     return None if reply is None else reply.counters
 
 
-async def throttled_of(link: Link, count: int) -> Throttled | None:
+async def fetch_throttled(link: Link, count: int) -> Throttled | None:
     """Fetch the keys that a member denied most often; None without a reply."""
     return await call(link, lambda seq: AskThrottled(seq, count), Throttled)
 
 
-async def peers_of(link: Link) -> list[dict[str, Plain]] | None:
+async def fetch_peers(link: Link) -> list[dict[str, Plain]] | None:
     """Fetch a member's view of all members; None without a reply."""
     reply = await call(link, AskPeers, Peers)
     if reply is None or not isinstance(reply.plain, list):

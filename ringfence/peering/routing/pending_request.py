@@ -166,7 +166,8 @@ class PendingRequest:
             return
         for request in self.requests:
             if request.refusal is not None:
-                self.results.refusal = request.refusal
+                so_far = self.results
+                so_far.refusal = request.refusal
             if request.is_shed:
                 self.shed.update(request.rows)
             results = request.results
