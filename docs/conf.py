@@ -1,6 +1,7 @@
 """How Sphinx builds these pages: `sphinx-build -W docs docs/_build`.
 
-The page of all modules is written here from the modules' docstrings, before Sphinx reads it.
+The page of all modules is written here from the modules' docstrings, before Sphinx reads it. The
+page of shard ownership is written from its table.
 """
 
 import ast
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
+
+from node.shards.ownership_table import describe
 
 _DOCS = Path(__file__).parent
 _PACKAGES = ("hashring", "gossip", "ringfence", "node", "simulations", "benchmarks")
@@ -35,6 +38,7 @@ def _order(path: Path) -> tuple[str, bool, str]:
 
 
 _write_modules_page()
+(_DOCS / "internals" / "shard-ownership.md").write_text(describe(), "utf-8")
 
 project = "Ringfence"
 author = "The Ringfence authors"

@@ -42,12 +42,15 @@ from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
 from node.requests.sessions.auth_failure_log import AuthFailureLog
 from node.requests.sessions.connection_places import ConnectionPlaces
-from node.requests.sessions.session import Session, internal_refusal
+from node.requests.sessions.node_api import Caller, internal_refusal
+from node.requests.sessions.session import Session
 from node.requests.sessions.turns import DIRECT_COST, Turns
 from node.requests.sessions.unacknowledged import UnacknowledgedBytes
+from node.shards.changed_keys import ChangedKeys
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
+from node.shards.shard_sender import ShardSender
 from node.shards.stall_recovery import STALLED_NS, StallRecovery
 from ringfence import runtime
 from ringfence.errors import ConfigError
@@ -214,8 +217,19 @@ class Node:
         )
         self._lost_links: WeakSet[Link] = WeakSet()
         """Links that were reported as lost, and not as within reach since."""
-        self._senders: SentAnswers[Session] = SentAnswers(clock=self._clock.now)
+        self._senders: SentAnswers[Caller] = SentAnswers(clock=self._clock.now)
         self._decided_checks = DecidedChecks(self._senders.find)
+        self._watchers: DenialSubscriptions[Caller] = DenialSubscriptions(self._tell_lifted)
+        changed = ChangedKeys()
+        self._lender: Lender[Caller] = Lender(
+            self._engine,
+            self._rule_of,
+            self._recall,
+            first_lease=max(1, now),
+            on_freed=self._watchers.lift,
+            on_changed=changed.add,
+            on_settled=lambda session, key, units: session.spent(key, units),
+        )
         self._holdings = ShardOwnership(
             self.name,
             self._engine,
@@ -225,13 +239,22 @@ class Node:
             lambda shards: self._worldwide.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=settings.max_keys,
             max_bytes=settings.max_bytes or None,
-            first_gift=max(1, now),
             decided_checks=self._decided_checks,
+            changed=changed,
+            lender=self._lender,
+        )
+        sender = ShardSender(
+            self._holdings,
+            self._engine,
+            self.counters,
+            first_transfer=max(1, now),
             least_parts=least_parts,
+            lender=self._lender,
         )
         self._handoff = Handoff(
             self.name,
             self._holdings,
+            sender,
             self._engine,
             self.counters,
             self._bulk_to,
@@ -242,6 +265,7 @@ class Node:
         self._streaming = Replication(
             self.name,
             self._holdings,
+            sender,
             self._engine,
             self.counters,
             self._bulk_to,
@@ -278,25 +302,18 @@ class Node:
             self.containment,
         )
         self._deciding.call_waiters = self._call_waiters
-        self._waiters: OrderedDict[int, Sender[Session]] = OrderedDict()
+        self._waiters: OrderedDict[int, Sender[Caller]] = OrderedDict()
         """By ticket, whose check was passed on and waits for a slot at another member."""
         self._recovery = self._new_recovery()
-        self._watchers: DenialSubscriptions[Session] = DenialSubscriptions(self._tell_lifted)
         self._deciding.lifted = self._watchers.lift
-        self._lender: Lender[Session] = Lender(
-            self._engine, self._rule_of, self._recall, first_lease=max(1, now)
-        )
-        self._lender.freed = self._watchers.lift
-        self._lender.changed = self._holdings.touch
-        self._deciding.lender = self._holdings.lender = self._lender
+        self._deciding.lender = self._lender
         self._worldwide.set_rules(rules)
-        self._lender.settled = lambda session, key, units: session.spent(key, units)
         self._ledgers: dict[str, RefundLedger] = {}
         """By token name, for tokens without the scope `refund`."""
         self._sessions: dict[int, Session] = {}
-        self._unsent: UnacknowledgedBytes[Session] = UnacknowledgedBytes(Session.give_up)
-        self._places: ConnectionPlaces[Session] = ConnectionPlaces(settings.places)
-        self._turns: Turns[Session] = Turns()
+        self._unsent: UnacknowledgedBytes[Caller] = UnacknowledgedBytes(Caller.give_up)
+        self._places: ConnectionPlaces[Caller] = ConnectionPlaces(settings.places)
+        self._turns: Turns[Caller] = Turns()
         self._transport: Transport | None = None
         self._nursery: runtime.TaskGroup | None = None
         self._idle = runtime.Event()
@@ -367,7 +384,7 @@ class Node:
                 nursery.start_soon(self.containment.supervise, "seeds", self._find_seeds, resolve)
             if founders:
                 self._gossiping.merge(founders)
-                self._holdings.begin(self._ring.shards_of(self.name))
+                self._holdings.start(self._ring.shards_of(self.name))
             elif resolve is not None:
                 with runtime.move_on_after(_JOIN_PATIENCE):
                     await self._has_joined.wait()
@@ -536,7 +553,7 @@ class Node:
                 self._has_joined.set()
             if change.before is not None and change.after.generation > change.before.generation:
                 self._streaming.restarted(NodeId(change.after.name))
-            self._holdings.heard_of(change.before, change.after)
+            self._holdings.on_member_change(change.before, change.after)
         records = self._membership.records
         if len(self._changed_at) > len(records):
             self._changed_at = {n: at for n, at in self._changed_at.items() if n in records}
@@ -653,7 +670,7 @@ class Node:
             self._refusal_log.tell(hello, address, self._clock.now())
         return scopes
 
-    def sender(self, hello: Hello) -> Sender[Session]:
+    def sender(self, hello: Hello) -> Sender[Caller]:
         """The memory kept for a sender, which survives its connections."""
         return self._senders.of(hello.role, hello.name, hello.session)
 
@@ -684,7 +701,7 @@ class Node:
         if units:
             self.counters.add("refused_refunds", units)
 
-    def welcome(self, session: Session, hello: Hello) -> Welcome | Refused:
+    def welcome(self, session: Caller, hello: Hello) -> Welcome | Refused:
         """The answer to a good hello."""
         if self._is_draining:
             return Refused(0, ErrorCode.DRAINING, f"node {self.name} is leaving; ask another")
@@ -707,16 +724,18 @@ class Node:
         is_here = self._deciding.holds(keys)
         return 0 if is_here else _FOREIGN_ROW_COST * len(keys)
 
-    def wait_turn(self, sender: Sender[Session], steps: Iterator[None], rows: int) -> bool:
+    def wait_turn(
+        self, sender: Sender[Caller], steps: Iterator[None], rows: int, size: int = 0
+    ) -> bool:
         """Let a request wait for its turn; return False when too many wait."""
         assert self._transport is not None
-        if not self._turns.has_room(sender, rows):
+        if not self._turns.has_room(sender, rows, size):
             self.counters.add("shed", rows)
             self.refused("overloaded")
             return False
         if not self._turns:
             self._transport.call_soon(self._step)
-        self._turns.add(sender, steps, rows)
+        self._turns.add(sender, steps, rows, size)
         return True
 
     def _step(self) -> None:
@@ -783,7 +802,7 @@ class Node:
         return self._decided_checks.has_any_of(session, seq)
 
     def asked(
-        self, sender: Sender[Session], request: Request, batch: Batch, rows: list[int] | None
+        self, sender: Sender[Caller], request: Request, batch: Batch, rows: list[int] | None
     ) -> None:
         """Remember the keys of direct checks, which are answered now."""
         now, deadline_ns = self._clock.now(), request.deadline_ms * 1_000_000
@@ -794,7 +813,7 @@ class Node:
 
     def forward(
         self,
-        sender: Sender[Session],
+        sender: Sender[Caller],
         request: Request,
         part: Part,
         waited_ns: int | None = None,
@@ -809,7 +828,7 @@ class Node:
             request = replace(request, deadline_ms=max(1, request.deadline_ms - waited_ms))
         self._nursery.start_soon(self._forward, sender, request, part)
 
-    def _note_waiters(self, sender: Sender[Session], tickets: Sequence[int]) -> None:
+    def _note_waiters(self, sender: Sender[Caller], tickets: Sequence[int]) -> None:
         """Note whom to tell when the member that decides keeps a slot for one of its tickets."""
         for ticket in tickets:
             if ticket:
@@ -820,7 +839,7 @@ class Node:
 
     def on_slots_free(self, tickets: list[int]) -> None:
         """Pass on to clients that another member keeps slots for them."""
-        told: dict[Session, list[int]] = {}
+        told: dict[Caller, list[int]] = {}
         for ticket in tickets:
             sender = self._waiters.pop(ticket, None)
             if sender is not None and sender.session is not None:
@@ -828,7 +847,7 @@ class Node:
         for session, passed_on in told.items():
             self._call_waiters(session, passed_on)
 
-    async def _forward(self, sender: Sender[Session], request: Request, part: Part) -> None:
+    async def _forward(self, sender: Sender[Caller], request: Request, part: Part) -> None:
         measures = self.measures
         began = 0 if measures is None else measures.stopwatch()
         decide = self._decide_and_answer
@@ -840,7 +859,7 @@ class Node:
         self._idle.set()
 
     async def _decide_and_answer(
-        self, sender: Sender[Session], request: Request, part: Part
+        self, sender: Sender[Caller], request: Request, part: Part
     ) -> None:
         verdicts = await self._deciding.decide(request, part)
         if verdicts is None:
@@ -858,7 +877,7 @@ class Node:
                 slots, now = self._deciding.slots, self._clock.now()
                 slots.on_answered(sender.session, part.batch, verdicts, now)
 
-    def _reply(self, sender: Sender[Session], seq: int, reply: Message) -> None:
+    def _reply(self, sender: Sender[Caller], seq: int, reply: Message) -> None:
         """Remember the answer to a request, and send it on the sender's present connection."""
         payload = encode(reply)
         sender.remember(seq, payload)
@@ -876,7 +895,7 @@ class Node:
             rows,
         )
 
-    def serve_peer(self, session: Session, name: str, message: Message) -> None:
+    def serve_peer(self, session: Caller, name: str, message: Message) -> None:
         """Answer what only nodes ask."""
         record = self._membership.records.get(name)
         match message:
@@ -891,7 +910,7 @@ class Node:
                 assert self._nursery is not None
                 self._nursery.start_soon(self._answer_pull, session, NodeId(name), message)
             case Copy(seq, counts):
-                self._holdings.keep_copy(NodeId(name), as_snapshot(counts), self._clock.now())
+                self._holdings.keep_replica(NodeId(name), as_snapshot(counts), self._clock.now())
                 self.counters.add("copies_received")
                 session.send(Done(seq))
             case TransferOffer(seq, shards):
@@ -914,7 +933,7 @@ class Node:
             case _:
                 raise AssertionError(message)
 
-    async def _answer_pull(self, session: Session, name: NodeId, pull: Pull) -> None:
+    async def _answer_pull(self, session: Caller, name: NodeId, pull: Pull) -> None:
         async def answer() -> None:
             payload = encode(await self._handoff.answer(name, pull))
             self._watchers.lift_all()  # The new holder does not know which clients to notify.
@@ -972,23 +991,23 @@ class Node:
             )
         return PeersMessage(seq, rows)  # type: ignore[arg-type]
 
-    def listen(self, session: Session) -> None:
+    def listen(self, session: Caller) -> None:
         """A client remembers denials: tell it of those that end early."""
         self._watchers.listen(session)
 
-    def denied(self, session: Session, batch: Batch, verdicts: Results) -> None:
+    def denied(self, session: Caller, batch: Batch, verdicts: Results) -> None:
         """Note what a client was denied here just now."""
         now = self._clock.now()
         self._watchers.denied(session, batch, verdicts, now)
         if batch.leases:
             self._deciding.slots.on_answered(session, batch, verdicts, now)
 
-    def unsettle(self, session: Session) -> None:
+    def unsettle(self, session: Caller) -> None:
         """Have a client forget all denials that came from here."""
         if self._watchers.listens(session):
             session.send(DenialRevoked([]))
 
-    def lend(self, session: Session, borrow: LeaseRequest) -> LeaseGrant:
+    def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
         """Lend units of a key to a client."""
         lent = self._lender.lend(
             session, borrow, self._clock.now(), is_ours=self._deciding.may_lend(borrow.key)
@@ -998,20 +1017,20 @@ class Node:
         self.counters.add("lease_spent", sum(borrow.spent))
         return lent
 
-    def _call_waiters(self, session: Session, tickets: list[int]) -> None:
+    def _call_waiters(self, session: Caller, tickets: list[int]) -> None:
         self.counters.add("slots_called", len(tickets))
         for start in range(0, len(tickets), MAX_KEYS):
             session.send(SlotsFree(tickets[start : start + MAX_KEYS]))
         if self._transport is not None:
             self._transport.flush()
 
-    def _recall(self, session: Session, keys: list[bytes]) -> None:
+    def _recall(self, session: Caller, keys: list[bytes]) -> None:
         self.counters.add("leases_recalled", len(keys))
         session.send(LeaseRecall(keys))
         if self._transport is not None:
             self._transport.flush()
 
-    def _tell_lifted(self, session: Session, keys: list[bytes]) -> None:
+    def _tell_lifted(self, session: Caller, keys: list[bytes]) -> None:
         self.counters.add("denials_lifted", len(keys) or 1)
         session.send(DenialRevoked(keys))
         if self._transport is not None:
@@ -1092,7 +1111,7 @@ class Node:
                 "unsent_bytes": self._unsent.total,
                 "slot_waiters": len(self._deciding.slots),
                 "slot_waiters_refused": self._deciding.slots.refused,
-                "copied_keys": len(self._holdings.copies),
+                "copied_keys": len(self._holdings.replicas),
                 "evicted": self._engine.evicted,
                 "gossip_health": self._membership.health,
                 "keys": len(self._engine),
@@ -1108,7 +1127,7 @@ class Node:
         """Count a refusal by its cause."""
         self.counters.add(f"refused_{cause}")
 
-    def sent(self, session: Session, size: int) -> None:
+    def sent(self, session: Caller, size: int) -> None:
         """Count a message in flight; sessions that do not read may be closed."""
         self._unsent.sent(session, size)
 
@@ -1116,7 +1135,7 @@ class Node:
         """Count a request that came before and was not decided again."""
         self.counters.add("repeated")
 
-    def left(self, session: Session) -> None:
+    def left(self, session: Caller) -> None:
         """Forget a connection."""
         self._sessions.pop(id(session), None)
         self._unsent.left(session)

@@ -104,7 +104,7 @@ class CountRecovery:
                 continue
             for number, units in self._recall.missing(key, own, remembered):
                 rows.setdefault(key, []).extend((_age_ns(limit, number, now), units))
-        self._holdings.regain(rows, now)
+        self._holdings.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
         """Ask for shards that a peer in this data center began from nothing and gave away."""

@@ -61,13 +61,15 @@ class Lender(Generic[WhoT]):
         recall: Callable[[WhoT, list[bytes]], None],
         *,
         first_lease: int,
+        on_freed: Callable[[Sequence[bytes]], None] | None = None,
+        on_changed: Callable[[bytes], None] | None = None,
+        on_settled: Callable[[WhoT, bytes, int], None] | None = None,
     ) -> None:
-        self.freed: Callable[[Sequence[bytes]], None] | None = None
-        """Told of keys of which more is left than there was."""
-        self.changed: Callable[[bytes], None] | None = None
-        """Told of keys of which another part is lent or spent than before."""
-        self.settled: Callable[[WhoT, bytes, int], None] | None = None
-        """Called with the units that a borrower was charged."""
+        """`on_freed` is called with keys that have more units left, `on_changed` with a key of
+        which other units are lent, `on_settled` with the units that a borrower was charged."""
+        self._on_freed = on_freed
+        self._on_changed = on_changed
+        self._on_settled = on_settled
         self._engine = engine
         self._rule_of = rule_of
         self._recall = recall
@@ -168,8 +170,8 @@ class Lender(Generic[WhoT]):
                 used = min(spent, lease.units)
                 if used:
                     self._charge(lease, used, 0, now)
-                if used < lease.units and self.freed is not None:
-                    self.freed([lease.key])
+                if used < lease.units and self._on_freed is not None:
+                    self._on_freed([lease.key])
 
     def recall(self, keys: Sequence[bytes]) -> None:
         """Ask the borrowers of keys to give back; what they spend until then is counted."""
@@ -207,8 +209,8 @@ class Lender(Generic[WhoT]):
 
     def _charge(self, lease: _Lease[WhoT], units: int, age_ns: int, now: int) -> None:
         self._engine.charge([lease.key], [units], [age_ns], now)
-        if self.settled is not None:
-            self.settled(lease.who, lease.key, units)
+        if self._on_settled is not None:
+            self._on_settled(lease.who, lease.key, units)
 
     def _leases_of(self, key: bytes) -> Sequence[_Lease[WhoT]]:
         return [*self._of_key.get(key, {}).values()]
@@ -219,8 +221,8 @@ class Lender(Generic[WhoT]):
         self._of_key.setdefault(lease.key, {})[number] = lease
         self._held[lease.key] = self._held.get(lease.key, 0) + lease.units
         heappush(self._due, (lease.until, number))
-        if self.changed is not None:
-            self.changed(lease.key)
+        if self._on_changed is not None:
+            self._on_changed(lease.key)
         return number
 
     def _close(self, number: int) -> None:
@@ -231,8 +233,8 @@ class Lender(Generic[WhoT]):
         if not of_key:
             del self._of_key[lease.key], self._held[lease.key]
             self._recalled.discard(lease.key)
-        if self.changed is not None:
-            self.changed(lease.key)
+        if self._on_changed is not None:
+            self._on_changed(lease.key)
 
 
 def _may_lend(rule: Rule) -> bool:

@@ -18,7 +18,7 @@ from node.metrics.detailed import Metrics
 from node.requests.client_leases import Lender
 from node.requests.deduplication.decided_checks import COUNTED_ONCE, DecidedChecks
 from node.requests.request_parts import Part
-from node.requests.sessions.session import Session
+from node.requests.sessions.node_api import Caller
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from ringfence import runtime
@@ -142,9 +142,9 @@ class RequestHandler:
         """Checks that wait for somebody else."""
         self.lifted: Callable[[Sequence[bytes]], None] | None = None
         """Told of keys that were given something back."""
-        self.lender: Lender[Session] | None = None
+        self.lender: Lender[Caller] | None = None
         """Whoever counts what is lent, when clients may borrow."""
-        self.slots: SlotQueue[Session] = SlotQueue(
+        self.slots: SlotQueue[Caller] = SlotQueue(
             self._by_engine,
             rule_of,
             self._call_waiters,
@@ -152,7 +152,7 @@ class RequestHandler:
             most_of=_most_waiters_of,
         )
         """Checks that wait for a slot of a concurrency limit."""
-        self.call_waiters: Callable[[Session, list[int]], None] | None = None
+        self.call_waiters: Callable[[Caller, list[int]], None] | None = None
         """Tells a caller that slots are kept for its waiters."""
         self._earlier = runtime.Event()
         self.measures: Metrics | None = None
@@ -200,7 +200,7 @@ class RequestHandler:
     def _wake_slots(self) -> None:
         self._earlier.set()
 
-    def _call_waiters(self, session: Session, tickets: list[int]) -> None:
+    def _call_waiters(self, session: Caller, tickets: list[int]) -> None:
         if self.call_waiters is not None:
             self.call_waiters(session, tickets)
 
@@ -303,7 +303,7 @@ class RequestHandler:
         only a new silence has further shards taken over.
         """
         self._returned_at[owner] = self._clock.now()
-        return self._holdings.taken_over_from(owner)
+        return self._holdings.covered_for(owner)
 
     def suspend(self) -> None:
         """Stop deciding until `resume`; requests wait meanwhile."""
@@ -349,7 +349,7 @@ class RequestHandler:
         """
         if self._holdings.held[shard]:
             return None
-        taker = self._holdings.moved_to(shard, self._clock.now())
+        taker = self._holdings.transfers.moved_to(shard, self._clock.now())
         if taker is None and self.ring.owner_by_shard and not self._is_ours(shard):
             taker = self.ring.owner(shard)
         return taker
@@ -362,7 +362,7 @@ class RequestHandler:
         """Whether this node is the one that decides a key, and stands in for nobody."""
         shard = shard_of(key)
         holdings = self._holdings
-        is_whole = bool(holdings.held[shard]) and holdings.taken_from(shard) is None
+        is_whole = bool(holdings.held[shard]) and holdings.cover_of(shard) is None
         return is_whole and self._is_ours(shard)
 
     # -- here ----------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class RequestHandler:
     def _count(self, batch: Batch, *, as_standby: bool) -> Results:
         now = self._clock.now()
         outcomes = self.slots.decide(batch, now)
-        self._holdings.decided(batch, outcomes, now)
+        self._holdings.record_decided(batch, outcomes, now)
         stands_in = as_standby and self._stands_in(batch)
         verdicts = Results(
             outcomes, [Source.STANDBY if stands_in else Source.OWNER] * len(batch.keys)
@@ -531,7 +531,7 @@ class RequestHandler:
         now = self._clock.now()
         for shard in shards:
             if self.ring.owner_by_shard and not self._is_ours(shard):
-                copies = list(self._holdings.copies.of(shard))
+                copies = list(self._holdings.replicas.of(shard))
                 owner, standby = self.ring.owner(shard), self.ring.standby(shard)
                 silent = [standby] if standby else []  # Unless it is us, it was asked in vain, too.
                 self._holdings.take_over(shard, owner, copies, now, silent)
@@ -573,7 +573,7 @@ class RequestHandler:
         return rule is None or not (rule.shadow or rule.quota)
 
 
-def _most_waiters_of(session: Session) -> int:
+def _most_waiters_of(session: Caller) -> int:
     """Bound the waiters of one connection; another node's are those of all its clients."""
     return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION
 

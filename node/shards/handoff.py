@@ -14,6 +14,7 @@ from node.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.incoming_transfers import IncomingTransfer, transfers_of
 from node.shards.ownership import ShardOwnership
+from node.shards.shard_sender import ShardSender
 from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link
@@ -45,6 +46,7 @@ class Handoff:
         self,
         me: NodeId,
         holdings: ShardOwnership,
+        sender: ShardSender,
         engine: Engine,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
@@ -56,6 +58,7 @@ class Handoff:
         self._reach = reach
         self._me = me
         self._holdings = holdings
+        self._sender = sender
         self._engine = engine
         self._counters = counters
         self._link_to = link_to
@@ -130,9 +133,11 @@ class Handoff:
                 self._containment.call("handoff", self._forget_what_is_old)
 
     def _forget_what_is_old(self) -> None:
-        self._holdings.expire(self._clock())
-        if self._holdings.is_indexed and runtime.current_time() > self._index_until:
-            self._holdings.index(None)
+        now = self._clock()
+        self._holdings.expire(now)
+        self._sender.expire(now)
+        if self._sender.is_indexed and runtime.current_time() > self._index_until:
+            self._sender.index(None)
 
     async def wait_full(self) -> None:
         """Wait until everything that is ours by the ring is held."""
@@ -222,18 +227,7 @@ class Handoff:
 
     async def _join_what_was_taken(self) -> None:
         """Ask those whose shards we took over whether they are back."""
-        by_owner: dict[NodeId, list[int]] = {}
-        now = self._clock()
-        ours = self._ours
-        for shard, owner, unasked in self._holdings.taken():
-            if not ours[shard]:
-                continue
-            for name in unasked:
-                by_owner.setdefault(name, []).append(shard)
-            if owner == self._me:
-                self._holdings.settle_own(shard, now)
-            else:
-                by_owner.setdefault(owner, []).append(shard)
+        by_owner = self._holdings.members_to_ask(self._ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
                 if not await self._join(owner, shards[start : start + _SHARDS_PER_PULL]):
@@ -325,18 +319,19 @@ class Handoff:
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
-            self._holdings.adopt(
+            self._holdings.accept(
                 shard, group, sender, counts, transfer.tallies, now, transfer.decided
             )
             return True
-        if sender != self._holdings.taken_from(shard):
-            self._holdings.heard_out(shard, sender, counts, now)
+        cover = self._holdings.cover_of(shard)
+        if cover is None or sender != cover.owner:
+            self._holdings.replica_answered(shard, sender, counts, now)
         elif group.moved_to and group.moved_to != self._me:
-            self._holdings.follow_to(shard, NodeId(group.moved_to))
+            self._holdings.owner_moved(shard, NodeId(group.moved_to), now)
         elif group.hold is Holding.COPY:
-            self._holdings.go_on_from(shard, counts, group.taken_from, now)
+            self._holdings.owner_has_replica(shard, counts, group.taken_from, now)
         else:
-            self._holdings.settle(shard)
+            self._holdings.owner_has_nothing(shard, now)
         return False
 
     def _is_ours(self, shard: int) -> bool:
@@ -380,7 +375,7 @@ class Handoff:
             await self._reach(asker)
             await self._index()
         ring = self._ring
-        return self._holdings.answer(
+        return self._sender.answer(
             asker,
             pull,
             self._clock(),
@@ -389,7 +384,7 @@ class Handoff:
 
     def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
         """A peer acknowledges shards of one transfer."""
-        self._holdings.kept(taker, shards, gift)
+        self._holdings.acknowledge(taker, shards, gift)
         if self._holdings.is_empty:
             self._emptied.set()
 
@@ -398,17 +393,17 @@ class Handoff:
         self._index_until = runtime.current_time() + _INDEX_KEPT
         if self._indexing is not None:
             await self._indexing.wait()
-        if self._holdings.is_indexed:
+        if self._sender.is_indexed:
             return
         self._indexing = runtime.Event()
         try:
-            self._holdings.index([])
+            self._sender.index([])
             keys = iter(self._engine.keys())
             while some := list(islice(keys, _SLICE)):
-                self._holdings.index(some)
+                self._sender.index(some)
                 await runtime.checkpoint()
         except BaseException:
-            self._holdings.index(None)  # An index of some keys would lose the others.
+            self._sender.index(None)  # An index of some keys would lose the others.
             raise
         finally:
             self._indexing.set()
@@ -416,7 +411,7 @@ class Handoff:
 
     def _offer_what_is_not(self) -> None:
         by_owner: dict[NodeId, list[int]] = {}
-        for shard, taker in self._holdings.gifts():  # What was given is perhaps lost on the way.
+        for shard, taker in self._holdings.transfers.unconfirmed():  # A transfer may be lost.
             by_owner.setdefault(taker, []).append(shard)
         owners, held = self._ring.owner_by_shard, self._holdings.held
         if owners and _has_more(held, self._ours):
@@ -441,7 +436,7 @@ class _Search:
         """Who did not answer, the likeliest holder of a shard first."""
         self._moves: dict[int, int] = {}
         for shard in shards:
-            taker = handoff._holdings.given_to(shard)
+            taker = handoff._holdings.transfers.receiver_of(shard)
             known = handoff._sources.get(shard, ())
             if taker is None and (first is None or known[:1] == (first,)):
                 self._left[shard] = list(known)  # So it is with nearly all of thousands.
@@ -489,7 +484,7 @@ class _Search:
         if group.hold is Holding.HELD:
             del self._left[shard]
             now = handoff._clock()
-            handoff._holdings.adopt(
+            handoff._holdings.accept(
                 shard, group, name, transfer.counts, transfer.tallies, now, transfer.decided
             )
             handoff.found((shard,))
@@ -509,7 +504,7 @@ class _Search:
                     for shard, size in zip(group.shards, group.sizes, strict=True)
                     if not size and name in self._left.get(shard, ())
                 ]
-                held = self._handoff._holdings.adopt_empty(empty, group, name)
+                held = self._handoff._holdings.accept_empty(empty, group, name)
                 for shard in held:
                     del self._left[shard]
                 self._handoff.found(held)
@@ -536,26 +531,32 @@ class _Search:
         handoff, holdings = self._handoff, self._handoff._holdings
         now = handoff._clock()
         unknown: list[int] = []
+        blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}
         begun: list[int] = []
+        held, ours, replicas = holdings.held, handoff._ours, holdings.replicas
         for shard in shards:
             del self._left[shard]
-            if holdings.held[shard] or not handoff._ours[shard]:
+            if held[shard] or not ours[shard]:
                 continue
             silent = self._silent.get(shard, [])
-            copies = list(holdings.copies.of(shard)) if shard in holdings.copies else []
-            copy_of = ""
+            is_sent = holdings.transfers.is_unconfirmed(shard)
+            copies, copy_of = list(replicas.of(shard)) if shard in replicas else [], ""
             if shard in self._copies and not (copies and shard in handoff._stood_by):
                 # The standby has the newest copy; a former standby may have kept an older one.
                 copy_of, found = self._copies[shard]
                 copies.append((now, found))
-            if not silent and not copies and not holdings.has_gift(shard):
+            if not (silent or copies or is_sent):
                 unknown.append(shard)
-            else:
-                sources = silent or handoff._sources.get(shard, ())
-                owner = next(iter(sources), handoff._me)
+                continue
+            owner = next(iter(silent or handoff._sources.get(shard, ())), handoff._me)
+            begun.append(shard)
+            if copies or is_sent:
                 holdings.take_over(shard, owner, copies, now, silent, copy_of)
-                begun.append(shard)
-        holdings.begin(unknown)
+            else:
+                blind.setdefault((owner, (*silent,)), []).append(shard)
+        for (owner, members), lost in blind.items():
+            holdings.take_over_blind(lost, owner, now, members)
+        holdings.start(unknown)
         # Not those that are another's: while this search lasts, an offer must begin no second one.
         handoff.found(unknown + begun)
 

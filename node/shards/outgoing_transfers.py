@@ -60,6 +60,7 @@ class _About(NamedTuple):
     hold: Holding
     parts: int = 1
     moved_to: str = ""
+    replica_at: str = ""
     taken_from: str = ""
     gift: int = 0
     is_from_before: bool = False
@@ -136,8 +137,8 @@ class OutgoingTransfers:
             for shard in shards:
                 self._unconfirmed.pop(shard, None)
 
-    def confirm(self, shards: Iterable[int], taker: NodeId, number: int) -> None:
-        """Drop the parts of shards whose receiver has acknowledged this very transfer."""
+    def confirm(self, shards: Iterable[int], taker: NodeId, number: int) -> list[int]:
+        """Drop the parts of shards whose receiver has acknowledged this transfer; return them."""
         by_time: dict[int, list[int]] = {}
         for shard in shards:
             given = self._given.get(shard)
@@ -145,13 +146,15 @@ class OutgoingTransfers:
                 by_time.setdefault(given.at, []).append(shard)
         for at, confirmed in by_time.items():
             self.add(confirmed, Given(taker, at, number, [], ""))
+        return [shard for confirmed in by_time.values() for shard in confirmed]
 
-    def asked(self, shard: int, given: Given, asker: NodeId, now: int) -> Given:
-        """Set the receiver of an unacknowledged transfer; return the updated transfer.
+    def asked(self, shards: Sequence[int], given: Given, asker: NodeId, now: int) -> Given:
+        """Set the receiver of an unacknowledged transfer of `shards`; return the new transfer.
 
         A second receiver replaces the first one, which gets no further part.
         """
-        self._given[shard] = given = replace(given, to=asker, asked_at=now)
+        given = replace(given, to=asker, asked_at=now)
+        self._given.update(dict.fromkeys(shards, given))
         return given
 
     def get(self, shard: int) -> Given | None:
@@ -167,25 +170,36 @@ class OutgoingTransfers:
         """The shards that were given away without a word that they arrived, and to whom."""
         return [(shard, self._given[shard].to) for shard in self._unconfirmed]
 
+    def is_unconfirmed(self, shard: int) -> bool:
+        """Whether a shard was transferred and its receiver has not acknowledged it."""
+        return shard in self._unconfirmed
+
+    def receiver_of(self, shard: int) -> NodeId | None:
+        """Return the last receiver of a shard, as long as that is remembered."""
+        given = self._given.get(shard)
+        return given.to if given else None
+
     @property
     def are_confirmed(self) -> bool:
         """Whether whoever was given something has said that it has it."""
         return not self._unconfirmed
 
-    def drop(self, shard: int) -> None:
-        """Forget a gift: its shard is counted here again."""
-        self._given.pop(shard, None)
-        self._unconfirmed.pop(shard, None)
+    def drop(self, shards: Iterable[int]) -> None:
+        """Forget the transfers of shards that are counted here again."""
+        if self._given:
+            for shard in shards:
+                self._given.pop(shard, None)
+                self._unconfirmed.pop(shard, None)
 
-    def expire(self, now: int) -> None:
-        """Forget what was given away long ago."""
+    def expire(self, now: int) -> list[int]:
+        """Forget old transfers; return their shards."""
         if now <= self._look_at:
-            return
-        for shard, given in list(self._given.items()):
-            if now > given._forgotten_at:
-                self.drop(shard)
+            return []
+        old = [shard for shard, given in self._given.items() if now > given._forgotten_at]
+        self.drop(old)
         known = self._given.values()
         self._look_at = min([each._forgotten_at for each in known], default=now)
+        return old
 
 
 class Reply:
@@ -202,7 +216,7 @@ class Reply:
         about = _About(
             Holding.HELD,
             len(given.parts),
-            given.ask,
+            replica_at=given.ask,
             taken_from=given.taken_from,
             gift=given.number,
             is_from_before=given.is_from_before,
@@ -211,7 +225,13 @@ class Reply:
 
     def add_copy(self, shard: int, sent: SentCopy, part: int) -> None:
         """Add a part of the copy of a shard that another member holds."""
-        about = _About(Holding.COPY, len(sent.parts), sent.moved_to, sent.whose, sent.number)
+        about = _About(
+            Holding.COPY,
+            len(sent.parts),
+            sent.moved_to,
+            taken_from=sent.whose,
+            gift=sent.number,
+        )
         self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:

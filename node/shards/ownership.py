@@ -1,79 +1,50 @@
-"""Which shards this node counts, and what happens to their counters when that changes.
+"""Shards that this node counts, and what happens to their counters when that changes.
 
-A node *holds* a shard or it does not, whatever any ring says, and only a holder decides. Shards
-come by being given, or are taken over when nobody is left to give them; then a tally is kept of
-what is admitted from there on, so that an owner that was only cut off can charge it later. Whom to
-ask for a shard is `handoff`'s affair. Nothing here waits.
+Only a member that holds a shard decides its checks. `ownership_table` has the states of a shard,
+the events and the transitions, and `shard_states` performs them. This module turns messages and
+calls into events. `handoff` decides which member
+is asked for a shard, and `shard_sender` answers members that ask. Nothing here waits.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from dataclasses import dataclass
 
 from gossip import Record, Status
-from hashring import SHARDS, NodeId, shard_of
+from hashring import NodeId, shard_of
 from node.metrics.counters import Counters
 from node.requests.client_leases import Lender
 from node.requests.deduplication.decided_checks import DecidedChecks
-from node.requests.sessions.session import Session
-from node.shards.fallback_log import FallbackLog
-from node.shards.outgoing_transfers import (
-    BYTES_PER_PART,
-    NOTHING,
-    Given,
-    OutgoingTransfers,
-    Reply,
-    SentCopies,
-    SentCopy,
-    add_decided,
-    append_row,
-    cut,
-)
+from node.requests.sessions.node_api import Caller
+from node.shards.changed_keys import MOST_FRAMES, ChangedKeys
+from node.shards.counter_merge import add_logs, without_checks
+from node.shards.outgoing_transfers import Given, append_row
+from node.shards.ownership_table import BLIND, Event, State, arrival_of
 from node.shards.replicas import Replicas
+from node.shards.shard_states import Arrival, Cover, ShardStates, others
 from ringfence.limiter import CHARGED_CODES, Code, Engine, Limit, Outcomes, Snapshot
-from ringfence.wire import LEASE, Batch, DecidedCheck, Op, Pull, Pulled, ShardGroup
+from ringfence.wire import Batch, DecidedCheck, Op, ShardGroup
 
-__all__ = ["ShardOwnership"]
+__all__ = ["Released", "ShardOwnership"]
 
-_KEYS_PER_ANSWER = 4000
-"""Keys in an answer beyond which no further shard is added; the receiver asks again for those."""
 _OWN_KEPT_NS = 15_000_000_000
-"""How long after a start somebody may come with a shard that was given away before it."""
-_TAKING_NS = 1_000_000_000
-"""How long the taker of a gift may need to say that it has it, before it is given to another one:
-two who have it would both pass on what is news in it."""
-_MOST_FRAMES = 256
-"""Frames whose keys may wait to be marked as dirty."""
+"""Time after a start in which a member may still return a shard from before it."""
 _NO_LIMIT = Limit.of_ns(0, 1)
 _LAST_CHARGED = Code.OVER_SOFT.value
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """A shard that was taken over without its owner's doing."""
+class Released:
+    """Data of a shard that this node has just stopped counting."""
 
-    owner: NodeId
-    tally: FallbackLog = field(default_factory=FallbackLog)
-    """What was admitted since."""
-    is_base_whole: bool = False
-    """Whether the counters that we went on from were all that the owner ever had from us."""
-    came_at: int = 0
-    """When it came here, in ns."""
-    has_base: bool = True
-    """Whether there were any counters to go on from."""
-    is_from_before: bool = False
-    """Whether the owner was started again since."""
-    since: int = 0
-    """Instant in ns from which on the tally holds what was admitted."""
-    unasked: tuple[NodeId, ...] = ()
-    """Who may have the counters to go on from, and has not said so: never the owner."""
-    base_of: str = ""
-    """Member whose counters this node continued from, when they were a replica."""
+    cover: Cover | None
+    is_blind: bool
+    """Whether it was covered without the owner's counters."""
+    regained: Mapping[bytes, int]
 
 
 class ShardOwnership:
-    """The shards of one node and their counters."""
+    """The shards that one node counts, their states and their data."""
 
     def __init__(
         self,
@@ -81,468 +52,258 @@ class ShardOwnership:
         engine: Engine,
         counters: Counters,
         period_of: Callable[[bytes], int],
-        came: Callable[[Sequence[bytes]], None],
-        begun: Callable[[Sequence[int]], None],
+        on_arrived: Callable[[Sequence[bytes]], None],
+        on_started: Callable[[Sequence[int]], None],
         *,
         max_keys: int,
         max_bytes: int | None = None,
-        first_gift: int,
         decided_checks: DecidedChecks | None = None,
-        least_parts: int = 1,
+        changed: ChangedKeys | None = None,
+        lender: Lender[Caller] | None = None,
     ) -> None:
-        """`period_of` tells the period in ns of the limit that a key is counted by; `came` hears
-        of keys that are counted here from now on, `begun` of shards that are so from nothing.
-
-        Transfers are numbered from `first_gift`, which no earlier life of the node may have
-        reached. A shard with any counter moves in at least `least_parts` parts: tests raise that.
-        """
+        """`period_of` returns the period in ns of a key's limit. `on_arrived` is called with keys
+        that are counted here from now on, `on_started` with shards that start without counters."""
+        self.replicas = Replicas(max_keys, max_bytes)
+        self.changed = ChangedKeys() if changed is None else changed
         if decided_checks is None:
             decided_checks = DecidedChecks(_no_answers)
-        self._decided_checks = decided_checks
-        """Travels with the shards, so that a repeated check finds its outcome at their holder."""
-        self.held = bytearray(SHARDS)
+        self.decided_checks = decided_checks
+        """Move with their shards, so that the new owner knows the outcome of a repeated check."""
+        self._states = ShardStates(me, engine, counters, self.changed, self.replicas, on_arrived)
+        self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
-        self.copies = Replicas(max_keys, max_bytes)
-        self.lender: Lender[Session] | None = None
-        """Whoever knows what is lent of the keys counted here."""
-        self._dirty: dict[bytes, None] = {}
-        self._changed: list[Sequence[bytes]] = []
-        """What frames have changed that is not among the dirty keys yet."""
+        self.transfers = self._states.transfers
+        self._merge = self._states.merge
+        self._covers = self._states.covers
         self._me = me
-        self._gifts = count(first_gift)
         self._engine = engine
         self._counters = counters
         self._period_of = period_of
-        self._came = came
-        self._begun = begun
-        self._taken: dict[int, _Taken] = {}
-        self._given = OutgoingTransfers()
-        self._sent = SentCopies()
-        self._least_parts = least_parts
-        self._bare: dict[int, dict[bytes, int]] = {}
-        """Shards that are counted here since they began from nothing: units regained."""
+        self._on_started = on_started
+        self._lender = lender
         self._regained_at = 0
         self._left: set[NodeId] = set()
-        """Members that have given their shards away."""
-        self._adopted: dict[int, tuple[NodeId, int]] = {}
-        """Per shard the gift that came last, and whose it was."""
-        self._index: dict[int, set[bytes]] | None = None
-        """Keys by shard, while shards are being given away."""
+        """Members that have left: they have transferred their shards."""
+        self._accepted: dict[int, tuple[NodeId, int]] = {}
+        """Sender and number of the last transfer of each shard."""
 
     # -- deciding ------------------------------------------------------------------------------
 
-    def decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
-        """Note what a batch has changed: for the standby, and for those we stand in for."""
+    def record_decided(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
+        """Record what a batch has changed, for the standby and for owners that are covered."""
         keys, codes = batch.keys, outcomes.codes
         if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:
             keys = [k for k, code in zip(keys, codes, strict=True) if code <= _LAST_CHARGED]
-        self._changed.append(keys)
-        if len(self._changed) >= _MOST_FRAMES:
-            self._mark_changed()
-        if self._taken:
-            self._tally(batch, outcomes, now)
+        frames = self.changed.frames
+        frames.append(keys)
+        if len(frames) >= MOST_FRAMES:
+            self.changed.merge()
+        if self._covers:
+            self._log(batch, outcomes, now)
 
-    @property
-    def dirty(self) -> dict[bytes, None]:
-        """Keys whose state the standby has not got yet."""
-        if self._changed:
-            self._mark_changed()
-        return self._dirty
-
-    def _mark_changed(self) -> None:
-        """Many frames at once: that costs less, above all when they name the same keys."""
-        self._dirty.update(dict.fromkeys(chain.from_iterable(self._changed)))
-        self._changed.clear()
-
-    def touch(self, key: bytes) -> None:
-        """Note that a key is to be copied again."""
-        self.dirty[key] = None
-
-    def _tally(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
+    def _log(self, batch: Batch, outcomes: Outcomes, now: int) -> None:
         for at, key in enumerate(batch.keys):
-            taken = self._taken.get(shard_of(key))
-            if taken is None:
+            cover = self._covers.get(shard_of(key))
+            if cover is None:
                 continue
-            tally, cost = taken.tally, batch.costs[at]
+            log, cost = cover.log, batch.costs[at]
             match batch.op:
                 case Op.CHECK | Op.CHARGE:
                     if cost and outcomes.codes[at] in CHARGED_CODES:
-                        tally.add(key, cost, self._period_at(batch, at), now)
+                        log.add(key, cost, self._period_at(batch, at), now)
                 case Op.REFUND:
-                    tally.take_back(key, cost)
+                    log.take_back(key, cost)
                 case Op.RESET:
-                    tally.forget(key)
+                    log.forget(key)
 
     def _period_at(self, batch: Batch, at: int) -> int:
-        """Find the period in ns of the limit that a row is counted by."""
+        """Return the period in ns of the limit that a row is counted by."""
         which = batch.which[at] if batch.which else 0
         return batch.limits[which - 1].period_ns if which else self._period_of(batch.keys[at])
 
-    # -- what is held --------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """How many shards are held."""
+        """Number of shards that are counted here."""
         return self.held.count(1)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held, and whoever was given something has said that it has it."""
-        return not self.count and self._given.are_confirmed
-
-    def taken_from(self, shard: int) -> NodeId | None:
-        """Whose counters these were, when the shard was taken over without its doing."""
-        taken = self._taken.get(shard)
-        return taken.owner if taken else None
-
-    def taken(self) -> list[tuple[int, NodeId, Sequence[NodeId]]]:
-        """Return each shard taken over, its owner, and the members to ask for a copy."""
-        return [(shard, taken.owner, taken.unasked) for shard, taken in self._taken.items()]
-
-    def taken_over_from(self, owner: NodeId) -> list[int]:
-        """The shards that are counted here in the place of `owner`, ascending."""
-        return sorted([shard for shard, taken in self._taken.items() if taken.owner == owner])
-
-    def settle_own(self, shard: int, now: int) -> None:
-        """Nobody has come with what was ours before we were started: it is simply ours."""
-        taken = self._taken.get(shard)
-        if taken is not None and now - taken.came_at > _OWN_KEPT_NS:
-            self.settle(shard)
-
-    def follow_to(self, shard: int, owner: NodeId) -> None:
-        """Whoever had the shard that was taken over has given it to `owner`."""
-        taken = self._taken.get(shard)
-        if taken is not None:
-            self._taken[shard] = replace(taken, owner=owner)
-
-    def go_on_from(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
-        """Whoever had the shard has it no more, but a copy: ours of before, if we began without.
-
-        Or it is a copy of what somebody else counts, to whom only what we admitted is news.
-        """
-        taken = self._taken.get(shard)
-        if taken is None or taken.has_base:
-            self.settle(shard)
-            return
-        self._go_on_with(shard, counts, now, now)
-        if whose in ("", self._me) or whose in self._left:
-            self.settle(shard)
-        else:
-            self.follow_to(shard, NodeId(whose))
-
-    def _go_on_with(self, shard: int, counts: Snapshot, at: int, now: int) -> None:
-        """Put a copy that came at an instant below what was admitted without it."""
-        taken = self._taken[shard]
-        self._restore(counts, at)
-        self._charge({key: taken.tally.row(key, now) for key in counts.keys}, now)
-        self.dirty.update(dict.fromkeys(counts.keys))
-        self._came(counts.keys)
-        self._taken[shard] = replace(taken, has_base=True, unasked=())
-
-    def unasked(self, shard: int) -> Sequence[NodeId]:
-        """Who may have a copy of what was taken over without one: ask before copying to them."""
-        taken = self._taken.get(shard)
-        return taken.unasked if taken is not None else ()
-
-    def heard_out(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
-        """One who was silent when a shard was taken over has told the copy that he has, if any."""
-        taken = self._taken.get(shard)
-        if taken is None or name not in taken.unasked:
-            return
-        if counts.keys:
-            self._go_on_with(shard, counts, now, now)
-        else:
-            others = tuple([each for each in taken.unasked if each != name])
-            self._taken[shard] = replace(taken, unasked=others)
-
-    def settle(self, shard: int) -> None:
-        """Whoever had the shard has nothing of it any more: it is simply ours."""
-        self._taken.pop(shard, None)
-
-    def moved_to(self, shard: int, now: int) -> NodeId | None:
-        """Who was given the shard just now."""
-        return self._given.moved_to(shard, now)
-
-    def gifts(self) -> list[tuple[int, NodeId]]:
-        """The shards that were given away without a word that they arrived, and to whom."""
-        return self._given.unconfirmed()
-
-    def has_gift(self, shard: int) -> bool:
-        """Whether it was given away, and nobody has said that it arrived."""
-        given = self._given.get(shard)
-        return given is not None and bool(given.parts)
-
-    def given_to(self, shard: int) -> NodeId | None:
-        """Who was given the shard last, as long as that is remembered."""
-        given = self._given.get(shard)
-        return given.to if given else None
-
-    def expire(self, now: int) -> None:
-        """Forget what was given away long ago, and copies that have rested."""
-        self._given.expire(now)
-        self._sent.expire(now)
-        self.copies.expire(now)
-        if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
-            self._regained_at = 0
-            for regained in self._bare.values():
-                regained.clear()
-
-    # -- giving --------------------------------------------------------------------------------
-
-    def index(self, keys: Sequence[bytes] | None = None) -> None:
-        """Sort keys by shard before many shards are given; None ends the index.
-
-        Call it with slices of `Engine.keys()`; keys that are counted meanwhile follow by `dirty`.
-        """
-        if keys is None:
-            self._index = None
-            return
-        if self._index is None:
-            self._index = {}
-        for key in keys:
-            self._index.setdefault(shard_of(key), set()).add(key)
-
-    def seen(self, keys: Sequence[bytes]) -> None:
-        """Take keys into the index that are dirty no more."""
-        if self._index is not None:
-            self.index(keys)
-
-    def seen_all(self) -> None:
-        """Let no key be dirty any more, for nobody keeps copies."""
-        if self._index is not None:
-            self.index([*self.dirty])
-        self._changed.clear()
-        self._dirty.clear()
+        """Whether no shard is counted here and every transfer was acknowledged."""
+        return not self.count and self.transfers.are_confirmed
 
     @property
-    def is_indexed(self) -> bool:
-        """Whether shards can be given without a look at every key."""
-        return self._index is not None
+    def covered_count(self) -> int:
+        """Number of shards that are counted in place of their owner."""
+        return len(self._covers)
 
-    def answer(
-        self, asker: NodeId, pull: Pull, now: int, stands_by: Callable[[int], bool]
-    ) -> Pulled:
-        """Give the shards that are asked for, a copy of those that are not here, or nothing.
+    def state(self, shard: int) -> State:
+        """Return the state of a shard."""
+        return self._states[shard]
 
-        A shard that is given is not held any more when this returns; what this node `stands_by`
-        for from then on, it keeps a copy of.
+    def cover_of(self, shard: int) -> Cover | None:
+        """Return the data of a shard that is counted in place of its owner, else None."""
+        return self._covers.get(shard)
+
+    def covered_for(self, owner: NodeId) -> list[int]:
+        """Return the shards that are counted in place of `owner`, ascending."""
+        return sorted([shard for shard, cover in self._covers.items() if cover.owner == owner])
+
+    def members_to_ask(self, ours: bytes, now: int) -> dict[NodeId, list[int]]:
+        """Return which members may have counters of covered shards that are marked in `ours`.
+
+        A shard that was this node's own before a restart is settled when no member has returned
+        it for a time.
         """
-        if self._index is not None:
-            self.index([*self.dirty])
-        reply = Reply()
-        if pull.part:
-            self._add_part(reply, asker, pull, now)
-            return reply.pulled(pull.seq)
-        before, gift = self.count, next(self._gifts)
-        empty = self._empty_of(pull.shards)
-        if empty:  # Most shards of most clusters, so they are given as one.
-            for shard in empty:
-                self.held[shard] = 0
-                self._bare.pop(shard, None)
-            nothing = Given(asker, now, gift, [NOTHING], "")
-            self._given.add(empty, nothing)
-            reply.add_given(empty, nothing, 0)
-        done = set(empty)
-        for shard in [shard for shard in pull.shards if shard not in done]:
-            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
-                break
-            if self.held[shard]:
-                self._give(shard, asker, gift, now, stands_by)
-            given = self._given.get(shard)
-            is_taking = given is not None and (
-                given.to != asker and now - given.last_asked_at < _TAKING_NS
-            )
-            if given is not None and given.parts and not is_taking:
-                # Whoever was to have it has not said so: better it is counted somewhere.
-                reply.add_given([shard], self._given.asked(shard, given, asker, now), 0)
+        by_member: dict[NodeId, list[int]] = {}
+        settled: list[int] = []
+        for shard, cover in self._covers.items():
+            if not ours[shard]:
                 continue
-            # Whoever was given it and asks for it has lost it: it was started again since.
-            moved_to = given.to if given is not None and given.to != asker else ""
-            if shard in self.copies:
-                self._add_copy(reply, asker, shard, moved_to, now)
-            else:
-                reply.add_nothing(shard, moved_to)
-        self._counters.add("shards_given", before - self.count)
-        return reply.pulled(pull.seq)
+            for name in cover.to_ask:
+                by_member.setdefault(name, []).append(shard)
+            if cover.owner != self._me:
+                by_member.setdefault(cover.owner, []).append(shard)
+            elif now - cover.arrived_at > _OWN_KEPT_NS:
+                settled.append(shard)
+        for shard in settled:
+            self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
+        return by_member
 
-    def kept(self, taker: NodeId, shards: Iterable[int], gift: int) -> None:
-        """Drop shards of one transfer that its receiver has acknowledged."""
-        self._given.confirm(shards, taker, gift)
+    # -- start and takeover --------------------------------------------------------------------
 
-    def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
-        """Add a later part of the transfer whose first part the receiver has."""
-        shard, part = pull.shards[0], pull.part
-        given = self._given.get(shard)
-        if given is not None and (given.to, given.number) != (asker, pull.gift):
-            given = None
-        if given is not None and part < len(given.parts):
-            reply.add_given([shard], self._given.asked(shard, given, asker, now), part)
-            return
-        sent = self._sent.get(asker, shard, pull.gift, now)
-        if sent is not None and part < len(sent.parts):
-            reply.add_copy(shard, sent, part)
-        else:
-            reply.add_nothing(shard, "")
+    def start(self, shards: Iterable[int]) -> None:
+        """Count shards without counters: no member has any."""
+        started = self._states.apply_to_all(shards, Event.START)
+        if started:
+            self._on_started(started)
 
-    def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
-        """Add the first part of a copy; the other parts are kept unchanged until they are sent."""
-        counts = self._copy_of(shard, now)
-        parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
-        number = next(self._gifts) if len(parts) > 1 else 0
-        sent = SentCopy(number, parts, moved_to, self.copies.sender_of(shard) or "", now)
-        if len(parts) > 1:
-            self._sent.add(asker, shard, sent)
-        reply.add_copy(shard, sent, 0)
-
-    def _empty_of(self, shards: Sequence[int]) -> list[int]:
-        """Those of the shards that are held, and nothing of them is counted or lent."""
-        if self._index is None or self._taken or (self.lender is not None and len(self.lender)):
-            return []
-        return [shard for shard in shards if self.held[shard] and shard not in self._index]
-
-    def _give(
-        self, shard: int, to: NodeId, gift: int, now: int, stands_by: Callable[[int], bool]
-    ) -> None:
-        assert self._index is not None
-        keys = sorted(self._index.pop(shard, ()))
-        if self.lender is not None and len(self.lender):
-            lent = self.lender.write_off(lambda key: shard_of(key) == shard, now)
-            keys = sorted({*keys, *lent})
-        self.held[shard] = 0
-        if not keys and not self._taken:
-            self._given.add([shard], Given(to, now, gift, [NOTHING], ""))
-            self._bare.pop(shard, None)
-            return
-        counts = self._engine.snapshot(keys, now)
-        taken = self._taken.pop(shard, None)
-        if taken is None and self._bare.get(shard):
-            # What was regained here is told by whoever has had the shard all the time.
-            taken = _Taken(to)
-            mine = self._admitted_here(shard, counts.keys, now)
-            self._add_tallies(taken.tally, counts, [mine.get(key, []) for key in counts.keys], now)
-        rows = [taken.tally.row(key, now) if taken is not None else [] for key in counts.keys]
-        parts = cut(counts, rows, self._least_parts)
-        if stands_by(shard):
-            self.copies.keep(to, counts, now)
-        self._engine.forget(keys)
-        for key in keys:
-            self.dirty.pop(key, None)
-        owner = taken.owner if taken is not None else ""
-        is_from_before = taken is not None and taken.is_from_before
-        ask = ""
-        if taken is not None and not taken.has_base:
-            ask = to if to in taken.unasked else next(iter(taken.unasked), taken.owner)
-        since = 0 if taken is None else taken.since
-        add_decided(parts, self._decided_checks.of_shard(shard, since, now))
-        self._given.add([shard], Given(to, now, gift, parts, owner, is_from_before, ask))
-        self._bare.pop(shard, None)
-        self._counters.add("keys_given", len(counts.keys))
-
-    def _copy_of(self, shard: int, now: int) -> Snapshot:
-        """Bring the copies of a shard up to now, by counting them for a moment."""
-        scratch = Engine(max_keys=1_000_000)
-        for at, counts in self.copies.of(shard):
-            scratch.restore(counts, at)
-        return scratch.snapshot(scratch.keys(), now)
-
-    # -- getting -------------------------------------------------------------------------------
-
-    def adopt(
+    def take_over(
         self,
         shard: int,
-        about: ShardGroup,
+        owner: NodeId,
+        replica: Iterable[tuple[int, Snapshot]],
+        now: int,
+        silent: Sequence[NodeId] = (),
+        replica_of: str = "",
+    ) -> None:
+        """Count a shard whose owner cannot be reached, from a replica and its instants.
+
+        `replica_of` is the member whose counters a replica from another member has.
+        `silent` members may have a replica: if there is none here, theirs must not be overwritten.
+
+        The owner is the sender of the replica, even if the ring names another member: that member
+        may have joined a moment ago without counters. A sender that has left is not the owner: it
+        has transferred the shard.
+        """
+        if self.held[shard]:
+            return
+        given, sender = self.transfers.get(shard), self.replicas.sender_of(shard)
+        if given is not None and given.parts:
+            self._retake(shard, given, now, sender or replica_of)
+            return
+        whose = owner if sender is None or sender in self._left else sender
+        copies = [(min(at, now), counts) for at, counts in replica]
+        cover = Cover(whose, now, base_of=sender or replica_of)
+        event = Event.TAKE_OVER
+        if not any([counts.keys for _, counts in copies]):
+            event = Event.TAKE_OVER_BLIND
+            cover.to_ask = others(self._me, whose, *silent)
+        self._states.apply(shard, event, Arrival(now, copies, cover=cover))
+        if event is Event.TAKE_OVER_BLIND:
+            self._on_started([shard])
+        self._counters.add("shards_taken")
+
+    def take_over_blind(
+        self, shards: Sequence[int], owner: NodeId, now: int, silent: Sequence[NodeId]
+    ) -> None:
+        """Count many shards whose owner cannot be reached, without any replica or transfer."""
+        taken = self._states.apply_to_all(shards, Event.TAKE_OVER_BLIND)
+        to_ask = others(self._me, owner, *silent)
+        for shard in taken:
+            self._covers[shard] = Cover(owner, now, to_ask=to_ask)
+        if taken:
+            self._on_started(taken)
+            self._counters.add("shards_taken", len(taken))
+
+    def _retake(self, shard: int, given: Given, now: int, base_of: str) -> None:
+        """Count again what may never have arrived at its receiver; no replica can be newer."""
+        owner = NodeId(given.taken_from or given.to)
+        cover = Cover(owner, given.at, is_owner_restarted=given.is_from_before, base_of=base_of)
+        for part in given.parts:
+            add_logs(cover.log, part.counts, part.tallies, given.at)
+        copies = [(min(given.at, now), part.counts) for part in given.parts]
+        is_empty = not any([counts.keys for _, counts in copies])
+        if given.taken_from:
+            is_blind = is_empty or bool(given.ask)
+            event = Event.TAKE_OVER_BLIND if is_blind else Event.TAKE_OVER
+        else:
+            is_blind = is_empty
+            event = Event.RETAKE_BLIND if is_blind else Event.RETAKE
+        if is_blind:
+            cover.to_ask = others(self._me, owner, given.ask)
+        self._states.apply(shard, event, Arrival(now, copies, cover=cover))
+        if is_empty:
+            self._on_started([shard])
+        self._counters.add("shards_taken")
+
+    # -- arrivals ------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        shard: int,
+        group: ShardGroup,
         sender: NodeId,
         counts: Snapshot,
-        tallies: Sequence[Sequence[int]],
+        logs: Sequence[Sequence[int]],
         now: int,
         decided: Sequence[DecidedCheck] = (),
     ) -> None:
-        """Count a shard from now on that `sender` has given away, or join it with what is here.
+        """Count a shard that `sender` has transferred, or join it with the counters here.
 
-        `about` is the group it came in. The same gift again changes nothing. Checks that both this
-        node and the sender (`decided`) have decided are counted once.
+        `group` describes the transfer. The same transfer again changes nothing. A check that both
+        this node and the sender (`decided`) have decided is counted once.
         """
-        gift = sender, about.gift
-        if self._adopted.get(shard) == gift:
+        if not self._is_new(shard, group, sender):
             return
-        self._adopted[shard] = gift
-        self._counters.add("shards_pulled")
-        tallies = self._without_doubles(shard, counts.keys, tallies, decided, now)
-        here = self._taken.get(shard)
-        is_base_ours = here is not None and here.is_base_whole and about.taken_from == self._me
-        lacked = list(self.copies.of(shard)) if about.moved_to == self._me else []
-        if not self.held[shard]:
-            self._restore(counts, now)
-            self._hold(shard)
-            if about.taken_from:
-                # Whoever has the shard itself counts on from there: to him only the tally is news.
-                # That may be another one also when it was ours: we gave it away in an earlier life.
-                taken = self._taken[shard] = self._taken_with(about, FallbackLog(), now, decided)
-                self._add_tallies(taken.tally, counts, tallies, now)
-            for at, copy in lacked:
-                self._go_on_with(shard, copy, min(at, now), now)
-        elif here is not None and not is_base_ours and self._is_below(here, about, sender):
-            # The sender never lost them; what we admitted in its place comes on top.
-            del self._taken[shard]
-            self._restore(counts, now)
-            # Of keys that it has nothing of, our state is what we admitted, and stays.
-            self._charge({key: here.tally.row(key, now) for key in counts.keys}, now)
-            if about.taken_from not in ("", self._me) or (
-                about.moved_to and here.base_of != sender
-            ):
-                # It stood in itself: to whom it did so, what both of us admitted is news.
-                self._taken[shard] = self._taken_with(about, here.tally, now, decided)
-                self._add_tallies(here.tally, counts, tallies, now)
-            self._counters.add("splits_healed")
-        elif about.taken_from and not (
-            about.taken_from == self._me and about.is_from_before and shard in self._bare
-        ):
-            # Both sides began from the same counters: only what came on top is news.
-            if is_base_ours:
-                del self._taken[shard]
-            elif here is not None:  # And news to whom we stand in for.
-                self._add_tallies(here.tally, counts, tallies, now)
-            self._charge(dict(zip(counts.keys, tallies, strict=True)), now)
-            self._counters.add("splits_healed")
-        else:
-            # Two that counted from nothing, without knowing of each other; or the sender went on
-            # from what an earlier life of ours had, and we have begun without that.
-            mine = self._admitted_here(shard, counts.keys, now)
-            self._restore(counts, now)
-            self._charge(mine, now)
-        self._bare.pop(shard, None)
-        self.dirty.update(dict.fromkeys(counts.keys))
-        self._came(counts.keys)
+        logs = self._without_duplicates(shard, counts.keys, logs, decided, now)
+        cover = self._covers.get(shard)
+        owner, base_of = (None, "") if cover is None else (cover.owner, cover.base_of)
+        event = arrival_of(group, sender, self._me, owner, base_of)
+        is_asked = group.replica_at == self._me and not self.held[shard]
+        replica = [(min(at, now), each) for at, each in self.replicas.of(shard)] if is_asked else []
+        since = now - max([check.age_ns for check in decided], default=0)
+        self._states.apply(shard, event, Arrival(now, [(now, counts)], logs, group, since=since))
+        if replica:
+            self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, replica))
         self._counters.add("keys_pulled", len(counts.keys))
 
-    def _is_below(self, here: _Taken, about: ShardGroup, sender: NodeId) -> bool:
-        """Whether we go on from what was given, with what we admitted on top of it."""
-        if not here.has_base and (about.moved_to or about.taken_from == here.owner):
-            return True
-        if about.moved_to and about.taken_from == self._me:
-            # It stood in for us, and had not the copy that we have gone on from, unless that is a
-            # copy of its own counters.
-            return here.base_of == sender
-        return here.owner == sender or not about.taken_from
+    def accept_empty(self, shards: Iterable[int], group: ShardGroup, sender: NodeId) -> list[int]:
+        """Count shards that `sender` owned and has transferred without any counter.
 
-    def _taken_with(
-        self, about: ShardGroup, tally: FallbackLog, now: int, decided: Sequence[DecidedCheck]
-    ) -> _Taken:
-        return _Taken(
-            NodeId(about.taken_from),
-            tally,
-            came_at=now,
-            since=now - max([check.age_ns for check in decided], default=0),
-            has_base=not about.moved_to,
-            is_from_before=about.is_from_before,
-            unasked=self._others(about.taken_from, about.moved_to),
+        Returns those that were not counted here; use `accept` for the others.
+        """
+        new = [shard for shard in shards if not self.held[shard]]
+        self._states.apply_to_all(
+            [shard for shard in new if self._is_new(shard, group, sender)], Event.TRANSFER
         )
+        return new
 
-    def _without_doubles(
+    def _is_new(self, shard: int, group: ShardGroup, sender: NodeId) -> bool:
+        """Note a transfer; return False when it was accepted before."""
+        transfer = sender, group.gift
+        if self._accepted.get(shard) == transfer:
+            return False
+        self._accepted[shard] = transfer
+        self._counters.add("shards_pulled")
+        return True
+
+    def _without_duplicates(
         self,
         shard: int,
         keys: Sequence[bytes],
-        tallies: Sequence[Sequence[int]],
+        logs: Sequence[Sequence[int]],
         decided: Sequence[DecidedCheck],
         now: int,
     ) -> Sequence[Sequence[int]]:
@@ -550,232 +311,139 @@ class ShardOwnership:
 
         The first charge stays: a repeat may have come in a later window.
         """
-        ours_first, theirs_first = self._decided_checks.merge(decided, now)
+        ours_first, theirs_first = self.decided_checks.merge(decided, now)
         if not self.held[shard]:
-            return tallies
+            return logs
         if theirs_first:
-            self._engine.refund(
-                [check.key for check in theirs_first],
-                [check.cost for check in theirs_first],
-                [check.age_ns for check in theirs_first],
-                [check.row[LEASE] for check in theirs_first],
-                (),
-                (),
-                now,
-            )
-        return _without(keys, tallies, ours_first) if ours_first else tallies
+            self._merge.refund(theirs_first, now)
+        return without_checks(keys, logs, ours_first) if ours_first else logs
 
-    def adopt_empty(self, shards: Iterable[int], about: ShardGroup, sender: NodeId) -> list[int]:
-        """Count shards from now on that `sender` has given away without any counter.
+    # -- answers of the owner of a covered shard -----------------------------------------------
 
-        Returns those that were not held; to join the others with what is here is for `adopt`.
+    def owner_has_nothing(self, shard: int, now: int) -> None:
+        """Own a covered shard: its owner has no counters of it."""
+        self._states.apply(shard, Event.OWNER_HAS_NOTHING, Arrival(now))
+
+    def owner_moved(self, shard: int, owner: NodeId, now: int) -> None:
+        """Cover another member: the owner of a covered shard has transferred it to `owner`."""
+        self._states.apply(shard, Event.OWNER_MOVED, Arrival(now, owner=owner))
+
+    def owner_has_replica(self, shard: int, counts: Snapshot, whose: str, now: int) -> None:
+        """Use the replica that the owner of a covered shard has instead of counters.
+
+        It is of this node's earlier counters, or of those of the member `whose`.
         """
-        gift = sender, about.gift
-        new = [shard for shard in shards if not self.held[shard]]
-        for shard in new:
-            if self._adopted.get(shard) != gift:
-                self._adopted[shard] = gift
-                self._counters.add("shards_pulled")
-                self._hold(shard)
-        return new
+        is_own = whose in ("", self._me) or whose in self._left
+        event = Event.REPLICA_OF_OWN if is_own else Event.REPLICA_OF_OTHER
+        self._states.apply(shard, event, Arrival(now, [(now, counts)], owner=NodeId(whose)))
 
-    def _admitted_here(self, shard: int, keys: Sequence[bytes], now: int) -> dict[bytes, list[int]]:
-        """What was admitted here of each key, as if just now.
+    def replica_answered(self, shard: int, name: NodeId, counts: Snapshot, now: int) -> None:
+        """Use the replica of a member that was silent when the shard was taken over, if any."""
+        cover = self._covers.get(shard)
+        if cover is None or name not in cover.to_ask:
+            return
+        if counts.keys:
+            self._states.apply(shard, Event.REPLICA_FOUND, Arrival(now, [(now, counts)]))
+        else:
+            cover.to_ask = tuple([each for each in cover.to_ask if each != name])
 
-        Not what other data centers told: both sides have heard that. Nor what was regained of them:
-        it is part of the other side's counters.
-        """
-        counts = self._engine.snapshot(keys, now)
-        scratch = Engine(max_keys=max(1, len(counts.keys)))
-        scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
-        regained = self._bare.get(shard, {})
-        units = [max(0, scratch.used(key, now) - regained.get(key, 0)) for key in counts.keys]
-        return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
+    # -- members and replicas ------------------------------------------------------------------
 
-    def heard_of(self, before: Record | None, after: Record) -> None:
-        """Take note of how another member stands."""
+    def on_member_change(self, before: Record | None, after: Record) -> None:
+        """Follow the restarts and departures of other members."""
         name = NodeId(after.name)
         if before is not None and after.generation > before.generation:
-            # It was started again, and has perhaps nothing of what was its own.
-            for shard, taken in self._taken.items():
-                if taken.owner == name:
-                    self._taken[shard] = replace(taken, is_from_before=True)
+            for cover in self._covers.values():  # A restarted owner may have lost its counters.
+                if cover.owner == name:
+                    cover.is_owner_restarted = True
         if after.is_placed:
             self._left.discard(name)
         elif after.status is not Status.DEAD:
             self._left.add(name)
 
-    def _others(self, owner: str, *names: str) -> tuple[NodeId, ...]:
-        return tuple([NodeId(name) for name in names if name not in ("", owner, self._me)])
+    def keep_replica(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+        """Keep what an owner sent to its standby; use it for shards covered for that owner."""
+        self.replicas.keep(sender, counts, now)
+        if self._covers:
+            self._follow_owner(sender, counts, now)
 
-    def begin(self, shards: Iterable[int]) -> None:
-        """Count shards from nothing: nobody had them before."""
-        begun = [shard for shard in shards if not self.held[shard]]
-        for shard in begun:
-            self._hold(shard)
-            self._bare[shard] = {}
-        if begun:
-            self._begun(begun)
+    def _follow_owner(self, sender: NodeId, counts: Snapshot, now: int) -> None:
+        """Replace the base of covered shards: their owner is reachable and counts.
 
-    def take_over(
-        self,
-        shard: int,
-        owner: NodeId,
-        copy: Iterable[tuple[int, Snapshot]],
-        now: int,
-        silent: Sequence[NodeId] = (),
-        copy_of: str = "",
-    ) -> None:
-        """Count a shard whose owner cannot be reached, from copies and when each one came.
-
-        `copy_of` is the member whose counters a copy from elsewhere has.
-
-        Who was `silent` may have a copy: if there is none here, theirs must not be overwritten.
-
-        Whose the own copies are is who will know what of our counters is news, whatever the ring
-        says of the owner: that one may have come a moment ago, and have nothing yet. Unless it
-        has left: then it has given the shard away.
-        """
-        if self.held[shard]:
-            return
-        sender = self.copies.sender_of(shard)
-        taken = _Taken(owner if sender is None or sender in self._left else sender)
-        given = self._given.get(shard)
-        if given is not None and given.parts:
-            # What we gave has perhaps never arrived, and no copy can be newer.
-            copy = [(given.at, part.counts) for part in given.parts]
-            taken = _Taken(
-                NodeId(given.taken_from or given.to),
-                is_base_whole=not given.taken_from,
-                is_from_before=given.is_from_before,
-            )
-            silent = [NodeId(given.ask)]
-            for part in given.parts:
-                self._add_tallies(taken.tally, part.counts, part.tallies, given.at)
-        is_empty, is_bare = True, bool(given and given.parts and given.ask)
-        for at, counts in copy:
-            is_empty = is_empty and not counts.keys
-            self._restore(counts, min(at, now))
-            self.dirty.update(dict.fromkeys(counts.keys))
-            self._came(counts.keys)
-        self._hold(shard)
-        has_base = not is_empty and not is_bare
-        self._taken[shard] = _Taken(
-            taken.owner,
-            taken.tally,
-            taken.is_base_whole,
-            taken.came_at,
-            has_base,
-            taken.is_from_before,
-            since=given.at if given and given.parts else now,
-            unasked=() if has_base else self._others(taken.owner, *silent),
-            base_of=sender or copy_of,
-        )
-        if is_empty:
-            self._begun([shard])
-        self._counters.add("shards_taken")
-
-    def regain(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
-        """Count again what was lost here: age in ns and units in turns, oldest first."""
-        self._charge(rows, now, "hits_recalled")
-        if self._bare:
-            self._regained_at = now
-            for key, row in rows.items():
-                regained = self._bare.get(shard_of(key))
-                if regained is not None:
-                    regained[key] = regained.get(key, 0) + sum(row[1::2])
-        self._came(list(rows))
-
-    def keep_copy(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Keep what an owner sent to its standby; in its place we go on from it."""
-        self.copies.keep(sender, counts, now)
-        if self._taken:
-            self._follow(sender, counts, now)
-
-    def _follow(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """The owner we stand in for is alive after all, and counts: take that as our base.
-
-        Not so when it was started again, perhaps from nothing: then ours is what it lacks.
-        Not so what another one counts that stands in for it, too: our hits may be part of that, and
-        each copy to and fro would count them once more.
+        Not after a restart of the owner: then this node may have counters that the owner lacks.
+        Not from a member that covers the same owner: its counts may contain this node's hits.
         """
         theirs = Snapshot([], [], [], [], [])
         rows: dict[bytes, list[int]] = {}
         for at, key in enumerate(counts.keys):
-            taken = self._taken.get(shard_of(key))
-            if taken is None or taken.owner != sender or taken.is_from_before:
+            cover = self._covers.get(shard_of(key))
+            if cover is None or cover.owner != sender or cover.is_owner_restarted:
                 continue
             if counts.states[at]:
                 append_row(theirs, counts, at)
-                rows[key] = taken.tally.row(key, now)
+                rows[key] = cover.log.row(key, now)
         if theirs.keys:
             self._engine.restore(theirs, now)
-            self._charge(rows, now)
+            self._merge.charge(rows, now)
 
-    def _hold(self, shard: int) -> None:
-        self.held[shard] = 1
-        self._given.drop(shard)
-        if shard in self.copies:
-            self.copies.drop([shard])
-
-    def _restore(self, counts: Snapshot, now: int) -> None:
-        refused = self._engine.restore(counts, now)
-        if refused:
-            self._counters.add("states_refused", refused)
-
-    def _add_tallies(
-        self, tally: FallbackLog, counts: Snapshot, tallies: Sequence[Sequence[int]], now: int
-    ) -> None:
-        for at, row in enumerate(tallies):
-            period_ns = counts.limits[counts.which[at]].period_ns
-            tally.restore(counts.keys[at], row, period_ns, now)
-
-    def _charge(
-        self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
-    ) -> None:
-        keys: list[bytes] = []
-        units: list[int] = []
-        ages_ns: list[int] = []
+    def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
+        """Charge lost counts again; a row has age in ns and units in turns, the oldest first."""
+        self._merge.charge(rows, now, "hits_recalled")
         for key, row in rows.items():
-            keys += [key] * (len(row) // 2)
-            ages_ns += row[::2]
-            units += row[1::2]
-        self._engine.charge(keys, units, ages_ns, now)
-        self.dirty.update(dict.fromkeys(keys))
-        self._counters.add(counter, sum(units))
+            shard = shard_of(key)
+            if self._states[shard] is State.FRESH:
+                self._regained_at = now
+                regained = self._states.regained.setdefault(shard, {})
+                regained[key] = regained.get(key, 0) + sum(row[1::2])
+        self._merge.announce(list(rows))
 
-    # -- the standby's copy --------------------------------------------------------------------
-
-    def state_of(self, keys: Sequence[bytes], now: int) -> Snapshot:
-        """What the standby must know of keys; an empty state for those that are as new."""
-        self.seen(keys)
-        with nullcontext() if self.lender is None else self.lender.counted(keys, now):
+    def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
+        """Return what the standby needs of keys; an empty state for keys that are unused."""
+        with nullcontext() if self._lender is None else self._lender.counted(keys, now):
             counts = self._engine.snapshot(keys, now)
         known = set(counts.keys)
-        rested = [key for key in keys if key not in known]
-        if rested:
+        unused = [key for key in keys if key not in known]
+        if unused:
             counts.limits.append(_NO_LIMIT)
             if counts.heard:
-                counts.heard.extend({} for _ in rested)
-            counts.keys.extend(rested)
-            counts.states.extend([] for _ in rested)
-            counts.which.extend([len(counts.limits) - 1] * len(rested))
+                counts.heard.extend({} for _ in unused)
+            counts.keys.extend(unused)
+            counts.states.extend([] for _ in unused)
+            counts.which.extend([len(counts.limits) - 1] * len(unused))
         return counts
 
+    # -- transfers to other members ------------------------------------------------------------
 
-def _without(
-    keys: Sequence[bytes], tallies: Sequence[Sequence[int]], doubles: Sequence[DecidedCheck]
-) -> list[list[int]]:
-    """Subtract the units of checks that both nodes admitted from another node's tallies."""
-    rows = {key: [*row] for key, row in zip(keys, tallies, strict=True)}
-    for check in doubles:
-        row, units = rows.get(check.key, []), check.cost
-        # The part of the period that the check fell into is the oldest that is not older than it.
-        for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - check.age_ns)):
-            taken = min(units, row[at + 1])
-            row[at + 1] -= taken
-            units -= taken
-    return [rows[key] for key in keys]
+    def release(self, shard: int, now: int) -> Released:
+        """Stop counting a shard that is transferred; return its data."""
+        is_blind = self._states[shard] in BLIND
+        cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
+        self._states.apply(shard, Event.SEND, Arrival(now))
+        return Released(cover, is_blind, regained)
+
+    def admitted(
+        self, keys: Sequence[bytes], regained: Mapping[bytes, int], now: int
+    ) -> dict[bytes, list[int]]:
+        """Return what was admitted here of each key; see `CounterMerge.admitted`."""
+        return self._merge.admitted(keys, regained, now)
+
+    def release_empty(self, shards: Sequence[int]) -> None:
+        """Stop counting shards that have no counters and are not covered."""
+        self._states.apply_to_all(shards, Event.SEND)
+
+    def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int) -> None:
+        """Drop the parts of shards whose receiver has acknowledged this transfer."""
+        self._states.apply_to_all(
+            self.transfers.confirm(shards, receiver, number), Event.ACKNOWLEDGE
+        )
+
+    def expire(self, now: int) -> None:
+        """Forget old transfers, unused replicas and old regained units."""
+        self._states.apply_to_all(self.transfers.expire(now), Event.FORGET)
+        self.replicas.expire(now)
+        if self._regained_at and now - self._regained_at > _OWN_KEPT_NS:
+            self._regained_at = 0
+            self._states.regained.clear()
 
 
 def _no_answers(session: int, seq: int) -> tuple[tuple[bytes, ...], int]:

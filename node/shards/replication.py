@@ -12,6 +12,7 @@ from node.containment import Containment
 from node.metrics.counters import Counters
 from node.shards.outgoing_transfers import BYTES_PER_PART, size_of
 from node.shards.ownership import ShardOwnership
+from node.shards.shard_sender import ShardSender
 from ringfence import runtime
 from ringfence.limiter import Engine, Snapshot
 from ringfence.peering.link import Link
@@ -35,6 +36,7 @@ class Replication:
         self,
         me: NodeId,
         holdings: ShardOwnership,
+        sender: ShardSender,
         engine: Engine,
         counters: Counters,
         link_to: Callable[[NodeId], Link | None],
@@ -43,6 +45,8 @@ class Replication:
     ) -> None:
         self._me = me
         self._holdings = holdings
+        self._changed = holdings.changed
+        self._sender = sender
         self._engine = engine
         self._counters = counters
         self._link_to = link_to
@@ -83,16 +87,18 @@ class Replication:
     def flush(self) -> None:
         """Send one round."""
         if len(self._ring.members) < 2:
-            self._holdings.seen_all()  # There is no standby.
+            self._sender.index_unchanged([*self._changed.keys])
+            self._changed.clear()  # There is no standby.
             return
-        if not self._holdings.dirty:
+        if not self._changed.keys:
             return
         standby_of = self._ring.standby
         held = self._holdings.held
         by_standby: dict[NodeId, list[bytes]] = {}
         busy: list[bytes] = []
-        for key in list(islice(self._holdings.dirty, _KEYS_PER_ROUND)):
-            del self._holdings.dirty[key]
+        changed = self._changed.keys
+        for key in list(islice(changed, _KEYS_PER_ROUND)):
+            del changed[key]
             shard = shard_of(key)
             standby = standby_of(shard)
             if standby == self._me:
@@ -100,25 +106,27 @@ class Replication:
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
-            if standby == self._holdings.taken_from(shard):
-                self._holdings.seen([key])
+            cover = self._holdings.cover_of(shard)
+            if cover is not None and standby == cover.owner:
+                self._sender.index_unchanged([key])
                 continue  # It may have more than we took over; it will be asked for that.
-            if self._waiting.get(standby) or standby in self._holdings.unasked(shard):
+            if self._waiting.get(standby) or (cover is not None and standby in cover.to_ask):
                 busy.append(key)
             else:
                 by_standby.setdefault(standby, []).append(key)
-        self._holdings.dirty.update(dict.fromkeys(busy))
+        self._changed.update(busy)
         now = self._clock()
         for standby, keys in by_standby.items():
             link = self._link_to(standby)
             if link is None:
-                self._holdings.dirty.update(dict.fromkeys(keys))
+                self._changed.update(keys)
                 continue
             for start in range(0, len(keys), _KEYS_PER_COPY):
                 self._send(standby, link, keys[start : start + _KEYS_PER_COPY], now)
 
     def _send(self, standby: NodeId, link: Link, keys: Sequence[bytes], now: int) -> None:
-        counts = self._holdings.state_of(keys, now)
+        self._sender.index_unchanged(keys)
+        counts = self._holdings.snapshot(keys, now)
         if len(keys) > 1 and size_of(counts) > BYTES_PER_PART:
             half = len(keys) // 2
             self._send(standby, link, keys[:half], now)
@@ -129,7 +137,7 @@ class Replication:
         def on_reply(reply: object) -> None:
             self._waiting[standby] -= 1
             if not isinstance(reply, Done):
-                self._holdings.dirty.update(dict.fromkeys(keys))
+                self._changed.update(keys)
                 self._counters.add("copies_lost")
 
         wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.heard)
@@ -163,7 +171,7 @@ class Replication:
 
     def mark(self, keys: Sequence[bytes], shards: Collection[int]) -> None:
         """Send the state of those of `keys` that are in one of these shards."""
-        self._holdings.dirty.update(dict.fromkeys([key for key in keys if shard_of(key) in shards]))
+        self._changed.update([key for key in keys if shard_of(key) in shards])
 
 
 def _standbys(ring: Ring) -> Sequence[NodeId | None]:

@@ -21,6 +21,7 @@ from ringfence.wire.bounds import (
     MIN_KEY,
 )
 from ringfence.wire.codecs.message_codec import VERSION, PackedRules, decode, encode
+from ringfence.wire.codecs.request_codec import peek_request
 from ringfence.wire.credentials import matches, node_proof, proves, token_digest
 from ringfence.wire.errors import BadMessage, Cause, ErrorCode, WrongVersion
 from ringfence.wire.framing import MAX_MESSAGE, Framer, frame
@@ -97,6 +98,7 @@ __all__ = [
     "BY_POLICY",
     "VERSION",
     "encode",
+    "peek_request",
     "decode",
     "Framer",
     "frame",

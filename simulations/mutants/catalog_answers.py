@@ -22,7 +22,7 @@ ANSWERS = (
         "a repeated request is neither counted nor answered",
         (
             Edit(
-                "node.requests.sessions.session:Session._ask",
+                "node.requests.sessions.request_intake:RequestIntake._is_accepted",
                 "for answer in answers:",
                 "for answer in ():",
             ),

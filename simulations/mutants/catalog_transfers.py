@@ -10,7 +10,7 @@ MOVES = (
         "a key in a frame of its own is not marked for replication",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.decided",
+                "node.shards.ownership:ShardOwnership.record_decided",
                 "if batch.op is Op.CHECK and any(codes) and max(codes) > _LAST_CHARGED:",
                 "if len(keys) == 1:\n    keys = []\nelif max(codes) > _LAST_CHARGED:",
             ),
@@ -23,7 +23,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.replication:Replication.flush",
-                "if not self._holdings.dirty:",
+                "if not self._changed.keys:",
                 "if True:",
             ),
         ),
@@ -34,8 +34,8 @@ MOVES = (
         "a standby acknowledges a replica and does not store it",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.keep_copy",
-                "self.copies.keep(sender, counts, now)",
+                "node.shards.ownership:ShardOwnership.keep_replica",
+                "self.replicas.keep(sender, counts, now)",
                 "pass",
             ),
         ),
@@ -95,8 +95,8 @@ MOVES = (
         (
             Edit(
                 "node.shards.ownership:ShardOwnership.take_over",
-                "self._restore(counts, min(at, now))",
-                "pass",
+                "copies = [(min(at, now), counts) for at, counts in replica]",
+                "copies = []",
             ),
         ),
         ("crash", "crash-for-good"),
@@ -118,9 +118,9 @@ MOVES = (
         "a transferred shard is held without its counters",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.adopt",
-                "if not self.held[shard]:\n    self._restore(counts, now)\n    self._hold(shard)",
-                "if not self.held[shard]:\n    self._hold(shard)",
+                "node.shards.shard_states:ShardStates._perform",
+                "for at, counts in copies:\n    merge.restore(counts, at)",
+                "pass",
             ),
         ),
         ("leave",),
@@ -130,7 +130,7 @@ MOVES = (
         "the giver of a shard keeps deciding for it",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership._give",
+                "node.shards.shard_states:ShardStates._perform",
                 "self.held[shard] = 0",
                 "pass",
             ),
@@ -154,8 +154,8 @@ MOVES = (
         "hits admitted for an unreachable owner are not logged",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership._tally",
-                "tally.add(key, cost, self._period_at(batch, at), now)",
+                "node.shards.ownership:ShardOwnership._log",
+                "log.add(key, cost, self._period_at(batch, at), now)",
                 "pass",
             ),
         ),
@@ -166,8 +166,8 @@ MOVES = (
         "after a split, hits of the other side are not charged",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership.adopt",
-                "self._charge(dict(zip(counts.keys, tallies, strict=True)), now)",
+                "node.shards.shard_states:ShardStates._perform",
+                "merge.charge(dict(zip(counts.keys, arrival.logs, strict=True)), now)",
                 "pass",
             ),
         ),
@@ -178,7 +178,7 @@ MOVES = (
         "after a split, hits of the other side are charged twice",
         (
             Edit(
-                "node.shards.ownership:ShardOwnership._charge",
+                "node.shards.counter_merge:CounterMerge.charge",
                 "self._engine.charge(keys, units, ages_ns, now)",
                 "self._engine.charge(keys + keys, units + units, ages_ns + ages_ns, now)",
             ),

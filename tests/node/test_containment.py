@@ -263,6 +263,6 @@ async def test_a_callback_that_raises_keeps_no_other_from_its_answer(
 
 
 def test_the_refusal_has_a_code_that_every_client_knows() -> None:
-    from node.requests.sessions.session import internal_refusal
+    from node.requests.sessions.node_api import internal_refusal
 
     assert internal_refusal(7) == Refused(7, ErrorCode.INTERNAL, internal_refusal(7).reason)

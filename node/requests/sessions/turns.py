@@ -1,8 +1,8 @@
-"""Requests that take long, which wait for their turn so that other callers are answered in between.
+"""Turns of long requests: other callers are answered between two steps of a long request.
 
 Decides which caller is served next: tokens in turn, and the senders of one token in turn. Each turn
-of the event loop does one step of one request, so the wait of others is bounded by one step. What a
-step does is the session's business.
+of the event loop does one step of one request, so other callers wait for one step at most.
+`request_intake` defines the steps.
 """
 
 from collections import OrderedDict, deque
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from node.requests.deduplication.sent_answers import Sender
 
-__all__ = ["DIRECT_COST", "MOST_WAITING", "STEP_COST", "Turns", "steps_of"]
+__all__ = ["DIRECT_COST", "MOST_BYTES", "MOST_WAITING", "STEP_COST", "Turns", "steps_of"]
 
 DIRECT_COST = 256
 """Largest cost of a request that is decided at once; the unit is the work of about 1 us."""
@@ -19,6 +19,8 @@ STEP_COST = 1024
 """Cost of one step of a request."""
 MOST_WAITING = 16_384
 """Rows of requests that wait for their turn; more are refused. One token may fill half of it."""
+MOST_BYTES = 16 << 20
+"""Bytes of undecoded requests that wait; more are refused. One token may fill half of it."""
 
 SessionT = TypeVar("SessionT")
 _Steps = Iterator[None]
@@ -27,33 +29,43 @@ _Steps = Iterator[None]
 class Turns(Generic[SessionT]):
     """Waiting requests by token and sender."""
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
+    def __init__(self, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
         self.rows = 0
         """Rows of all requests that wait."""
+        self.size = 0
+        """Bytes of all undecoded requests that wait."""
         self._most = most
+        self._most_bytes = most_bytes
         self._waiting: OrderedDict[
-            tuple[str, object], OrderedDict[Sender[SessionT], deque[tuple[_Steps, int]]]
+            tuple[str, object], OrderedDict[Sender[SessionT], deque[tuple[_Steps, int, int]]]
         ] = OrderedDict()
         """By caller's name and role; the caller that is served next is first."""
-        self._rows_of: dict[tuple[str, object], int] = {}
+        self._loads: dict[tuple[str, object], tuple[int, int]] = {}
+        """Rows and bytes by caller."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def has_room(self, sender: Sender[SessionT], rows: int) -> bool:
-        """Return whether a request of so many rows may wait."""
-        own = self._rows_of.get(_caller_of(sender), 0)
-        return self.rows + rows <= self._most and own + rows <= self._most // 2
+    def has_room(self, sender: Sender[SessionT], rows: int, size: int = 0) -> bool:
+        """Return whether a request of `rows` rows and `size` undecoded bytes may wait."""
+        own_rows, own_size = self._loads.get(_caller_of(sender), (0, 0))
+        is_small = self.size + size <= self._most_bytes and own_size + size <= self._most_bytes // 2
+        return is_small and self.rows + rows <= self._most and own_rows + rows <= self._most // 2
 
-    def add(self, sender: Sender[SessionT], steps: _Steps, rows: int) -> None:
+    def add(self, sender: Sender[SessionT], steps: _Steps, rows: int, size: int = 0) -> None:
         """Let a request wait for its turn; a step is one call of `next`."""
         caller = _caller_of(sender)
         self._waiting.setdefault(caller, OrderedDict()).setdefault(sender, deque()).append(
-            (steps, rows)
+            (steps, rows, size)
         )
-        self._rows_of[caller] = self._rows_of.get(caller, 0) + rows
-        self.rows += rows
+        self._load(caller, rows, size)
         sender.waiting += 1
+
+    def _load(self, caller: tuple[str, object], rows: int, size: int) -> None:
+        own_rows, own_size = self._loads.get(caller, (0, 0))
+        self._loads[caller] = own_rows + rows, own_size + size
+        self.rows += rows
+        self.size += size
 
     def step(self) -> None:
         """Do one step of the request whose turn it is."""
@@ -63,22 +75,23 @@ class Turns(Generic[SessionT]):
         sender, requests = next(iter(senders.items()))
         self._waiting.move_to_end(caller)
         senders.move_to_end(sender)
-        steps, rows = requests[0]
+        steps, rows, size = requests[0]
         try:
             next(steps)
         except StopIteration:
             requests.popleft()
-            self._left(caller, sender, rows)
+            self._leave(caller, sender, rows, size)
 
-    def _left(self, caller: tuple[str, object], sender: Sender[SessionT], rows: int) -> None:
+    def _leave(
+        self, caller: tuple[str, object], sender: Sender[SessionT], rows: int, size: int
+    ) -> None:
         sender.waiting -= 1
-        self.rows -= rows
-        self._rows_of[caller] -= rows
+        self._load(caller, -rows, -size)
         senders = self._waiting[caller]
         if not senders[sender]:
             del senders[sender]
         if not senders:
-            del self._waiting[caller], self._rows_of[caller]
+            del self._waiting[caller], self._loads[caller]
 
 
 def _caller_of(sender: Sender[SessionT]) -> tuple[str, object]:

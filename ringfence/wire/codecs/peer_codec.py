@@ -93,7 +93,7 @@ _ASK_TAKEN_OVER = 36
 _TAKEN_OVER = 37
 
 _COUNT_FIELDS = 5
-_GROUP_FIELDS = 8
+_GROUP_FIELDS = 9
 _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
 _LAST_SOURCE = len(Source) - 1
@@ -124,7 +124,8 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
             written = [
                 [
                     *(group.shards, group.sizes, int(group.hold), group.parts),
-                    *(group.moved_to, group.taken_from, group.gift, group.is_from_before),
+                    *(group.moved_to, group.replica_at, group.taken_from),
+                    *(group.gift, group.is_from_before),
                 ]
                 for group in groups
             ]
@@ -304,7 +305,7 @@ def _read_group(wire: object) -> ShardGroup:
     fields = items(wire, "Pulled.groups", _GROUP_FIELDS)
     if len(fields) != _GROUP_FIELDS:
         raise bad_field("Pulled.groups", f"groups of {_GROUP_FIELDS} fields")
-    shards, sizes, hold, parts, moved_to, taken_from, gift, is_from_before = fields
+    shards, sizes, hold, parts, moved_to, replica_at, taken_from, gift, is_from_before = fields
     read = _read_shards(shards, "Pulled.shards")
     return ShardGroup(
         read,
@@ -312,6 +313,7 @@ def _read_group(wire: object) -> ShardGroup:
         Holding(integer(hold, "Pulled.hold", 0, len(Holding) - 1)),
         integer(parts, "Pulled.parts", 1, MAX_PARTS),
         text(moved_to, "Pulled.moved_to"),
+        text(replica_at, "Pulled.replica_at"),
         text(taken_from, "Pulled.taken_from"),
         integer(gift, "Pulled.gift"),
         flag(is_from_before, "Pulled.is_from_before"),

@@ -6,9 +6,18 @@ Decides their layout and what makes their columns fit each other. Both direction
 
 from operator import lt
 
+from msgpack import Unpacker, UnpackException
+
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcomes
-from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, MIN_KEY
+from ringfence.wire.bounds import (
+    MAX_COST,
+    MAX_DEADLINE_MS,
+    MAX_ITEMS,
+    MAX_KEY,
+    MAX_KEYS,
+    MIN_KEY,
+)
 from ringfence.wire.codecs.fields import bad_field, flag, integer, items
 from ringfence.wire.codecs.integer_columns import (
     read_integers,
@@ -26,6 +35,7 @@ __all__ = [
     "ANSWER_FIELDS",
     "REQUEST",
     "REQUEST_FIELDS",
+    "peek_request",
     "read_answer",
     "read_request",
     "write_answer",
@@ -38,6 +48,9 @@ REQUEST_FIELDS = 15
 ANSWER_FIELDS = 14
 
 _ID_COLUMNS = 3
+_FIELDS_BEFORE_KEYS = 7
+_PEEKED_BYTES = 64
+"""Bytes that hold these fields and the number of keys, at most 44."""
 _ONLY_BYTES = {bytes}
 _OPS = {op.value: op for op in Op}
 _LAST_OP = max(Op)
@@ -102,6 +115,25 @@ def read_request(fields: list[object]) -> Request:
         flag(as_standby, "Request.as_standby"),
         batch,
     )
+
+
+def peek_request(payload: bytes) -> tuple[int, int] | None:
+    """Read number and row count of an encoded request; None when it is no plausible request.
+
+    The cost does not depend on the size of the payload. The rest is not checked.
+    """
+    unpacker = Unpacker(max_array_len=MAX_ITEMS)
+    unpacker.feed(payload[:_PEEKED_BYTES])
+    try:
+        length = unpacker.read_array_header()
+        head = [unpacker.unpack() for _ in range(_FIELDS_BEFORE_KEYS)]
+        rows = unpacker.read_array_header()
+    except (ValueError, TypeError, UnpackException):
+        return None
+    kind, seq = head[:2]
+    if (length, kind) != (REQUEST_FIELDS, REQUEST) or type(seq) is not int or seq < 1:
+        return None
+    return (seq, rows) if 1 <= rows <= MAX_KEYS else None
 
 
 def write_answer(message: Answer) -> list[object]:

@@ -102,8 +102,11 @@ class ShardGroup:
     parts: int
     """How many parts the counters of each of them come in, at least 1."""
     moved_to: str
-    """Who has the counters, as far as known, when `hold` is less than `HELD`; else who may have
-    a copy of them, when they were taken over without any."""
+    """Member that has the counters, as far as the sender has seen, when `hold` is less than
+    `HELD`; else empty."""
+    replica_at: str
+    """Member that may have a replica of the counters, when `hold` is `HELD` and they were taken
+    over without any replica; else empty."""
     taken_from: str
     """Whose counters these were when they were taken over without its doing, or are when `hold` is
     `COPY`; else empty."""

@@ -37,7 +37,6 @@ class Host:
             lambda keys: None,
             lambda shards: self.recalling.begun(shards),  # noqa: PLW0108 - it is made later
             max_keys=100,
-            first_gift=1,
         )
         self.recalling = CountRecovery(
             self.engine, self.holdings, self._link_to, lambda: NOW, lambda key: LIMIT
@@ -89,14 +88,14 @@ def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
     """Two empty hosts in one data center, and one elsewhere that heard of `count` units."""
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
-    us.holdings.begin([SHARD])
+    us.holdings.start([SHARD])
     us.engine.hear("eu", [KEY], [[NUMBER, count]], NOW)
     return a, b, us
 
 
 def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
     a, _, us = two_and_one_that_remembers(100)
-    a.holdings.begin([SHARD])
+    a.holdings.start([SHARD])
     a.spend(20)
     a.tell(us)
     a.ask("us")
@@ -109,7 +108,7 @@ def test_what_was_told_is_counted_again_with_what_was_admitted_since() -> None:
 
 def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
     a, b, _ = two_and_one_that_remembers(100)
-    a.holdings.begin([SHARD])
+    a.holdings.start([SHARD])
     a.holdings.held[SHARD] = False
     b.engine.charge([KEY], [20], [0], NOW)
     b.holdings.held[SHARD] = True
@@ -122,9 +121,9 @@ def test_who_is_given_the_shard_before_the_answer_asks_instead() -> None:
 def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
     a, _, us = two_and_one_that_remembers(100)
     ap = Host("ap", "ap", us._hosts)
-    ap.holdings.begin([SHARD])
+    ap.holdings.start([SHARD])
     ap.engine.hear("eu", [KEY], [[NUMBER, 97]], NOW)
-    a.holdings.begin([SHARD])
+    a.holdings.start([SHARD])
     a.ask("us", "ap")
 
     assert a.used == 100
@@ -133,7 +132,7 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
 def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
     a, _, us = two_and_one_that_remembers(100)
     us.holdings.held[SHARD] = False
-    a.holdings.begin([SHARD])
+    a.holdings.start([SHARD])
     a.ask("us")
     assert a.used == 0
 
@@ -144,7 +143,7 @@ def test_who_does_not_hold_the_shard_yet_answers_later() -> None:
 
 def test_an_answer_is_bounded_and_what_does_not_fit_is_asked_for_again() -> None:
     _, _, us = two_and_one_that_remembers(100)
-    us.holdings.begin([SHARD + 1])
+    us.holdings.start([SHARD + 1])
     heard = {SHARD: [KEY] * 3000, SHARD + 1: [KEY]}
     reply = us.recalling.answer("eu", RecoverCounts(1, [SHARD, SHARD + 1]), heard)
 

@@ -9,7 +9,7 @@ from ringfence.limiter import Limit
 from ringfence.wire import Counts, Holding, Pulled, ShardGroup
 
 ONE, OTHER = Limit.of_ns(1, 10), Limit.of_ns(2, 10)
-ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "n2", 12)
+ABOUT = ShardGroup([3], [1], Holding.HELD, 3, "", "", "n2", 12)
 
 
 def part(
@@ -66,7 +66,7 @@ def test_a_part_of_something_else_is_not_taken(other: ShardGroup) -> None:
 
 
 def test_shards_of_one_reply_are_apart() -> None:
-    about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 2, "", "", 12)
+    about = ShardGroup([3, 5, 6], [1, 0, 1], Holding.HELD, 2, "", "", "", 12)
     reply = Pulled(1, [about], Counts([b"a", b"b"], [[1], [2]], [ONE], [0, 0], []), [])
     first, empty, second = transfers_of(reply)
 

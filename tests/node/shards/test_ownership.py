@@ -13,6 +13,7 @@ from node.metrics.counters import Counters
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
+from node.shards.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_by
 from ringfence.peering.link import Link
@@ -45,24 +46,29 @@ class Host:
             lambda keys: None,
             self.begun.extend,
             max_keys=100,
-            first_gift=1,
+        )
+        self.sender = ShardSender(
+            self.holdings,
+            self.engine,
+            Counters(),
+            first_transfer=1,
         )
 
     def spend(self, units: int, *, at: int = NOW) -> None:
         batch = Batch(Op.CHECK, [KEY], [units])
-        self.holdings.decided(batch, decide_by(self.engine, batch, at), at)
+        self.holdings.record_decided(batch, decide_by(self.engine, batch, at), at)
 
     def stand_in_for(self, owner: str, *silent: str) -> None:
-        copies = list(self.holdings.copies.of(shard_of(KEY)))
+        copies = list(self.holdings.replicas.of(shard_of(KEY)))
         self.holdings.take_over(shard_of(KEY), NodeId(owner), copies, NOW, [*map(NodeId, silent)])
 
     def copy_to(self, other: "Host") -> None:
-        other.holdings.keep_copy(self.name, self.holdings.state_of([KEY], NOW), NOW)
+        other.holdings.keep_replica(self.name, self.holdings.snapshot([KEY], NOW), NOW)
 
     def ask(self, giver: "Host") -> Pulled:
-        giver.holdings.index([KEY])
+        giver.sender.index([KEY])
         pull = Pull(1, [shard_of(KEY)], 0)
-        return giver.holdings.answer(self.name, pull, NOW, lambda shard: False)
+        return giver.sender.answer(self.name, pull, NOW, lambda shard: False)
 
     def take(self, giver: "Host", gift: Pulled) -> None:
         (about,) = gift.groups
@@ -70,18 +76,28 @@ class Host:
             return
         counts = as_snapshot(gift.counts)
         tallies = gift.tallies or [[]]
-        self.holdings.adopt(shard_of(KEY), about, giver.name, counts, tallies, NOW)
+        self.holdings.accept(shard_of(KEY), about, giver.name, counts, tallies, NOW)
 
     def hear_out(self, other: "Host") -> None:
         """Ask one that was silent when we took the shard over for its copy."""
         counts = as_snapshot(self.ask(other).counts)
-        self.holdings.heard_out(shard_of(KEY), other.name, counts, NOW)
+        self.holdings.replica_answered(shard_of(KEY), other.name, counts, NOW)
 
     def go_on_from(self, copy: Pulled) -> None:
         """Take the answer of whom we took the shard over from, who has only a copy."""
         (about,) = copy.groups
         counts = as_snapshot(copy.counts)
-        self.holdings.go_on_from(shard_of(KEY), counts, about.taken_from, NOW)
+        self.holdings.owner_has_replica(shard_of(KEY), counts, about.taken_from, NOW)
+
+    @property
+    def covered_owner(self) -> NodeId | None:
+        cover = self.holdings.cover_of(shard_of(KEY))
+        return None if cover is None else cover.owner
+
+    @property
+    def to_ask(self) -> list[NodeId]:
+        cover = self.holdings.cover_of(shard_of(KEY))
+        return [] if cover is None else [*cover.to_ask]
 
     @property
     def used(self) -> int:
@@ -102,7 +118,7 @@ def test_two_that_stand_in_for_a_third_count_no_hit_of_each_other_twice() -> Non
 
 def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     owner.spend(4)
     stand_in.spend(5)
@@ -114,7 +130,7 @@ def test_one_that_stands_in_goes_on_from_what_the_owner_itself_counts() -> None:
 
 def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -> None:
     one, other, third = Host("a"), Host("b"), Host("c")
-    one.holdings.begin([shard_of(KEY)])
+    one.holdings.start([shard_of(KEY)])
     one.spend(3)
     gift = other.ask(one)
     other.take(one, gift)
@@ -128,7 +144,7 @@ def test_a_gift_that_comes_again_after_it_was_passed_on_is_not_counted_again() -
 
 def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> None:
     owner, stand_in, other = Host("c"), Host("a"), Host("b")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(2)
 
@@ -142,9 +158,9 @@ def test_two_who_ask_a_stand_in_at_once_do_not_both_get_what_it_admitted() -> No
 
 def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_on_top() -> None:
     owner, new_owner, cut_off = Host("b"), Host("a"), Host("c")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
-    copy = owner.holdings.state_of([KEY], NOW)
+    copy = owner.holdings.snapshot([KEY], NOW)
     new_owner.take(owner, new_owner.ask(owner))
     cut_off.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     cut_off.spend(2)
@@ -157,9 +173,9 @@ def test_a_stand_ins_copy_that_comes_to_who_passed_the_shard_on_is_not_counted_o
 
 def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
-    copy = owner.holdings.state_of([KEY], NOW)
+    copy = owner.holdings.snapshot([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), owner.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
     owner.ask(stand_in)  # The answer is lost on the way.
@@ -173,11 +189,11 @@ def test_a_gift_taken_back_still_knows_what_was_admitted_in_the_owners_place() -
 
 def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
     a, b, c = Host("a"), Host("b"), Host("c")
-    a.holdings.begin([1])
-    a.holdings.begin([1])
+    a.holdings.start([1])
+    a.holdings.start([1])
     b.stand_in_for("a")
     a.spend(5)
-    copies = [(NOW, a.holdings.state_of([KEY], NOW))]
+    copies = [(NOW, a.holdings.snapshot([KEY], NOW))]
     c.holdings.take_over(shard_of(KEY), a.name, copies, NOW)
 
     assert (a.begun, b.begun, c.begun) == ([1], [shard_of(KEY)], [])
@@ -185,7 +201,7 @@ def test_a_shard_is_begun_when_nobody_has_any_of_its_counters() -> None:
 
 def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it() -> None:
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     stand_in.stand_in_for("c")
     stand_in.spend(4)
 
@@ -196,7 +212,7 @@ def test_what_a_stand_in_admitted_counts_once_when_the_owner_had_nothing_of_it()
 
 def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitted() -> None:
     owner, stand_in, next_one = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("a")
@@ -215,7 +231,7 @@ def test_one_that_stands_in_for_a_stand_in_tells_the_true_owner_what_both_admitt
 
 def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() -> None:
     owner, stand_in, newcomer = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("c")
@@ -230,12 +246,12 @@ def test_a_stand_in_knows_whose_copy_it_went_on_from_whatever_the_ring_says() ->
 def test_a_copy_of_somebody_not_yet_met_says_whose_counters_they_are() -> None:
     """Started again, it got the copy of an owner before it heard that there is such a member."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
     stand_in.stand_in_for("b")
 
-    assert stand_in.holdings.taken_from(shard_of(KEY)) == owner.name
+    assert stand_in.covered_owner == owner.name
 
 
 @pytest.mark.parametrize(
@@ -246,14 +262,14 @@ def test_a_copy_of_who_is_held_dead_is_still_its_own_but_not_of_who_has_left(
 ) -> None:
     """Held dead, it may stand still only, and has the shard itself; who leaves gives it away."""
     owner, stand_in = Host("c"), Host("a")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(3)
     owner.copy_to(stand_in)
-    stand_in.holdings.heard_of(member("c"), member("c", status))
+    stand_in.holdings.on_member_change(member("c"), member("c", status))
 
     stand_in.stand_in_for("b")
 
-    assert stand_in.holdings.taken_from(shard_of(KEY)) == whose
+    assert stand_in.covered_owner == whose
 
 
 def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them() -> None:
@@ -262,9 +278,9 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
     for host in (owner, newcomer):
         limit = Limit.of_ns(1000, DAY, algorithm=Algorithm.SLIDING_WINDOW_LOG)
         host.engine.set_rules({RULE: EngineRule(limit)})
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(3, at=NOW - DAY + 1)
-    newcomer.holdings.begin([shard_of(KEY)])
+    newcomer.holdings.start([shard_of(KEY)])
 
     newcomer.take(owner, newcomer.ask(owner))
 
@@ -274,7 +290,7 @@ def test_hits_stay_as_old_as_they_are_when_they_come_to_who_began_without_them()
 
 def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later() -> None:
     before, standby, again = Host("a"), Host("b"), Host("a")
-    before.holdings.begin([shard_of(KEY)])
+    before.holdings.start([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     again.stand_in_for("b")
@@ -288,7 +304,7 @@ def test_who_began_anew_while_its_standby_was_away_goes_on_from_its_copy_later()
 
 def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
     counts_on, standby, one = Host("c"), Host("b"), Host("a")
-    counts_on.holdings.begin([shard_of(KEY)])
+    counts_on.holdings.start([shard_of(KEY)])
     counts_on.spend(3)
     counts_on.copy_to(standby)
     one.stand_in_for("b")
@@ -302,15 +318,15 @@ def test_a_copy_of_what_a_third_counts_is_no_news_to_him() -> None:
 
 def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_stand_in() -> None:
     before, after, stand_in = Host("c"), Host("c"), Host("a")
-    before.holdings.begin([shard_of(KEY)])
+    before.holdings.start([shard_of(KEY)])
     before.spend(3)
-    copy = before.holdings.state_of([KEY], NOW)
+    copy = before.holdings.snapshot([KEY], NOW)
     stand_in.holdings.take_over(shard_of(KEY), before.name, [(NOW, copy)], NOW)
     stand_in.spend(2)
-    stand_in.holdings.heard_of(member("c"), member("c", generation=2))
-    after.holdings.begin([shard_of(KEY)])  # Started again, and found nobody to ask.
+    stand_in.holdings.on_member_change(member("c"), member("c", generation=2))
+    after.holdings.start([shard_of(KEY)])  # Started again, and found nobody to ask.
     after.spend(1)
-    after.holdings.regain({KEY: [0, 4]}, NOW)  # What other data centers had been told.
+    after.holdings.restore_lost({KEY: [0, 4]}, NOW)  # What other data centers had been told.
     after.copy_to(stand_in)
 
     after.take(stand_in, after.ask(stand_in))
@@ -320,10 +336,10 @@ def test_who_began_alone_after_a_crash_gets_its_earlier_counts_back_from_the_sta
 
 def test_what_was_regained_is_no_news_to_who_had_the_counters_all_the_time() -> None:
     owner, restarted = Host("a"), Host("b")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(4)
-    restarted.holdings.begin([shard_of(KEY)])  # Cut off, it found nobody to ask but other centers:
-    restarted.holdings.regain({KEY: [0, 3]}, NOW)  # they had been told of these hits.
+    restarted.holdings.start([shard_of(KEY)])  # Cut off, it found nobody to ask but other centers:
+    restarted.holdings.restore_lost({KEY: [0, 3]}, NOW)  # they had been told of these hits.
     restarted.spend(2)
 
     owner.take(restarted, owner.ask(restarted))
@@ -333,8 +349,8 @@ def test_what_was_regained_is_no_news_to_who_had_the_counters_all_the_time() -> 
 
 def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
     restarted, taker = Host("b"), Host("c")
-    restarted.holdings.begin([shard_of(KEY)])
-    restarted.holdings.regain({KEY: [0, 3]}, NOW)
+    restarted.holdings.start([shard_of(KEY)])
+    restarted.holdings.restore_lost({KEY: [0, 3]}, NOW)
     restarted.spend(2)
 
     taker.take(restarted, taker.ask(restarted))
@@ -344,13 +360,13 @@ def test_what_was_regained_goes_on_with_who_had_nothing() -> None:
 
 def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> None:
     owner, one, other = Host("c"), Host("a"), Host("b")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(2)
     for stand_in in (one, other):
         owner.copy_to(stand_in)
     one.stand_in_for("c")
     one.spend(1)
-    other.holdings.heard_of(member("c"), member("c", Status.LEFT))
+    other.holdings.on_member_change(member("c"), member("c", Status.LEFT))
     other.stand_in_for("a")  # The ring's owner by then, since the true one seemed to have left.
     other.spend(4)
 
@@ -362,7 +378,7 @@ def test_what_a_stand_in_for_us_admitted_is_told_to_whom_we_stand_in_for() -> No
 
 def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
     owner, one, other = Host("a"), Host("b"), Host("c")
-    owner.holdings.begin([shard_of(KEY)])
+    owner.holdings.start([shard_of(KEY)])
     owner.spend(5)
     owner.copy_to(other)
     owner.spend(1)
@@ -378,7 +394,7 @@ def test_a_copy_is_not_gone_on_from_by_who_had_one_already() -> None:
 
 def test_what_was_ours_in_an_earlier_life_may_be_with_somebody_else_by_now() -> None:
     earlier, taker, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    earlier.holdings.begin([shard_of(KEY)])
+    earlier.holdings.start([shard_of(KEY)])
     earlier.spend(4)
     earlier.copy_to(stand_in)
     taker.take(earlier, taker.ask(earlier))
@@ -397,15 +413,15 @@ def test_what_frames_admit_is_dirty_once_however_many_frames_there_are() -> None
     for _ in range(20):
         for key in keys:
             batch = Batch(Op.CHECK, [key, KEY], [1, 2000])
-            host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+            host.holdings.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
 
-    assert list(host.holdings.dirty) == keys
+    assert list(host.holdings.changed.keys) == keys
 
 
 def copied_and_away(*silent: str) -> tuple[Host, Host, Host]:
     """A standby with the true copy, who stands in without any, and the owner, started again."""
     before, standby, stand_in, again = Host("a"), Host("b"), Host("c"), Host("a")
-    before.holdings.begin([shard_of(KEY)])
+    before.holdings.start([shard_of(KEY)])
     before.spend(5)
     before.copy_to(standby)
     stand_in.stand_in_for("a", *silent)
@@ -424,6 +440,7 @@ def test_a_stand_in_without_a_copy_overwrites_nobodys_whom_it_has_not_asked() ->
     streaming = Replication(
         stand_in.name,
         stand_in.holdings,
+        stand_in.sender,
         stand_in.engine,
         Counters(),
         lambda name: cast(Link, Way()) if name == standby.name else None,
@@ -446,9 +463,9 @@ def test_who_gets_what_a_stand_in_counts_without_a_copy_asks_for_that_copy() -> 
 
     again.take(stand_in, again.ask(stand_in))
     again.spend(1)
-    assert list(again.holdings.unasked(shard_of(KEY))) == ["b"]
+    assert again.to_ask == ["b"]
     again.hear_out(standby)
-    assert not again.holdings.unasked(shard_of(KEY))
+    assert not again.to_ask
     again.copy_to(standby)
     again.hear_out(standby)  # What we have told it is no news.
 
@@ -494,7 +511,7 @@ def test_one_that_began_without_a_copy_goes_on_from_that_of_another_stand_in() -
     stand_in.take(standby, stand_in.ask(standby))
 
     assert stand_in.used == 8
-    assert not stand_in.holdings.unasked(shard_of(KEY))
+    assert not stand_in.to_ask
 
 
 def test_a_gift_taken_back_still_knows_who_may_have_a_copy() -> None:
@@ -513,7 +530,7 @@ def test_who_was_silent_and_has_no_copy_may_be_sent_one() -> None:
     stand_in.hear_out(Host("b"))
 
     assert stand_in.used == 2
-    assert not stand_in.holdings.unasked(shard_of(KEY))
+    assert not stand_in.to_ask
 
 
 async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_copy_later(
@@ -526,7 +543,7 @@ async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_c
         def call(self, make: Callable[[int], object], on_reply: Callable[[object], None]) -> None:
             pull = make(1)
             assert isinstance(pull, Pull)
-            on_reply(standby.holdings.answer(host.name, pull, NOW, lambda shard: False))
+            on_reply(standby.sender.answer(host.name, pull, NOW, lambda shard: False))
 
     def link_to(name: NodeId) -> Link | None:
         return cast(Link, Way()) if name in reached else None
@@ -535,7 +552,15 @@ async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_c
         await trio.lowlevel.checkpoint()
 
     handoff = Handoff(
-        host.name, host.holdings, host.engine, Counters(), link_to, reach, lambda: NOW, CONTAINMENT
+        host.name,
+        host.holdings,
+        host.sender,
+        host.engine,
+        Counters(),
+        link_to,
+        reach,
+        lambda: NOW,
+        CONTAINMENT,
     )
     ring = Ring.of([Member(standby.name), Member(host.name)])
     handoff.follow(Ring.of(()), ring, ring)
@@ -548,5 +573,5 @@ async def test_whoever_was_silent_when_a_shard_was_taken_over_is_asked_for_his_c
         await trio.sleep(2)
         nursery.cancel_scope.cancel()
 
-    assert host.holdings.taken_from(shard_of(KEY)) == "a"
+    assert host.covered_owner == "a"
     assert host.used == 7

@@ -16,6 +16,7 @@ from node.shards.handoff import Handoff
 from node.shards.outgoing_transfers import cut
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import Replication, as_snapshot
+from node.shards.shard_sender import ShardSender
 from ringfence.client.limiter import Limiter
 from ringfence.limiter import Algorithm, Engine, EngineRule, Limit, Snapshot
 from ringfence.peering.engine_choice import decide_by
@@ -103,12 +104,18 @@ class Peer:
             lambda keys: None,
             lambda shards: None,
             max_keys=10_000,
-            first_gift=1 + 1000 * ord(name),
+        )
+        self.sender = ShardSender(
+            self.holdings,
+            self.engine,
+            Counters(),
+            first_transfer=1 + 1000 * ord(name),
             least_parts=least_parts,
         )
         self.handoff = Handoff(
             name,
             self.holdings,
+            self.sender,
             self.engine,
             Counters(),
             lambda to: None if peers is None else cast(Link, Way(peers, name, to)),
@@ -119,18 +126,18 @@ class Peer:
 
     def fill(self, *keys: bytes, hits: int = HITS) -> None:
         """Count hits of keys, each at an instant of its own."""
-        self.holdings.begin({shard_of(key) for key in keys})
+        self.holdings.start({shard_of(key) for key in keys})
         for key in keys:
             self.engine.charge([key] * hits, [1] * hits, [*range(hits, 0, -1)], NOW)
 
     def spend(self, key: bytes, op: Op = Op.CHECK, units: int = 1) -> None:
         batch = Batch(op, [key], [units])
-        self.holdings.decided(batch, decide_by(self.engine, batch, NOW), NOW)
+        self.holdings.record_decided(batch, decide_by(self.engine, batch, NOW), NOW)
 
     def give(self, asker: NodeId, part: int = 0, gift: int = 0, *, later_ns: int = 0) -> Pulled:
-        self.holdings.index(self.engine.keys())
+        self.sender.index(self.engine.keys())
         pull = Pull(1, [SHARD], part, gift)
-        return self.holdings.answer(asker, pull, NOW + later_ns, lambda shard: False)
+        return self.sender.answer(asker, pull, NOW + later_ns, lambda shard: False)
 
     def used(self, *keys: bytes) -> list[int]:
         return [self.engine.used(key, NOW) for key in keys or KEYS]
@@ -259,7 +266,7 @@ async def test_a_node_that_took_a_shard_over_fetches_all_parts_of_what_its_owner
         nursery.cancel_scope.cancel()
 
     assert as_standby.used() == [HITS, HITS, HITS, HITS + 1]
-    assert owner.holdings.gifts() == []
+    assert owner.holdings.transfers.unconfirmed() == []
     assert peers.acknowledged() == [SHARD]
 
 
@@ -272,7 +279,7 @@ async def test_a_copy_arrives_with_all_its_keys(
     async with trio.open_nursery() as nursery:
         peers = Peers(nursery)
         again, standby = peers.add(A), peers.add(B)
-        standby.holdings.keep_copy(A, before.holdings.state_of(KEYS, NOW), NOW)
+        standby.holdings.keep_replica(A, before.holdings.snapshot(KEYS, NOW), NOW)
 
         again.handoff.follow(ring(B), ring(A), ring(A, B))
         await again.handoff.wait_full()
@@ -284,11 +291,11 @@ async def test_a_copy_arrives_with_all_its_keys(
 def test_a_copy_is_sent_as_it_was_when_its_first_part_was_sent() -> None:
     owner, standby = Peer(A), Peer(B, least_parts=4)
     owner.fill(*KEYS, hits=2)
-    standby.holdings.keep_copy(A, owner.holdings.state_of(KEYS, NOW), NOW)
+    standby.holdings.keep_replica(A, owner.holdings.snapshot(KEYS, NOW), NOW)
 
     first = standby.give(C)
     owner.spend(KEYS[3])
-    standby.holdings.keep_copy(A, owner.holdings.state_of(KEYS, NOW), NOW)
+    standby.holdings.keep_replica(A, owner.holdings.snapshot(KEYS, NOW), NOW)
     last = standby.give(C, 3, of(first).gift)
 
     assert (of(first).hold, of(first).parts) == (Holding.COPY, 4)
@@ -328,7 +335,9 @@ def test_parts_fit_into_messages_however_long_their_keys_are() -> None:
     for one, other in pairwise(parts):
         rows = [*one.counts.keys, *other.counts.keys]
         counts = Counts(rows, [[1, 2]] * len(rows), [Limit.of_ns(10, DAY)], [0] * len(rows), [])
-        encode(Pulled(1, [ShardGroup([1], [len(rows)], Holding.HELD, 1, "", "", 1)], counts, []))
+        encode(
+            Pulled(1, [ShardGroup([1], [len(rows)], Holding.HELD, 1, "", "", "", 1)], counts, [])
+        )
 
 
 # Or not at all
@@ -352,14 +361,14 @@ async def test_of_a_shard_with_a_missing_part_nothing_is_counted_and_nothing_ack
         with lost_parts(peers):
             receiver.handoff.follow(ring(A), ring(B), ring(A, B))
             await receiver.handoff.wait_full()
-            during = receiver.used(), peers.acknowledged(), giver.holdings.gifts()
+            during = receiver.used(), peers.acknowledged(), giver.holdings.transfers.unconfirmed()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
     assert receiver.used() == [HITS] * 4
     assert peers.acknowledged().count(SHARD) >= 1
-    assert giver.holdings.gifts() == []
+    assert giver.holdings.transfers.unconfirmed() == []
 
 
 async def test_a_stand_in_that_misses_a_part_joins_nothing_until_it_has_all(
@@ -373,13 +382,13 @@ async def test_a_stand_in_that_misses_a_part_joins_nothing_until_it_has_all(
         with lost_parts(peers):
             as_standby.handoff.follow(ring(), ring(B), ring(B))
             await trio.sleep(10)
-            during = as_standby.used(), peers.acknowledged(), owner.holdings.gifts()
+            during = as_standby.used(), peers.acknowledged(), owner.holdings.transfers.unconfirmed()
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 
     assert during == ([0] * 4, [], [(SHARD, B)])
     assert as_standby.used() == [HITS] * 4
-    assert owner.holdings.gifts() == []
+    assert owner.holdings.transfers.unconfirmed() == []
 
 
 def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
@@ -396,10 +405,10 @@ def test_a_second_receiver_ends_the_transfer_to_the_first() -> None:
     assert (second.hold, second.parts) == (Holding.HELD, 2)
     assert of(giver.give(B, 1, first.gift, later_ns=2_000_000_000)).hold is Holding.NOTHING
     assert of(giver.give(C, 1, second.gift, later_ns=2_000_000_000)).hold is Holding.HELD
-    giver.holdings.kept(B, [SHARD], first.gift)
-    assert giver.holdings.gifts() == [(SHARD, C)]
-    giver.holdings.kept(C, [SHARD], second.gift)
-    assert giver.holdings.gifts() == []
+    giver.holdings.acknowledge(B, [SHARD], first.gift)
+    assert giver.holdings.transfers.unconfirmed() == [(SHARD, C)]
+    giver.holdings.acknowledge(C, [SHARD], second.gift)
+    assert giver.holdings.transfers.unconfirmed() == []
 
 
 def test_no_part_of_a_later_transfer_ends_up_in_an_earlier_one() -> None:
@@ -426,10 +435,10 @@ def test_an_acknowledgement_of_an_earlier_transfer_confirms_no_later_one() -> No
     giver.holdings.take_over(SHARD, B, [], NOW)
     second = of(giver.give(B))
 
-    giver.holdings.kept(B, [SHARD], first.gift)
-    assert giver.holdings.has_gift(SHARD)
-    giver.holdings.kept(B, [SHARD], second.gift)
-    assert not giver.holdings.has_gift(SHARD)
+    giver.holdings.acknowledge(B, [SHARD], first.gift)
+    assert giver.holdings.transfers.is_unconfirmed(SHARD)
+    giver.holdings.acknowledge(B, [SHARD], second.gift)
+    assert not giver.holdings.transfers.is_unconfirmed(SHARD)
 
 
 def test_nobody_but_the_receiver_acknowledges_a_transfer() -> None:
@@ -437,9 +446,9 @@ def test_nobody_but_the_receiver_acknowledges_a_transfer() -> None:
     giver.fill(*KEYS)
     gift = of(giver.give(B)).gift
 
-    giver.holdings.kept(C, [SHARD], gift)
+    giver.holdings.acknowledge(C, [SHARD], gift)
 
-    assert giver.holdings.gifts() == [(SHARD, B)]
+    assert giver.holdings.transfers.unconfirmed() == [(SHARD, B)]
     assert not giver.holdings.is_empty
 
 
@@ -469,7 +478,7 @@ async def test_a_node_that_leaves_waits_for_the_acknowledgement_of_what_it_gave(
         nursery.cancel_scope.cancel()
 
     assert emptied
-    assert leaver.holdings.gifts() == []
+    assert leaver.holdings.transfers.unconfirmed() == []
     assert other.used() == [HITS] * 4  # though it was offered what it had again
 
 
@@ -498,6 +507,7 @@ def replicating(owner: Peer) -> tuple[Replication, Standby]:
     streaming = Replication(
         owner.name,
         owner.holdings,
+        owner.sender,
         owner.engine,
         Counters(),
         lambda name: cast(Link, standby),
@@ -510,7 +520,7 @@ def replicating(owner: Peer) -> tuple[Replication, Standby]:
 
 def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again() -> None:
     owner = Peer(A)
-    owner.holdings.begin([SHARD])
+    owner.holdings.start([SHARD])
     streaming, standby = replicating(owner)
     owner.spend(KEYS[0])
     owner.spend(KEYS[1])
@@ -522,13 +532,13 @@ def test_keys_of_a_replication_frame_without_an_acknowledgement_are_sent_again()
     streaming.flush()
 
     assert not standby.frames
-    assert not owner.holdings.dirty
+    assert not owner.holdings.changed.keys
 
 
 def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> None:
     owner = Peer(A)
     keys = [RULE.to_bytes(8, "big") + b"%0120d" % number for number in range(1000)]
-    owner.holdings.begin(dict.fromkeys(map(shard_of, keys)))
+    owner.holdings.start(dict.fromkeys(map(shard_of, keys)))
     streaming, standby = replicating(owner)
     for key in keys:
         owner.fill(key, hits=10)
@@ -545,12 +555,12 @@ def test_replication_frames_fit_into_messages_however_long_their_keys_are() -> N
 def test_a_refund_while_a_standby_decides_is_taken_off_what_the_owner_is_charged() -> None:
     owner, as_standby = Peer(A), Peer(B)
     owner.fill(KEYS[0], hits=3)
-    as_standby.holdings.take_over(SHARD, A, [(NOW, owner.holdings.state_of(KEYS[:1], NOW))], NOW)
+    as_standby.holdings.take_over(SHARD, A, [(NOW, owner.holdings.snapshot(KEYS[:1], NOW))], NOW)
     as_standby.spend(KEYS[0], units=5)
     as_standby.spend(KEYS[0], Op.REFUND, units=2)
 
     gift = as_standby.give(A)
     counts = as_snapshot(gift.counts)
-    owner.holdings.adopt(SHARD, of(gift), B, counts, gift.tallies, NOW)
+    owner.holdings.accept(SHARD, of(gift), B, counts, gift.tallies, NOW)
 
     assert owner.used(KEYS[0]) == [3 + 5 - 2]

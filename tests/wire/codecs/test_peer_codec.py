@@ -53,7 +53,7 @@ KEY = b"8 bytes."
 LIMIT = Limit.of_ns(100, 60_000_000_000)
 WIRE_LIMIT = [100, 60_000_000_000]
 COUNTS = [[KEY], [[1, 2]], [WIRE_LIMIT], [0], []]
-GROUP = [[1], [1], 2, 1, "", "", 0, False]
+GROUP = [[1], [1], 2, 1, "", "", "", 0, False]
 
 u64 = st.integers(0, 100) | st.integers(0, MAX_U64)
 seqs = st.integers(1, MAX_U64)
@@ -109,6 +109,7 @@ def pulled(draw: st.DrawFn) -> Pulled:
                 draw(as_long(st.integers(0, 3), len(some))),
                 draw(st.sampled_from(Holding)),
                 draw(st.integers(1, MAX_PARTS)),
+                draw(texts),
                 draw(texts),
                 draw(texts),
                 draw(u64),
@@ -310,21 +311,22 @@ def test_columns_of_counters_that_do_not_fit_are_refused(wrong, field):
     ("groups", "field"),
     [
         ({}, "Pulled.groups"),
-        ([GROUP[:7]], "Pulled.groups"),
-        ([[[], [], 2, 1, "", "", 0, False]], "Pulled.shards"),
-        ([[[2, 1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.shards"),
-        ([[[1], [1, 0], 2, 1, "", "", 0, False]], "Pulled.sizes"),
-        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", 0, False]], "Pulled.sizes"),
-        ([[[1], [1], 3, 1, "", "", 0, False]], "Pulled.hold"),
-        ([[[1], [1], 2, 0, "", "", 0, False]], "Pulled.parts"),
-        ([[[1], [1], 2, MAX_PARTS + 1, "", "", 0, False]], "Pulled.parts"),
-        ([[[1], [1], 2, 1, None, "", 0, False]], "Pulled.moved_to"),
-        ([[[1], [1], 2, 1, "", "n" * (MAX_TEXT + 1), 0, False]], "Pulled.taken_from"),
-        ([[[1], [1], 2, 1, "", "", -1, False]], "Pulled.gift"),
-        ([[[1], [1], 2, 1, "", "", 0, 1]], "Pulled.is_from_before"),
-        ([[[1], [2], 2, 1, "", "", 0, False]], "Pulled.groups"),
+        ([GROUP[:8]], "Pulled.groups"),
+        ([[[], [], 2, 1, "", "", "", 0, False]], "Pulled.shards"),
+        ([[[2, 1], [1, 0], 2, 1, "", "", "", 0, False]], "Pulled.shards"),
+        ([[[1], [1, 0], 2, 1, "", "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [MAX_MOVED + 1], 2, 1, "", "", "", 0, False]], "Pulled.sizes"),
+        ([[[1], [1], 3, 1, "", "", "", 0, False]], "Pulled.hold"),
+        ([[[1], [1], 2, 0, "", "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, MAX_PARTS + 1, "", "", "", 0, False]], "Pulled.parts"),
+        ([[[1], [1], 2, 1, None, "", "", 0, False]], "Pulled.moved_to"),
+        ([[[1], [1], 2, 1, "", None, "", 0, False]], "Pulled.replica_at"),
+        ([[[1], [1], 2, 1, "", "", "n" * (MAX_TEXT + 1), 0, False]], "Pulled.taken_from"),
+        ([[[1], [1], 2, 1, "", "", "", -1, False]], "Pulled.gift"),
+        ([[[1], [1], 2, 1, "", "", "", 0, 1]], "Pulled.is_from_before"),
+        ([[[1], [2], 2, 1, "", "", "", 0, False]], "Pulled.groups"),
         ([], "Pulled.groups"),
-        ([GROUP, [[1], [0], 0, 1, "", "", 0, False]], "Pulled.groups"),
+        ([GROUP, [[1], [0], 0, 1, "", "", "", 0, False]], "Pulled.groups"),
     ],
 )
 def test_groups_that_do_not_fit_their_keys_are_refused(groups, field):
@@ -367,7 +369,10 @@ def test_cells_that_do_not_fit_their_keys_are_refused(fields, field):
         Copy(1, Counts([bytes(MAX_KEY)] * 8192, [[]] * 8192, [LIMIT], [0] * 8192, [])),
         Pulled(1, [], Counts([KEY], [[1]], [LIMIT], [0], []), []),
         Pulled(
-            1, [ShardGroup([1], [0], Holding.HELD, 0, "", "", 0)], Counts([], [], [], [], []), []
+            1,
+            [ShardGroup([1], [0], Holding.HELD, 0, "", "", "", 0)],
+            Counts([], [], [], [], []),
+            [],
         ),
         WindowCounts(1, "eu", [KEY], [[1, 2, 3]]),
         WindowCounts(1, "eu", [KEY], [[1, MAX_U64 + 1]]),
@@ -391,7 +396,9 @@ def test_what_is_written_without_being_read_back_is_checked_as_strictly():
     for message in (
         Copy(1, full),
         WindowCounts(1, "eu", keys, [[1, MAX_U64]] * MAX_MOVED),
-        Pulled(1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "m", 1)], full, []),
+        Pulled(
+            1, [ShardGroup([0], [MAX_MOVED], Holding.COPY, MAX_PARTS, "n", "", "m", 1)], full, []
+        ),
         Copy(1, Counts([bytes(MAX_KEY)], [[0] * MAX_NUMBERS], [LIMIT], [0], [])),
         Pull(1, list(range(SHARDS)), MAX_PARTS - 1, MAX_U64),
         Digest(1, "eu", list(range(SHARDS)), [MAX_U64] * SHARDS),

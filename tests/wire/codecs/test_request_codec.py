@@ -12,6 +12,7 @@ from ringfence.wire.bounds import MAX_COST, MAX_DEADLINE_MS, MAX_KEY, MAX_KEYS, 
 from ringfence.wire.codecs.request_codec import (
     ANSWER_FIELDS,
     REQUEST_FIELDS,
+    peek_request,
     read_answer,
     read_request,
     write_answer,
@@ -297,3 +298,23 @@ def test_an_answer_that_its_reader_refuses_cannot_be_written(changes):
 def test_an_answer_to_nothing_cannot_be_written():
     with pytest.raises(BadMessage, match=r"Answer\.count"):
         write_answer(Answer(7, VIEW, 3, Results(Outcomes(), [])))
+
+
+@given(message=requests())
+def test_number_and_rows_of_an_encoded_request_are_read_from_its_head(message):
+    payload = packb(write_request(message))
+
+    assert peek_request(payload) == (message.seq, len(message.batch))
+    assert peek_request(payload[:64]) == (message.seq, len(message.batch))
+
+
+@given(message=answers())
+def test_no_other_message_is_taken_for_a_request(message):
+    assert peek_request(packb(write_answer(message))) is None
+
+
+@given(payload=st.binary(max_size=80))
+def test_no_bytes_make_the_head_of_a_request_raise(payload):
+    for each in (payload, b"\x9f\x04" + payload):
+        peeked = peek_request(each)
+        assert peeked is None or (peeked[0] >= 1 and 1 <= peeked[1] <= MAX_KEYS)

@@ -15,6 +15,7 @@ from node.requests.deduplication.decided_checks import DecidedChecks
 from node.shards.incoming_transfers import transfers_of
 from node.shards.ownership import ShardOwnership
 from node.shards.replication import as_snapshot
+from node.shards.shard_sender import ShardSender
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit, Outcomes
 from ringfence.peering.engine_choice import decide_by
 from ringfence.wire import (
@@ -340,8 +341,13 @@ class Host:
             lambda keys: None,
             lambda shards: None,
             max_keys=100,
-            first_gift=1,
             decided_checks=self.checks,
+        )
+        self.sender = ShardSender(
+            self.holdings,
+            self.engine,
+            Counters(),
+            first_transfer=1,
         )
 
     def decide(self, check_id: CheckId, at: int, cost: int = 1) -> OutcomeRow:
@@ -351,18 +357,18 @@ class Host:
             return known[0][0]
         batch = Batch(Op.CHECK, [KEY], [cost])
         outcomes = decide_by(self.engine, batch, at)
-        self.holdings.decided(batch, outcomes, at)
+        self.holdings.record_decided(batch, outcomes, at)
         row = Results(outcomes, [Source.OWNER]).row(0)
         self.checks.remember(check_id, KEY, cost, row, at)
         return row
 
     def take_over_from(self, owner: "Host", at: int) -> None:
-        self.holdings.take_over(SHARD, owner.name, [(at, owner.holdings.state_of([KEY], at))], at)
+        self.holdings.take_over(SHARD, owner.name, [(at, owner.holdings.snapshot([KEY], at))], at)
 
     def give_to(self, taker: "Host", at: int) -> None:
         """Give the shard away, in bytes."""
-        self.holdings.index([KEY])
-        pulled = self.holdings.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
+        self.sender.index([KEY])
+        pulled = self.sender.answer(taker.name, Pull(1, [SHARD], 0), at, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)
         [about] = reply.groups
@@ -370,7 +376,7 @@ class Host:
             as_snapshot(reply.counts),
             reply.tallies or [[] for _ in reply.counts.keys],
         )
-        taker.holdings.adopt(SHARD, about, self.name, counts, tallies, at, reply.decided)
+        taker.holdings.accept(SHARD, about, self.name, counts, tallies, at, reply.decided)
 
     def hits(self, at: int) -> list[int]:
         """Ages of the units that are counted, oldest first."""
@@ -382,7 +388,7 @@ class Host:
 
 def test_a_check_is_not_counted_again_by_who_got_its_shard_meanwhile() -> None:
     giver, taker = Host("a"), Host("b")
-    giver.holdings.begin([SHARD])
+    giver.holdings.start([SHARD])
     outcome = giver.decide((1, 5, 0), NOW)
 
     giver.give_to(taker, NOW + 1)
@@ -396,7 +402,7 @@ def test_a_check_that_owner_and_standby_admitted_counts_once_as_of_the_first_tim
     first: str,
 ) -> None:
     owner, standby = Host("a"), Host("b")
-    owner.holdings.begin([SHARD])
+    owner.holdings.start([SHARD])
     standby.take_over_from(owner, NOW)
     nodes = [owner, standby] if first == "owner" else [standby, owner]
     for at, node in enumerate(nodes):
@@ -422,7 +428,7 @@ def test_each_check_that_was_admitted_counts_once_wherever_and_how_often_it_was_
 ) -> None:
     owner, standby = Host("a"), Host("b")
     nodes = {"owner": owner, "standby": standby}
-    owner.holdings.begin([SHARD])
+    owner.holdings.start([SHARD])
     standby.take_over_from(owner, NOW)
     costs: dict[int, int] = {}
     at = NOW
@@ -445,9 +451,9 @@ def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, li
     for number in range(shards):
         key = key_of(number).ljust(key_bytes, b".")
         held.append(shard_of(key))
-        host.holdings.begin(held[-1:])
+        host.holdings.start(held[-1:])
         batch = Batch(Op.CHECK, [key], [1])
-        host.holdings.decided(batch, decide_by(host.engine, batch, NOW), NOW)
+        host.holdings.record_decided(batch, decide_by(host.engine, batch, NOW), NOW)
         for row in range(rows):
             host.checks.remember((2**64 - 1, 2**63 + number, row), key, 1, ALLOWED, NOW)
     return host, sorted({*held})
@@ -456,9 +462,9 @@ def busy(name: str, shards: int, rows: int, *, key_bytes: int) -> tuple[Host, li
 def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> None:
     host, left = busy("a", 90, 200, key_bytes=128)
     moved_checks: list[DecidedCheck] = []
-    host.holdings.index(host.engine.keys())
+    host.sender.index(host.engine.keys())
     while left:
-        pulled = host.holdings.answer(NodeId("b"), Pull(1, left, 0), NOW, lambda shard: False)
+        pulled = host.sender.answer(NodeId("b"), Pull(1, left, 0), NOW, lambda shard: False)
         reply = decode(encode(pulled))
         assert isinstance(reply, Pulled)
         moved_checks += reply.decided
@@ -469,11 +475,11 @@ def test_the_checks_of_many_shards_fit_into_the_messages_that_move_them() -> Non
 
 def test_the_checks_of_one_shard_move_in_as_many_parts_as_they_need() -> None:
     host, [shard] = busy("a", 1, 1900, key_bytes=128)
-    host.holdings.index(host.engine.keys())
+    host.sender.index(host.engine.keys())
 
     def pull(part: int, gift: int) -> Pulled:
         asked = Pull(1, [shard], part, gift)
-        pulled = decode(encode(host.holdings.answer(NodeId("b"), asked, NOW, lambda shard: False)))
+        pulled = decode(encode(host.sender.answer(NodeId("b"), asked, NOW, lambda shard: False)))
         assert isinstance(pulled, Pulled)
         return pulled
 

@@ -1,12 +1,14 @@
 """A client whose requests take long does not hold up other clients."""
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import trio
 
 from node.node import Node
 from node.requests.sessions.turns import MOST_WAITING, STEP_COST
-from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, encode
+from ringfence.wire import Answer, AskRules, ErrorCode, Message, Op, Refused, Rules, decode, encode
 from tests.node.requests.sessions.test_session import (
     APP,
     OPERATOR,
@@ -139,4 +141,88 @@ async def test_a_client_beyond_the_bound_is_refused_in_its_turn(autojump_clock: 
 
         assert isinstance(heard[-1], Refused)
         assert heard[-1].seq == fitting + 1
+        assert not world.node._turns
+
+
+def decoded_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the sizes of the frames that sessions decode."""
+    sizes: list[int] = []
+
+    def counting(payload: bytes, **bounds: Any) -> Message:
+        sizes.append(len(payload))
+        return decode(payload, **bounds)
+
+    monkeypatch.setattr("node.requests.sessions.session.decode", counting)
+    return sizes
+
+
+async def test_requests_behind_a_long_one_are_decoded_in_their_turn(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node() as world:
+        busy, _ = await world.call(APP), await world.call(OPERATOR)
+        [flooding, calm] = world.node._sessions.values()
+        keys = held_keys(world.node, ROWS)
+        decoded = decoded_in(monkeypatch)
+
+        for seq in range(1, 9):
+            flooding.on_message(encode(check(seq, *keys)))
+        calm.on_message(encode(check(1)))
+        at_once = len(decoded)
+        await trio.sleep(0.1)
+
+        assert at_once == 2  # The first long request and the one of the other client.
+        assert len(decoded) == 9
+        assert all(rows_of(busy, seq) for seq in range(1, 9))
+        assert world.count("checks") == 8 * ROWS + 1
+
+
+async def test_a_client_without_waiting_requests_is_decided_on_arrival(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node() as world:
+        await world.call(APP)
+        [session] = world.node._sessions.values()
+        decoded = decoded_in(monkeypatch)
+
+        for seq in range(1, 9):
+            session.on_message(encode(check(seq)))
+
+        assert len(decoded) == world.count("checks") == 8
+
+
+async def test_undecoded_requests_beyond_the_bound_are_refused_undecoded(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_node() as world:
+        caller = await world.call(APP)
+        [session] = world.node._sessions.values()
+        key = held_keys(world.node, 1)
+        decoded = decoded_in(monkeypatch)
+
+        session.on_message(encode(check(1, *held_keys(world.node, ROWS))))
+        for seq in range(2, 400):
+            session.on_message(encode(check(seq, *key)))
+        assert len(decoded) == 1
+        await trio.sleep(0.5)
+
+        refused = [each.seq for each in caller.heard if isinstance(each, Refused)]
+        assert refused == [*range(257, 400)]
+        assert len(decoded) == 256
+
+
+async def test_bytes_in_a_queued_request_that_are_wrong_end_its_connection_alone(
+    autojump_clock: object,
+) -> None:
+    async with running_node() as world:
+        await world.call(APP)
+        [session] = world.node._sessions.values()
+        keys = held_keys(world.node, ROWS)
+
+        session.on_message(encode(check(1, *keys)))
+        session.on_message(encode(check(2, *keys))[:-1])
+        await trio.sleep(0.1)
+
+        assert world.count("refused_bad_message_garbled") == 1
+        assert not world.node._sessions
         assert not world.node._turns

@@ -1,0 +1,63 @@
+"""What one caller may ask: scopes, domains, and the rate of reports."""
+
+from collections.abc import Sequence
+
+from node.requests.client_reports import Pace
+from node.requests.deduplication.sent_answers import Sender
+from node.requests.sessions.node_api import Caller, NodeApi
+from ringfence.settings.token_file import Scope
+from ringfence.wire import ErrorCode, Refused, Role
+
+__all__ = ["Permissions"]
+
+
+class Permissions:
+    """Scopes of one caller. Each check sends the refusal when it fails."""
+
+    def __init__(self, api: NodeApi, caller: Caller, role: Role, now: float) -> None:
+        self.role = role
+        self._api = api
+        self._caller = caller
+        self._scopes: frozenset[Scope] = frozenset()
+        self._report_pace = Pace(now)
+
+    def grant(self, sender: Sender[Caller], scopes: frozenset[Scope]) -> None:
+        """Grant these scopes; without the scope `refund`, a ledger bounds the refunds."""
+        self._scopes = scopes
+        is_bounded = self.role is Role.CLIENT and Scope.REFUND not in scopes
+        sender.ledger = self._api.ledger(sender.who[0]) if is_bounded else None
+
+    def may(self, seq: int, scope: Scope) -> bool:
+        """Return whether the caller has this scope."""
+        if scope in self._scopes:
+            return True
+        self._refuse(seq, f"the token lacks the scope {scope.value!r}")
+        return False
+
+    def may_report(self, seq: int, now: float) -> bool:
+        """Return whether the caller may report decisions at the instant `now` in seconds."""
+        if self.role is not Role.CLIENT:
+            self._refuse(seq, "only clients report decisions")
+            return False
+        if not self.may(seq, Scope.CHECK):
+            return False
+        if self._report_pace.take(now):
+            return True
+        self._api.refused("report_pace")
+        reason = "reports must come at most twice a second"
+        self._caller.send(Refused(seq, ErrorCode.OVERLOADED, reason))
+        return False
+
+    def may_use(self, seq: int, sender: Sender[Caller], keys: Sequence[bytes]) -> bool:
+        """Return whether the caller may use these keys."""
+        if self.role is Role.NODE:
+            return True
+        reason = self._api.foreign(sender.who[0], keys)
+        if reason is None:
+            return True
+        self._refuse(seq, reason)
+        return False
+
+    def _refuse(self, seq: int, reason: str) -> None:
+        self._api.refused("not_permitted")
+        self._caller.send(Refused(seq, ErrorCode.NOT_PERMITTED, reason))

@@ -1,0 +1,297 @@
+"""Requests of one session: when they are decoded and decided, and how they are answered.
+
+A short request is decided at once. A long one is decided step by step in its sender's turn. While
+requests of a client wait, its further requests wait undecoded, so that a client that sends at full
+rate does not delay other clients by the decoding of its frames.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from node.requests.deduplication.decided_checks import COUNTED_ONCE
+from node.requests.deduplication.sent_answers import Sender
+from node.requests.request_parts import Part
+from node.requests.sessions.node_api import INTERNAL_ERROR, Caller, NodeApi, internal_refusal
+from node.requests.sessions.permissions import Permissions
+from node.requests.sessions.turns import DIRECT_COST, steps_of
+from ringfence.errors import LocalProtocolError
+from ringfence.settings.token_file import Scope
+from ringfence.transport.interface import Transport
+from ringfence.wire import (
+    Answer,
+    Batch,
+    CheckId,
+    ErrorCode,
+    Message,
+    Op,
+    Refused,
+    Request,
+    Results,
+    Role,
+    encode,
+    peek_request,
+)
+
+__all__ = ["RequestIntake"]
+
+logger = logging.getLogger("ringfence.node")
+
+_MOST_REFUSALS = 256
+"""Waiting requests of a caller above which further ones are refused out of turn."""
+_MOST_UNDECODED = 256
+"""Waiting requests of a caller above which further ones are refused without being decoded."""
+_LONG = 16 << 10
+"""Bytes of a request above which decoding is a step of its own."""
+_SCOPES = {
+    Op.CHECK: Scope.CHECK,
+    Op.REFUND: Scope.CHECK,
+    Op.RESET: Scope.RESET,
+    Op.CHARGE: Scope.CHECK,
+    Op.RENEW: Scope.CHECK,
+}
+
+
+class RequestIntake:
+    """Takes the requests of one caller to the node and sends the answers."""
+
+    def __init__(
+        self,
+        api: NodeApi,
+        transport: Transport,
+        caller: Caller,
+        sender: Sender[Caller],
+        permissions: Permissions,
+        decode: Callable[[bytes], Message | None],
+    ) -> None:
+        """`decode` returns None for bytes that are not a message, after it has refused them."""
+        self._api = api
+        self._transport = transport
+        self._caller = caller
+        self._sender = sender
+        self._permissions = permissions
+        self._decode = decode
+
+    # -- arrival -------------------------------------------------------------------------------
+
+    def take(self, request: Request) -> None:
+        """Decide a request, now or in its turn."""
+        batch, sender = request.batch, self._sender
+        if not self._is_accepted(request):
+            return
+        cost = self._api.cost_of(request)
+        # A member's frames hold checks of many callers, so short ones need not wait for long ones.
+        if cost > DIRECT_COST or (sender.waiting and self._permissions.role is Role.CLIENT):
+            steps = self._decide_in_steps(request, cost, self._arrived())
+            if self.wait_turn(request.seq, steps, len(batch)):
+                sender.remember(request.seq, None)
+            return
+        decided = self._api.decide(request, batch)
+        if isinstance(decided, Refused):
+            self._caller.send(decided)
+        else:
+            self._settle(request, batch, decided)
+
+    def defer(self, payload: bytes) -> bool:
+        """Let a request of a client wait undecoded; return False for other messages.
+
+        Called while earlier requests of the client wait.
+        """
+        if self._permissions.role is not Role.CLIENT:
+            return False
+        peeked = peek_request(payload)
+        if peeked is None:
+            return False
+        seq, rows = peeked
+        steps = self._decode_in_turn(payload, self._arrived())
+        if self._sender.waiting < _MOST_UNDECODED:
+            self.wait_turn(seq, steps, rows, len(payload))
+        else:
+            self._api.refused("overloaded")
+            self._refuse_overload(seq)
+        return True
+
+    def wait_turn(self, seq: int, steps: Iterator[None], rows: int, size: int = 0) -> bool:
+        """Let a request wait for its turn, or refuse it; return whether it waits."""
+        if self._api.wait_turn(self._sender, steps, rows, size):
+            return True
+        # A caller that is refused at once sends on at once, and each message takes time to read.
+        steps = self._refuse_in_turn(seq)
+        is_full = self._sender.waiting >= _MOST_REFUSALS
+        if is_full or not self._api.wait_turn(self._sender, steps, 0):
+            deque(steps, maxlen=0)
+        return False
+
+    def send_rules(self, seq: int) -> None:
+        """Send the rules in the caller's turn: up to a megabyte is copied."""
+        self.wait_turn(seq, self._send_rules(seq), 1)
+
+    def _arrived(self) -> float:
+        return self._transport.now() - self._transport.held_up_ns / 1e9
+
+    def _is_accepted(self, request: Request) -> bool:
+        """Return whether a request is permitted and new; refuse or repeat its answers if not."""
+        seq, batch, sender = request.seq, request.batch, self._sender
+        if not self._permissions.may(seq, _SCOPES[batch.op]):
+            return False
+        if request.hops and self._permissions.role is not Role.NODE:
+            self._api.refused(ErrorCode.NOT_PERMITTED.name.lower())
+            reason = "only a node forwards"
+            self._caller.send(Refused(0, ErrorCode.NOT_PERMITTED, reason))
+            self._caller.close(ErrorCode.NOT_PERMITTED, reason)
+            return False
+        if not self._permissions.may_use(seq, sender, batch.keys):
+            return False
+        if sender.has_asked(seq):
+            self._api.repeated()
+            answers = sender.answers_to(seq)
+            for answer in answers:
+                self._caller.send_payload(answer)
+            if answers:
+                self._api.unsettle(self._caller)  # Its denials may have been lifted since.
+            return False
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
+        if is_first_ask and self._api.was_decided_elsewhere(sender.who[1], seq):
+            batch.ids = _ids(sender.who[1], seq, range(len(batch)))
+        if batch.op is Op.REFUND and sender.ledger is not None:
+            self._api.cut(sender.ledger.bound(batch))
+        return True
+
+    # -- in the sender's turn ------------------------------------------------------------------
+
+    def _decode_in_turn(self, payload: bytes, arrived: float) -> Iterator[None]:
+        """Decode a request, then decide and answer it step by step."""
+        requests: list[Request] = []
+        if self._caller.is_over:
+            return  # The client repeats it on its next connection.
+        if not self._api.containment.call("session", self._decode_one, payload, requests):
+            peeked = peek_request(payload)
+            self._caller.send(internal_refusal(0 if peeked is None else peeked[0]))
+        if len(payload) > _LONG:
+            yield
+        for request in requests:
+            cost = self._api.cost_of(request)
+            self._sender.remember(request.seq, None)
+            yield from self._decide_in_steps(request, cost, arrived)
+
+    def _decode_one(self, payload: bytes, requests: list[Request]) -> None:
+        message = self._decode(payload)
+        if isinstance(message, Request) and self._is_accepted(message):
+            requests.append(message)
+
+    def _refuse_in_turn(self, seq: int) -> Iterator[None]:
+        self._refuse_overload(seq)
+        yield from ()
+
+    def _refuse_overload(self, seq: int) -> None:
+        if not self._caller.is_over:
+            reason = "too many requests wait for their turn"
+            self._caller.send(Refused(seq, ErrorCode.OVERLOADED, reason))
+
+    def _send_rules(self, seq: int) -> Iterator[None]:
+        if not self._caller.is_over:
+            self._caller.send_payload(self._api.rules(seq))
+        yield from ()
+
+    def _decide_in_steps(self, request: Request, cost: int, arrived: float) -> Iterator[None]:
+        """Decide and answer a request step by step, until a step is refused."""
+        batch = request.batch
+        deadline_ns = request.deadline_ms * 1_000_000
+        may_be_late = batch.op is Op.CHECK
+        for step in steps_of(batch.groups, len(batch), cost):
+            if step.start:
+                yield
+            waited_ns = round((self._transport.now() - arrived) * 1e9)
+            is_late = may_be_late and waited_ns > deadline_ns
+            rows = range(step.start, len(batch)) if is_late else step
+            refused: list[Refused] = []
+            decide = partial(self._decide_rows, request, rows, waited_ns, refused)
+            if not self._api.containment.call("session", decide):
+                self._api.refused("internal")
+                refused.append(internal_refusal(request.seq))
+            if refused:
+                payload = encode(refused[0])
+                self._sender.remember(request.seq, payload)
+                self._send(payload)
+                return
+
+    def _decide_rows(
+        self, request: Request, rows: range, waited_ns: int, refused: list[Refused]
+    ) -> None:
+        seq, batch, session = request.seq, request.batch, self._sender.who[1]
+        part = batch.take(rows)
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
+        if is_first_ask and self._api.was_decided_elsewhere(session, seq):
+            part.ids = _ids(session, seq, rows)
+        decided = self._api.decide(request, part, waited_ns)
+        if isinstance(decided, Refused):
+            refused.append(decided)
+        else:
+            place = None if len(rows) == len(batch) else rows
+            self._settle(request, part, decided, place, waited_ns)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def _settle(
+        self,
+        request: Request,
+        batch: Batch,
+        decided: Results | list[Part],
+        place: Sequence[int] | None = None,
+        waited_ns: int | None = None,
+    ) -> None:
+        """Answer what is decided, and have the rest answered later.
+
+        `place` has the places of the batch's rows in the request; None when it is all of it.
+        """
+        if isinstance(decided, Results):
+            self._answer(request, batch, decided, None if place is None else list(place))
+            return
+        sender = self._sender
+        is_first_ask = batch.op in COUNTED_ONCE and not batch.ids
+        sender.remember(request.seq, None)
+        for part in decided:
+            if place is not None:
+                rows = range(len(batch)) if part.rows is None else part.rows
+                part.rows = [place[row] for row in rows]
+            if part.is_decided and part.verdicts is not None:
+                self._answer(request, part.batch, part.verdicts, part.rows)
+            else:
+                if is_first_ask:
+                    rows = range(len(batch)) if part.rows is None else part.rows
+                    part.batch.ids = _ids(sender.who[1], request.seq, rows)
+                self._api.forward(sender, request, part, waited_ns)
+
+    def _answer(
+        self, request: Request, batch: Batch, verdicts: Results, rows: list[int] | None
+    ) -> None:
+        sender = self._sender
+        payload = self._encoded(self._api.answer(request, verdicts, rows))
+        sender.remember(request.seq, payload)
+        self._send(payload)
+        sender.note(batch, verdicts)
+        if batch.op in COUNTED_ONCE and not batch.ids:
+            self._api.asked(sender, request, batch, rows)
+        if not self._caller.is_over:
+            self._api.denied(self._caller, batch, verdicts)
+
+    def _encoded(self, answer: Answer) -> bytes:
+        """Encode an answer; refuse its request alone when the codec cannot encode it."""
+        try:
+            return encode(answer)
+        except LocalProtocolError:
+            logger.exception("answer not encoded: rows=%d", len(answer.results.outcomes))
+            self._api.refused("internal")
+            return encode(Refused(answer.seq, ErrorCode.INTERNAL, INTERNAL_ERROR))
+
+    def _send(self, payload: bytes) -> None:
+        """Send to the caller on this connection, or on its next one when this one has ended."""
+        caller = self._sender.session if self._caller.is_over else self._caller
+        if caller is not None:
+            caller.send_payload(payload)
+
+
+def _ids(session: int, seq: int, rows: Iterable[int]) -> list[CheckId]:
+    """Return the identities of a request's checks, for forwarding them."""
+    return [(session, seq, row) for row in rows]

@@ -1,0 +1,46 @@
+"""Keys whose counters changed since the standby was last sent them."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+__all__ = ["MOST_FRAMES", "ChangedKeys"]
+
+MOST_FRAMES = 256
+"""Frames whose keys may wait to be merged."""
+
+
+class ChangedKeys:
+    """Changed keys of one node, in the order of their first change.
+
+    The keys of a frame are merged later: merging many frames at once costs less.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, None] = {}
+        self.frames: list[Sequence[bytes]] = []
+        """Keys of decided frames; call `merge` when there are `MOST_FRAMES`."""
+
+    def add(self, key: bytes) -> None:
+        """Add one key."""
+        self.keys[key] = None
+
+    def update(self, keys: Iterable[bytes]) -> None:
+        """Add keys."""
+        self.keys.update(dict.fromkeys(keys))
+
+    def clear(self) -> None:
+        """Drop all keys."""
+        self.frames.clear()
+        self._keys.clear()
+
+    @property
+    def keys(self) -> dict[bytes, None]:
+        """All changed keys; remove a key here when it was sent."""
+        if self.frames:
+            self.merge()
+        return self._keys
+
+    def merge(self) -> None:
+        """Add the keys of all frames."""
+        self._keys.update(dict.fromkeys(chain.from_iterable(self.frames)))
+        self.frames.clear()

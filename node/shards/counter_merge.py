@@ -1,0 +1,111 @@
+"""Changes of the engine's counters when counters arrive from another member."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from node.metrics.counters import Counters
+from node.shards.changed_keys import ChangedKeys
+from node.shards.fallback_log import FallbackLog
+from ringfence.limiter import Engine, Snapshot
+from ringfence.wire import LEASE, DecidedCheck
+
+__all__ = ["CounterMerge", "add_logs", "without_checks"]
+
+
+class CounterMerge:
+    """Restores and charges counters that arrive, and marks their keys as changed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        counters: Counters,
+        changed: ChangedKeys,
+        on_arrived: Callable[[Sequence[bytes]], None],
+    ) -> None:
+        """`on_arrived` is called with keys that this node counts from now on."""
+        self._engine = engine
+        self._counters = counters
+        self._changed = changed
+        self._on_arrived = on_arrived
+
+    def restore(self, counts: Snapshot, at: int) -> None:
+        """Replace the counters of keys by counters of the instant `at`."""
+        refused = self._engine.restore(counts, at)
+        if refused:
+            self._counters.add("states_refused", refused)
+
+    def charge(
+        self, rows: Mapping[bytes, Sequence[int]], now: int, counter: str = "hits_merged"
+    ) -> None:
+        """Charge units of keys; a row has age in ns and units in turns, the oldest first."""
+        keys: list[bytes] = []
+        units: list[int] = []
+        ages_ns: list[int] = []
+        for key, row in rows.items():
+            keys += [key] * (len(row) // 2)
+            ages_ns += row[::2]
+            units += row[1::2]
+        self._engine.charge(keys, units, ages_ns, now)
+        self._changed.update(keys)
+        self._counters.add(counter, sum(units))
+
+    def charge_log(self, log: FallbackLog, keys: Sequence[bytes], now: int) -> None:
+        """Charge what a log has of keys."""
+        self.charge({key: log.row(key, now) for key in keys}, now)
+
+    def refund(self, checks: Sequence[DecidedCheck], now: int) -> None:
+        """Give back the units of checks that another member has charged, too."""
+        self._engine.refund(
+            [check.key for check in checks],
+            [check.cost for check in checks],
+            [check.age_ns for check in checks],
+            [check.row[LEASE] for check in checks],
+            (),
+            (),
+            now,
+        )
+
+    def admitted(
+        self, keys: Sequence[bytes], regained: Mapping[bytes, int], now: int
+    ) -> dict[bytes, list[int]]:
+        """Return what was admitted here of each key, with age 0.
+
+        The counts of other data centers are left out: both sides have them. So are units that were
+        `regained` from other data centers: they are part of the other side's counters.
+        """
+        counts = self._engine.snapshot(keys, now)
+        scratch = Engine(max_keys=max(1, len(counts.keys)))
+        scratch.restore(Snapshot(counts.keys, counts.states, counts.limits, counts.which, []), now)
+        units = [max(0, scratch.used(key, now) - regained.get(key, 0)) for key in counts.keys]
+        return {key: [0, each] for key, each in zip(counts.keys, units, strict=True) if each}
+
+    def join(self, counts: Snapshot, regained: Mapping[bytes, int], now: int) -> None:
+        """Restore counters and charge what was admitted here without them."""
+        mine = self.admitted(counts.keys, regained, now)
+        self.restore(counts, now)
+        self.charge(mine, now)
+
+    def announce(self, keys: Sequence[bytes]) -> None:
+        """Mark keys that arrived as changed, and report that they are counted here."""
+        self._changed.update(keys)
+        self._on_arrived(keys)
+
+
+def add_logs(log: FallbackLog, counts: Snapshot, rows: Sequence[Sequence[int]], now: int) -> None:
+    """Add another member's log, one row per key of `counts`, to a log."""
+    for at, row in enumerate(rows):
+        log.restore(counts.keys[at], row, counts.limits[counts.which[at]].period_ns, now)
+
+
+def without_checks(
+    keys: Sequence[bytes], rows: Sequence[Sequence[int]], checks: Sequence[DecidedCheck]
+) -> list[list[int]]:
+    """Subtract the units of checks that both members admitted from the other member's log."""
+    by_key = {key: [*row] for key, row in zip(keys, rows, strict=True)}
+    for check in checks:
+        row, units = by_key.get(check.key, []), check.cost
+        # The part of the period that the check fell into is the oldest that is not older than it.
+        for at in sorted(range(0, len(row), 2), key=lambda at: abs(row[at] - check.age_ns)):
+            taken = min(units, row[at + 1])
+            row[at + 1] -= taken
+            units -= taken
+    return [by_key[key] for key in keys]

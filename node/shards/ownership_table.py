@@ -1,0 +1,384 @@
+"""States of a shard at one node, events, and the table of transitions between the states.
+
+Pure data: `ownership` performs the actions, and the docs page and the tests are generated from
+`TABLE`. A pair of state and event that is not in the table is rejected: nothing happens.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from hashring import NodeId
+from ringfence.wire import ShardGroup
+
+__all__ = [
+    "BLIND",
+    "COUNTED",
+    "COVERING",
+    "TABLE",
+    "Action",
+    "Event",
+    "State",
+    "Transition",
+    "arrival_of",
+    "describe",
+]
+
+
+class State(IntEnum):
+    """What a node has of one shard. From `OWNED` on, it decides the checks of the shard."""
+
+    ABSENT = 0
+    SENT = 1
+    MOVED = 2
+    OWNED = 3
+    FRESH = 4
+    COVERED = 5
+    COVERED_BLIND = 6
+    RETAKEN = 7
+    RETAKEN_BLIND = 8
+
+
+COUNTED = State.OWNED
+"""The first state in which a node decides the checks of a shard."""
+COVERING = (State.COVERED, State.COVERED_BLIND, State.RETAKEN, State.RETAKEN_BLIND)
+"""States in which a node counts a shard in place of an owner that it could not reach."""
+
+BLIND = (State.COVERED_BLIND, State.RETAKEN_BLIND)
+"""States of `COVERING` in which the owner's counters were not available."""
+
+
+class Event(StrEnum):
+    """What happens to a shard at one node."""
+
+    START = "start"
+    TAKE_OVER = "take_over"
+    TAKE_OVER_BLIND = "take_over_blind"
+    RETAKE = "retake"
+    RETAKE_BLIND = "retake_blind"
+    SEND = "send"
+    ACKNOWLEDGE = "acknowledge"
+    FORGET = "forget"
+    OWNER_HAS_NOTHING = "owner_has_nothing"
+    OWNER_MOVED = "owner_moved"
+    REPLICA_OF_OWN = "replica_of_own"
+    REPLICA_OF_OTHER = "replica_of_other"
+    REPLICA_FOUND = "replica_found"
+    TRANSFER = "transfer"
+    RETURN = "return"
+    RETURN_TO_RESTARTED = "return_to_restarted"
+    RETURN_BY_OWNER = "return_by_owner"
+    RETURN_OF_SAME_OWNER = "return_of_same_owner"
+    RETURN_BLIND = "return_blind"
+    RETURN_BLIND_TO_RESTARTED = "return_blind_to_restarted"
+    RETURN_BLIND_BY_BASE = "return_blind_by_base"
+    COVER = "cover"
+    COVER_BY_OWNER = "cover_by_owner"
+    COVER_OF_SAME_OWNER = "cover_of_same_owner"
+    COVER_BLIND = "cover_blind"
+    COVER_BLIND_BY_OWNER = "cover_blind_by_owner"
+
+
+class Action(StrEnum):
+    """What a transition does, in the order of its list."""
+
+    RESTORE = "restore"
+    HOLD = "hold"
+    RELEASE = "release"
+    JOIN = "join"
+    CHARGE_OWN_LOG = "charge_own_log"
+    CHARGE_SENDERS_LOG = "charge_senders_log"
+    KEEP_SENDERS_LOG = "keep_senders_log"
+    MERGE_REPLICA = "merge_replica"
+    COVER_OWNER = "cover_owner"
+    COVER_SENDERS_OWNER = "cover_senders_owner"
+    COVER_NEW_OWNER = "cover_new_owner"
+    END_COVER = "end_cover"
+    COUNT_HEALED = "count_healed"
+
+
+STATE_MEANINGS = {
+    State.ABSENT: "Not counted here. A replica may be here.",
+    State.SENT: "Transferred to another member that has not acknowledged it; all parts are kept.",
+    State.MOVED: "Transferred and acknowledged; the receiver is remembered for some seconds.",
+    State.OWNED: "Counted here, with all its counters.",
+    State.FRESH: "Counted here, started without counters; an earlier state may come back.",
+    State.COVERED: "Counted in place of an unreachable owner, from a replica of its counters.",
+    State.COVERED_BLIND: "Counted in place of an unreachable owner, without its counters.",
+    State.RETAKEN: "Counted again after a transfer that was not acknowledged, from its parts.",
+    State.RETAKEN_BLIND: "As `RETAKEN`, but the transfer had no counters.",
+}
+EVENT_MEANINGS = {
+    Event.START: "No member has counters of the shard.",
+    Event.TAKE_OVER: "The owner cannot be reached; a replica of its counters is here.",
+    Event.TAKE_OVER_BLIND: "The owner cannot be reached, and no replica is here.",
+    Event.RETAKE: "The receiver of this node's own counters cannot be reached.",
+    Event.RETAKE_BLIND: "As `RETAKE`, but there were no counters.",
+    Event.SEND: "A member pulls the shard.",
+    Event.ACKNOWLEDGE: "The receiver counts the shard.",
+    Event.FORGET: "The transfer was long ago.",
+    Event.OWNER_HAS_NOTHING: "The owner answers that it has no counters of the shard.",
+    Event.OWNER_MOVED: "The owner answers that it has transferred the shard to a third member.",
+    Event.REPLICA_OF_OWN: "The owner has only a replica: of this node's earlier counters.",
+    Event.REPLICA_OF_OTHER: "The owner has only a replica: of a third member's counters.",
+    Event.REPLICA_FOUND: "A member that was silent during the takeover sends its replica.",
+    Event.TRANSFER: "Arrival of counters that the sender owned.",
+    Event.RETURN: "Arrival of counters that the sender had in this node's place.",
+    Event.RETURN_TO_RESTARTED: "As `RETURN`; this node was restarted meanwhile.",
+    Event.RETURN_BY_OWNER: "As `RETURN`; this node counts in place of the sender.",
+    Event.RETURN_OF_SAME_OWNER: "As `RETURN`; this node counts its own earlier shard.",
+    Event.RETURN_BLIND: "As `RETURN`; the sender had started without this node's counters.",
+    Event.RETURN_BLIND_TO_RESTARTED: "As `RETURN_BLIND`; this node was restarted meanwhile.",
+    Event.RETURN_BLIND_BY_BASE: (
+        "As `RETURN_BLIND`; this node started from a replica of the sender's counters."
+    ),
+    Event.COVER: "Arrival of counters that the sender had in place of a third member.",
+    Event.COVER_BY_OWNER: "As `COVER`; this node counts in place of the sender.",
+    Event.COVER_OF_SAME_OWNER: "As `COVER`; both count in place of the same member.",
+    Event.COVER_BLIND: "As `COVER`; the sender had started without the owner's counters.",
+    Event.COVER_BLIND_BY_OWNER: "As `COVER_BLIND`; this node counts in place of the sender.",
+}
+ACTION_MEANINGS = {
+    Action.RESTORE: "Put the counters that arrived into the engine.",
+    Action.HOLD: "Decide checks of the shard from now on; drop its replica and transfer.",
+    Action.RELEASE: "Stop deciding; keep the counters as parts of a transfer.",
+    Action.JOIN: "As `RESTORE`; then charge what was admitted here.",
+    Action.CHARGE_OWN_LOG: "Charge what this node admitted in the owner's place.",
+    Action.CHARGE_SENDERS_LOG: "Charge what the sender admitted in the owner's place.",
+    Action.KEEP_SENDERS_LOG: "Add what the sender admitted to this node's log for the owner.",
+    Action.MERGE_REPLICA: "Put the replica into the engine, and charge this node's log on top.",
+    Action.COVER_OWNER: "Count in the owner's place: keep a log of what is admitted.",
+    Action.COVER_SENDERS_OWNER: "Count in place of the member that the sender counted for.",
+    Action.COVER_NEW_OWNER: "Count in place of the member that has the shard now.",
+    Action.END_COVER: "Drop the log: the shard is this node's own.",
+    Action.COUNT_HEALED: "Raise the counter `splits_healed`.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Next state of a shard, and what is done on the way."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+
+
+_RETURNS = (
+    Event.RETURN,
+    Event.RETURN_TO_RESTARTED,
+    Event.RETURN_BY_OWNER,
+    Event.RETURN_OF_SAME_OWNER,
+)
+_TO_BLIND = (Event.RETURN_BLIND, Event.RETURN_BLIND_TO_RESTARTED)
+_BLIND_RETURNS = (*_TO_BLIND, Event.RETURN_BLIND_BY_BASE)
+_COVERS = (Event.COVER, Event.COVER_BY_OWNER, Event.COVER_OF_SAME_OWNER)
+_BLIND_COVERS = (Event.COVER_BLIND, Event.COVER_BLIND_BY_OWNER)
+_LOGGED = (*_RETURNS, *_BLIND_RETURNS, *_COVERS, *_BLIND_COVERS)
+"""Arrivals with a log of what the sender admitted in another member's place."""
+_UNCOUNTED = (State.ABSENT, State.SENT, State.MOVED)
+_SIGHTED = (State.COVERED, State.RETAKEN)
+_SAME = None
+"""Next state of a row whose states do not change."""
+
+_A = Action
+_TAKE = (_A.RESTORE, _A.HOLD, _A.COVER_OWNER)
+_TAKE_LOG = (_A.RESTORE, _A.HOLD, _A.COVER_SENDERS_OWNER, _A.KEEP_SENDERS_LOG)
+_BASE = (_A.RESTORE, _A.CHARGE_OWN_LOG)
+"""The sender has the counters that this node's log is on top of."""
+_BASE_OWNED = (*_BASE, _A.END_COVER, _A.COUNT_HEALED)
+_BASE_COVERED = (*_BASE, _A.COVER_SENDERS_OWNER, _A.KEEP_SENDERS_LOG, _A.COUNT_HEALED)
+_ADD = (_A.CHARGE_SENDERS_LOG, _A.COUNT_HEALED)
+"""Both sides started from the same counters: only the sender's log is new."""
+_ADD_AND_LOG = (_A.KEEP_SENDERS_LOG, *_ADD)
+
+_ROWS: tuple[
+    tuple[Sequence[State], Sequence[Event], State | None, tuple[Action, ...]],
+    ...,
+] = (
+    # Start and takeover.
+    (_UNCOUNTED, (Event.START,), State.FRESH, (_A.HOLD,)),
+    (_UNCOUNTED, (Event.TAKE_OVER,), State.COVERED, _TAKE),
+    (_UNCOUNTED, (Event.TAKE_OVER_BLIND,), State.COVERED_BLIND, _TAKE),
+    ((State.SENT,), (Event.RETAKE,), State.RETAKEN, _TAKE),
+    ((State.SENT,), (Event.RETAKE_BLIND,), State.RETAKEN_BLIND, _TAKE),
+    # Transfers to other members.
+    ((State.OWNED, State.FRESH, *COVERING), (Event.SEND,), State.SENT, (_A.RELEASE,)),
+    ((State.SENT,), (Event.ACKNOWLEDGE,), State.MOVED, ()),
+    ((State.SENT, State.MOVED), (Event.FORGET,), State.ABSENT, ()),
+    # Answers of the members that may have the counters of a covered shard.
+    (COVERING, (Event.OWNER_HAS_NOTHING,), State.OWNED, (_A.END_COVER,)),
+    (COVERING, (Event.OWNER_MOVED,), _SAME, (_A.COVER_NEW_OWNER,)),
+    (
+        _SIGHTED,
+        (Event.REPLICA_OF_OWN, Event.REPLICA_OF_OTHER),
+        State.OWNED,
+        (_A.END_COVER,),
+    ),
+    (BLIND, (Event.REPLICA_OF_OWN,), State.OWNED, (_A.MERGE_REPLICA, _A.END_COVER)),
+    (
+        (State.COVERED_BLIND,),
+        (Event.REPLICA_OF_OTHER,),
+        State.COVERED,
+        (_A.MERGE_REPLICA, _A.COVER_NEW_OWNER),
+    ),
+    (
+        (State.RETAKEN_BLIND,),
+        (Event.REPLICA_OF_OTHER,),
+        State.RETAKEN,
+        (_A.MERGE_REPLICA, _A.COVER_NEW_OWNER),
+    ),
+    ((State.COVERED_BLIND,), (Event.REPLICA_FOUND,), State.COVERED, (_A.MERGE_REPLICA,)),
+    ((State.RETAKEN_BLIND,), (Event.REPLICA_FOUND,), State.RETAKEN, (_A.MERGE_REPLICA,)),
+    # Arrivals while the shard is not counted here.
+    (_UNCOUNTED, (Event.TRANSFER,), State.OWNED, (_A.RESTORE, _A.HOLD)),
+    (_UNCOUNTED, (*_RETURNS, *_COVERS), State.COVERED, _TAKE_LOG),
+    (_UNCOUNTED, (*_BLIND_RETURNS, *_BLIND_COVERS), State.COVERED_BLIND, _TAKE_LOG),
+    # Arrivals while the shard is this node's own.
+    ((State.OWNED, State.FRESH), (Event.TRANSFER,), State.OWNED, (_A.JOIN,)),
+    ((State.OWNED,), _LOGGED, State.OWNED, _ADD),
+    (
+        (State.FRESH,),
+        (Event.RETURN_TO_RESTARTED, Event.RETURN_BLIND_TO_RESTARTED),
+        State.OWNED,
+        (_A.JOIN,),
+    ),
+    (
+        (State.FRESH,),
+        (
+            *(Event.RETURN, Event.RETURN_BY_OWNER, Event.RETURN_OF_SAME_OWNER),
+            *(Event.RETURN_BLIND, Event.RETURN_BLIND_BY_BASE, *_COVERS, *_BLIND_COVERS),
+        ),
+        State.OWNED,
+        _ADD,
+    ),
+    # Arrivals while the shard is counted in place of its owner.
+    (COVERING, (Event.TRANSFER,), State.OWNED, _BASE_OWNED),
+    (
+        (State.RETAKEN, State.RETAKEN_BLIND),
+        (*_RETURNS, *_BLIND_RETURNS),
+        State.OWNED,
+        (_A.END_COVER, *_ADD),
+    ),
+    (
+        (State.COVERED,),
+        (Event.RETURN_BY_OWNER, Event.RETURN_BLIND_BY_BASE),
+        State.OWNED,
+        _BASE_OWNED,
+    ),
+    (
+        (State.COVERED,),
+        (
+            *(Event.RETURN, Event.RETURN_TO_RESTARTED, Event.RETURN_OF_SAME_OWNER),
+            *_TO_BLIND,
+        ),
+        _SAME,
+        _ADD_AND_LOG,
+    ),
+    (
+        (State.COVERED_BLIND,),
+        (Event.RETURN_BY_OWNER, Event.RETURN_OF_SAME_OWNER, Event.RETURN_BLIND_BY_BASE),
+        State.OWNED,
+        _BASE_OWNED,
+    ),
+    (
+        (State.COVERED_BLIND,),
+        (Event.RETURN, Event.RETURN_TO_RESTARTED),
+        _SAME,
+        _ADD_AND_LOG,
+    ),
+    ((State.COVERED_BLIND,), _TO_BLIND, State.COVERED_BLIND, _BASE_COVERED),
+    (_SIGHTED, (Event.COVER_BY_OWNER,), State.COVERED, _BASE_COVERED),
+    (_SIGHTED, (Event.COVER_BLIND_BY_OWNER,), State.COVERED_BLIND, _BASE_COVERED),
+    (
+        _SIGHTED,
+        (Event.COVER, Event.COVER_OF_SAME_OWNER, Event.COVER_BLIND),
+        _SAME,
+        _ADD_AND_LOG,
+    ),
+    (
+        BLIND,
+        (Event.COVER_BY_OWNER, Event.COVER_OF_SAME_OWNER),
+        State.COVERED,
+        _BASE_COVERED,
+    ),
+    (BLIND, (Event.COVER,), _SAME, _ADD_AND_LOG),
+    (BLIND, _BLIND_COVERS, State.COVERED_BLIND, _BASE_COVERED),
+)
+
+
+def _expanded() -> Iterator[tuple[tuple[State, Event], Transition]]:
+    for states, events, after, actions in _ROWS:
+        for state in states:
+            for event in events:
+                yield (state, event), Transition(state if after is None else after, actions)
+
+
+TABLE: dict[tuple[State, Event], Transition] = dict(_expanded())
+"""Every transition; all other pairs of a state and an event are rejected."""
+if len(TABLE) != len([*_expanded()]):
+    raise AssertionError("two rows of the table have the same state and event")
+
+
+def arrival_of(
+    group: ShardGroup, sender: NodeId, me: NodeId, owner: NodeId | None, base_of: str = ""
+) -> Event:
+    """Name the event of an arrival of whole counters from `sender`.
+
+    `owner` is the member in whose place this node counts the shard, if any. `base_of` is the member
+    whose counters this node started from, if they were a replica.
+    """
+    if not group.taken_from:
+        return Event.TRANSFER
+    by_owner = owner is not None and sender == owner
+    if group.taken_from == me:
+        if group.replica_at and sender == base_of:
+            return Event.RETURN_BLIND_BY_BASE
+        return _return(group, by_owner=by_owner, is_same=owner == me)
+    return _cover(group, by_owner=by_owner, is_same=group.taken_from == owner)
+
+
+def _return(group: ShardGroup, *, by_owner: bool, is_same: bool) -> Event:
+    if group.replica_at:
+        is_restarted = group.is_from_before
+        return Event.RETURN_BLIND_TO_RESTARTED if is_restarted else Event.RETURN_BLIND
+    if by_owner:
+        return Event.RETURN_BY_OWNER
+    if is_same:
+        return Event.RETURN_OF_SAME_OWNER
+    return Event.RETURN_TO_RESTARTED if group.is_from_before else Event.RETURN
+
+
+def _cover(group: ShardGroup, *, by_owner: bool, is_same: bool) -> Event:
+    if group.replica_at:
+        return Event.COVER_BLIND_BY_OWNER if by_owner else Event.COVER_BLIND
+    if by_owner:
+        return Event.COVER_BY_OWNER
+    return Event.COVER_OF_SAME_OWNER if is_same else Event.COVER
+
+
+def describe() -> str:
+    """Write the states, events, actions and transitions as a page of the documentation."""
+    lines = [
+        "# Shard ownership",
+        "",
+        "Each node has one state for each of the 16384 shards. This page is generated from",
+        "`node/shards/ownership_table.py`; `node/shards/ownership.py` applies the table.",
+        "An event that is not in the row of a state is rejected: nothing changes.",
+    ]
+    for title, meanings in (
+        ("States", STATE_MEANINGS),
+        ("Events", EVENT_MEANINGS),
+        ("Actions", ACTION_MEANINGS),
+    ):
+        lines += ["", f"## {title}", "", "| name | meaning |", "|---|---|"]
+        lines += [f"| `{name.name}` | {meaning} |" for name, meaning in meanings.items()]
+    lines += ["", "## Transitions"]
+    for state in State:
+        lines += ["", f"### From {state.name}", "", "| event | next state | actions |"]
+        lines += ["|---|---|---|"]
+        for event in Event:
+            found = TABLE.get((state, event))
+            if found is not None:
+                actions = ", ".join(f"`{action.name}`" for action in found.actions) or "none"
+                lines.append(f"| `{event.name}` | `{found.state.name}` | {actions} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,259 @@
+"""Answers to members that pull shards: transfers, replicas, or nothing.
+
+Decides what of a shard is sent and in how many parts. A transferred shard is not counted here any
+more when the answer returns; its parts are kept until the receiver has acknowledged them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from hashring import NodeId, shard_of
+from node.metrics.counters import Counters
+from node.requests.client_leases import Lender
+from node.requests.sessions.node_api import Caller
+from node.shards.counter_merge import add_logs
+from node.shards.fallback_log import FallbackLog
+from node.shards.outgoing_transfers import (
+    BYTES_PER_PART,
+    NOTHING,
+    Given,
+    Reply,
+    SentCopies,
+    SentCopy,
+    add_decided,
+    cut,
+)
+from node.shards.ownership import ShardOwnership
+from node.shards.shard_states import Cover
+from ringfence.limiter import Engine, Snapshot
+from ringfence.wire import Pull, Pulled
+
+__all__ = ["ShardSender"]
+
+_KEYS_PER_ANSWER = 4000
+"""Keys in an answer above which no further shard is added; the receiver asks again for those."""
+_RECEIVING_NS = 1_000_000_000
+"""Acknowledgement time-out of a transfer: after it, another member may receive the shard. Two
+receivers would both pass on the log of what was admitted in the owner's place."""
+
+
+class ShardSender:
+    """Sends the shards of one node to members that ask for them."""
+
+    def __init__(
+        self,
+        ownership: ShardOwnership,
+        engine: Engine,
+        counters: Counters,
+        *,
+        first_transfer: int,
+        least_parts: int = 1,
+        lender: Lender[Caller] | None = None,
+    ) -> None:
+        """Transfers are numbered from `first_transfer`, above the numbers of earlier runs.
+
+        A shard with any counter moves in at least `least_parts` parts: tests raise that.
+        """
+        self._ownership = ownership
+        self._transfers = ownership.transfers
+        self._changed = ownership.changed
+        self._engine = engine
+        self._counters = counters
+        self._numbers = count(first_transfer)
+        self._least_parts = least_parts
+        self._lender = lender
+        self._sent = SentCopies()
+        self._index: dict[int, set[bytes]] | None = None
+        """Keys by shard, while shards are being sent."""
+
+    # -- keys by shard -------------------------------------------------------------------------
+
+    def index(self, keys: Sequence[bytes] | None = None) -> None:
+        """Sort keys by shard before many shards are sent; None drops the index.
+
+        Call it with slices of `Engine.keys()`; keys that are counted meanwhile are added from the
+        changed keys.
+        """
+        if keys is None:
+            self._index = None
+            return
+        if self._index is None:
+            self._index = {}
+        for key in keys:
+            self._index.setdefault(shard_of(key), set()).add(key)
+
+    def index_unchanged(self, keys: Sequence[bytes]) -> None:
+        """Add keys to the index, if there is one, before they leave the changed keys."""
+        if self._index is not None:
+            self.index(keys)
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether shards can be sent without a search among all keys."""
+        return self._index is not None
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def answer(
+        self, asker: NodeId, pull: Pull, now: int, is_standby_for: Callable[[int], bool]
+    ) -> Pulled:
+        """Transfer the shards that are asked for; of others send a replica, or nothing.
+
+        This node keeps a replica of transferred shards that it is the standby of.
+        """
+        if self._index is not None:
+            self.index([*self._changed.keys])
+        reply = Reply()
+        if pull.part:
+            self._add_part(reply, asker, pull, now)
+            return reply.pulled(pull.seq)
+        held = self._ownership.held
+        before, number = self._ownership.count, next(self._numbers)
+        again = self._resend_empty(reply, pull.shards, asker, now)
+        empty = self._empty_of(pull.shards)
+        if empty:  # Most shards of most clusters, so they are sent as one group.
+            self._ownership.release_empty(empty)
+            nothing = Given(asker, now, number, [NOTHING], "")
+            self._transfers.add(empty, nothing)
+            reply.add_given(empty, nothing, 0)
+        done = {*empty, *again}
+        for shard in [shard for shard in pull.shards if shard not in done]:
+            if reply.keys >= _KEYS_PER_ANSWER or reply.size >= BYTES_PER_PART:
+                break
+            if held[shard]:
+                self._send(shard, asker, number, now, is_standby_for)
+            self._add_first_part(reply, shard, asker, now)
+        self._counters.add("shards_given", before - self._ownership.count)
+        return reply.pulled(pull.seq)
+
+    def _resend_empty(
+        self, reply: Reply, shards: Sequence[int], asker: NodeId, now: int
+    ) -> list[int]:
+        """Send transfers without counters again that were not acknowledged; return their shards."""
+        by_transfer: dict[int, tuple[Given, list[int]]] = {}
+        for shard in shards:
+            given = self._transfers.get(shard)
+            if given is not None and given.parts == [NOTHING] and given.to == asker:
+                by_transfer.setdefault(id(given), (given, []))[1].append(shard)
+        for given, again in by_transfer.values():
+            reply.add_given(again, self._transfers.asked(again, given, asker, now), 0)
+        return [shard for _, again in by_transfer.values() for shard in again]
+
+    def _add_first_part(self, reply: Reply, shard: int, asker: NodeId, now: int) -> None:
+        given = self._transfers.get(shard)
+        is_receiving = given is not None and (
+            given.to != asker and now - given.last_asked_at < _RECEIVING_NS
+        )
+        if given is not None and given.parts and not is_receiving:
+            # Its receiver has not acknowledged it: any other member that counts it is better.
+            reply.add_given([shard], self._transfers.asked([shard], given, asker, now), 0)
+            return
+        # A receiver that asks again was restarted since, and has lost the counters.
+        moved_to = given.to if given is not None and given.to != asker else ""
+        if shard in self._ownership.replicas:
+            self._add_copy(reply, asker, shard, moved_to, now)
+        else:
+            reply.add_nothing(shard, moved_to)
+
+    def _add_part(self, reply: Reply, asker: NodeId, pull: Pull, now: int) -> None:
+        """Add a later part of the transfer whose first part the receiver has."""
+        shard, part = pull.shards[0], pull.part
+        given = self._transfers.get(shard)
+        if given is not None and (given.to, given.number) != (asker, pull.gift):
+            given = None
+        if given is not None and part < len(given.parts):
+            reply.add_given([shard], self._transfers.asked([shard], given, asker, now), part)
+            return
+        sent = self._sent.get(asker, shard, pull.gift, now)
+        if sent is not None and part < len(sent.parts):
+            reply.add_copy(shard, sent, part)
+        else:
+            reply.add_nothing(shard, "")
+
+    def _add_copy(self, reply: Reply, asker: NodeId, shard: int, moved_to: str, now: int) -> None:
+        """Add the first part of a replica; the other parts are kept unchanged until sent."""
+        counts = self._replica_of(shard, now)
+        parts = cut(counts, [[]] * len(counts.keys), self._least_parts)
+        number = next(self._numbers) if len(parts) > 1 else 0
+        whose = self._ownership.replicas.sender_of(shard) or ""
+        sent = SentCopy(number, parts, moved_to, whose, now)
+        if len(parts) > 1:
+            self._sent.add(asker, shard, sent)
+        reply.add_copy(shard, sent, 0)
+
+    def _replica_of(self, shard: int, now: int) -> Snapshot:
+        """Advance the replica of a shard to now, in an engine of its own."""
+        scratch = Engine(max_keys=1_000_000)
+        for at, counts in self._ownership.replicas.of(shard):
+            scratch.restore(counts, at)
+        return scratch.snapshot(scratch.keys(), now)
+
+    # -- transfers -----------------------------------------------------------------------------
+
+    def _empty_of(self, shards: Sequence[int]) -> list[int]:
+        """Return the counted shards without any counter or lease."""
+        has_leases = self._lender is not None and len(self._lender)
+        if self._index is None or self._ownership.covered_count or has_leases:
+            return []
+        held = self._ownership.held
+        return [shard for shard in shards if held[shard] and shard not in self._index]
+
+    def _send(
+        self, shard: int, to: NodeId, number: int, now: int, is_standby_for: Callable[[int], bool]
+    ) -> None:
+        """Stop counting a shard, and keep its counters as parts of a transfer."""
+        assert self._index is not None
+        keys = sorted(self._index.pop(shard, ()))
+        if self._lender is not None and len(self._lender):
+            lent = self._lender.write_off(lambda key: shard_of(key) == shard, now)
+            keys = sorted({*keys, *lent})
+        if not keys and not self._ownership.covered_count:
+            self._ownership.release_empty([shard])
+            self._transfers.add([shard], Given(to, now, number, [NOTHING], ""))
+            return
+        counts = self._engine.snapshot(keys, now)
+        released = self._ownership.release(shard, now)
+        cover = released.cover
+        if cover is None and released.regained:
+            # The member that had the shard all the time has counted the regained units.
+            cover = Cover(to, 0)
+            mine = self._ownership.admitted(counts.keys, released.regained, now)
+            add_logs(cover.log, counts, [mine.get(key, []) for key in counts.keys], now)
+        given = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
+        if is_standby_for(shard):
+            self._ownership.replicas.keep(to, counts, now)
+        self._engine.forget(keys)
+        for key in keys:
+            self._changed.keys.pop(key, None)
+        self._transfers.add([shard], given)
+        self._counters.add("keys_given", len(counts.keys))
+
+    def _transfer(
+        self,
+        shard: int,
+        to: NodeId,
+        number: int,
+        counts: Snapshot,
+        cover: Cover | None,
+        is_blind: bool,
+        now: int,
+    ) -> Given:
+        """Lay out a transfer; one of a covered shard carries the log for the owner."""
+        log = FallbackLog() if cover is None else cover.log
+        parts = cut(counts, [log.row(key, now) for key in counts.keys], self._least_parts)
+        decided = self._ownership.decided_checks
+        add_decided(parts, decided.of_shard(shard, 0 if cover is None else cover.since, now))
+        if cover is None:
+            return Given(to, now, number, parts, "")
+        ask = ""
+        if is_blind:
+            ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
+        return Given(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask)
+
+    def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int) -> None:
+        """Drop the parts of shards whose receiver has acknowledged this transfer."""
+        self._ownership.acknowledge(receiver, shards, number)
+
+    def expire(self, now: int) -> None:
+        """Forget replicas whose receiver has not asked for their parts for long."""
+        self._sent.expire(now)

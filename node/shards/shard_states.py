@@ -1,0 +1,198 @@
+"""State, counters and data of every shard at one node: performs the transitions of the table."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hashring import SHARDS, NodeId
+from node.metrics.counters import Counters
+from node.shards.changed_keys import ChangedKeys
+from node.shards.counter_merge import CounterMerge, add_logs
+from node.shards.fallback_log import FallbackLog
+from node.shards.outgoing_transfers import OutgoingTransfers
+from node.shards.ownership_table import COUNTED, TABLE, Action, Event, State
+from node.shards.replicas import Replicas
+from ringfence.limiter import Engine, Snapshot
+from ringfence.wire import ShardGroup
+
+__all__ = ["Arrival", "Cover", "ShardStates", "others"]
+
+_ANNOUNCED = frozenset(
+    {Action.RESTORE, Action.JOIN, Action.MERGE_REPLICA, Action.CHARGE_SENDERS_LOG}
+)
+"""Actions after which the keys that arrived are counted here."""
+_REJECTED = 255
+_NEXT = {
+    event: bytes(
+        [TABLE[state, event].state if (state, event) in TABLE else _REJECTED for state in State]
+    )
+    for event in Event
+}
+"""Next state by event and state, for shards that change state by thousands."""
+
+
+@dataclass(slots=True)
+class Cover:
+    """Data of a shard that is counted in place of an owner that could not be reached."""
+
+    owner: NodeId
+    since: int
+    """Instant in ns from which on `log` is complete."""
+    log: FallbackLog = field(default_factory=FallbackLog)
+    """Units admitted in the owner's place."""
+    arrived_at: int = 0
+    """Instant in ns at which the shard arrived; 0 when it was taken over."""
+    is_owner_restarted: bool = False
+    to_ask: tuple[NodeId, ...] = ()
+    """Members, without the owner, that may have a replica and have not answered yet."""
+    base_of: str = ""
+    """Member whose counters were the base, when it was a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Values that the actions of one transition use."""
+
+    now: int
+    copies: Sequence[tuple[int, Snapshot]] = ()
+    """Counters, each with its instant in ns."""
+    logs: Sequence[Sequence[int]] = ()
+    """The sender's log, per key of the only copy."""
+    group: ShardGroup | None = None
+    cover: Cover | None = None
+    owner: NodeId | None = None
+    since: int = 0
+
+
+class ShardStates:
+    """The shards of one node: their states, and the data that belongs to a state."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        engine: Engine,
+        counters: Counters,
+        changed: ChangedKeys,
+        replicas: Replicas,
+        on_arrived: Callable[[Sequence[bytes]], None],
+    ) -> None:
+        """`on_arrived` is called with keys that this node counts from now on."""
+        self.held = bytearray(SHARDS)
+        """1 at the index of each shard that is counted here, else 0."""
+        self.covers: dict[int, Cover] = {}
+        """Data of the shards that are counted in place of their owner."""
+        self.regained: dict[int, dict[bytes, int]] = {}
+        """Units regained from other data centers, of shards that started without counters."""
+        self.transfers = OutgoingTransfers()
+        self.merge = CounterMerge(engine, counters, changed, on_arrived)
+        self._me = me
+        self._counters = counters
+        self._replicas = replicas
+        self._states = bytearray(SHARDS)
+
+    def __getitem__(self, shard: int) -> State:
+        return State(self._states[shard])
+
+    def apply(self, shard: int, event: Event, arrival: Arrival) -> bool:
+        """Apply an event to a shard; return False when its state rejects the event."""
+        transition = TABLE.get((State(self._states[shard]), event))
+        if transition is None:
+            return False
+        for action in transition.actions:
+            self._perform(action, shard, arrival)
+        self._states[shard] = transition.state
+        if transition.state is not State.FRESH:
+            self.regained.pop(shard, None)
+        if not _ANNOUNCED.isdisjoint(transition.actions):
+            for _, counts in arrival.copies:
+                self.merge.announce(counts.keys)
+        return True
+
+    def apply_to_all(self, shards: Iterable[int], event: Event) -> list[int]:
+        """Apply an event without counters to many shards; return those that it changed."""
+        states, after = self._states, _NEXT[event]
+        changed = [shard for shard in shards if after[states[shard]] != _REJECTED]
+        held, replicas = self.held, self._replicas
+        for shard in changed:
+            is_held = held[shard]
+            states[shard] = after[states[shard]]
+            held[shard] = states[shard] >= COUNTED
+            if held[shard] and not is_held and shard in replicas:
+                replicas.drop([shard])
+        if changed and states[changed[0]] >= COUNTED:
+            self.transfers.drop(changed)
+        if self.regained:
+            for shard in changed:
+                self.regained.pop(shard, None)
+        return changed
+
+    def _perform(  # noqa: PLR0912 - one branch per action
+        self, action: Action, shard: int, arrival: Arrival
+    ) -> None:
+        copies, now, merge = arrival.copies, arrival.now, self.merge
+        match action:
+            case Action.RESTORE:
+                for at, counts in copies:
+                    merge.restore(counts, at)
+            case Action.HOLD:
+                self._hold(shard)
+            case Action.RELEASE:
+                self.held[shard] = 0
+            case Action.JOIN:
+                for _, counts in copies:
+                    merge.join(counts, self.regained.get(shard, {}), now)
+            case Action.CHARGE_OWN_LOG:
+                for _, counts in copies:  # Keys that the sender does not have keep their state.
+                    merge.charge_log(self.covers[shard].log, counts.keys, now)
+            case Action.CHARGE_SENDERS_LOG:
+                for _, counts in copies:
+                    merge.charge(dict(zip(counts.keys, arrival.logs, strict=True)), now)
+            case Action.KEEP_SENDERS_LOG:
+                for _, counts in copies:
+                    add_logs(self.covers[shard].log, counts, arrival.logs, now)
+            case Action.MERGE_REPLICA:
+                self._merge_replica(self.covers[shard], arrival)
+            case Action.COVER_OWNER | Action.COVER_SENDERS_OWNER | Action.COVER_NEW_OWNER:
+                self.covers[shard] = self._new_cover(shard, arrival)
+            case Action.END_COVER:
+                del self.covers[shard]
+            case Action.COUNT_HEALED:
+                self._counters.add("splits_healed")
+
+    def _hold(self, shard: int) -> None:
+        self.held[shard] = 1
+        self.transfers.drop([shard])
+        if shard in self._replicas:
+            self._replicas.drop([shard])
+
+    def _merge_replica(self, cover: Cover, arrival: Arrival) -> None:
+        """Put a replica below what was admitted without it."""
+        for at, counts in arrival.copies:
+            self.merge.restore(counts, at)
+            self.merge.charge_log(cover.log, counts.keys, arrival.now)
+        cover.to_ask = ()
+
+    def _new_cover(self, shard: int, arrival: Arrival) -> Cover:
+        """Return the cover of a shard after a transition that changes its owner."""
+        group, cover = arrival.group, self.covers.get(shard)
+        if arrival.cover is not None:
+            return arrival.cover
+        if group is None:
+            assert cover is not None
+            assert arrival.owner is not None
+            cover.owner = arrival.owner
+            return cover
+        # The member that has the shard itself may be a third one, also when the shard was this
+        # node's: an earlier life of this node may have transferred it.
+        return Cover(
+            NodeId(group.taken_from),
+            arrival.since,
+            cover.log if cover is not None else FallbackLog(),
+            arrived_at=arrival.now,
+            is_owner_restarted=group.is_from_before,
+            to_ask=others(self._me, group.taken_from, group.replica_at),
+        )
+
+
+def others(me: NodeId, owner: str, *names: str) -> tuple[NodeId, ...]:
+    """Return the named members without this node and the owner of a shard."""
+    return tuple([NodeId(name) for name in names if name not in ("", owner, me)])
