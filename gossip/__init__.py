@@ -1,8 +1,8 @@
-"""Who is in the cluster and what others have counted, decided from messages and the time alone.
+"""Cluster membership, and decisions about counts between data centers, without I/O.
 
-`Membership` is SWIM with Lifeguard as a state machine; `seal` keeps strangers' datagrams out,
-`clock` agrees on a time, `spread` chooses which counts other data centers should hear. Nothing
-here waits, reads a clock or knows a socket.
+`Membership` implements SWIM with Lifeguard as a state machine. `datagrams.seal` encrypts and
+authenticates datagrams, `cluster_clock` agrees on a time, and `cross_dc` selects the counts that
+other data centers need. Nothing here waits, reads a clock or uses a socket.
 """
 
 from gossip.datagrams.codec import (
@@ -14,7 +14,7 @@ from gossip.datagrams.codec import (
     unpack_records,
 )
 from gossip.datagrams.messages import Ack, Gossip, Message, Nack, Ping, PingReq
-from gossip.effects import Changed, Conflict, Effect, Exchange, Send, Stamps
+from gossip.effects import Changed, Conflict, Effect, Exchange, ProbeClock, Send
 from gossip.members.record import Address, Record, Status
 from gossip.membership import Membership
 from gossip.settings import ProbeSettings, Settings
@@ -26,7 +26,7 @@ __all__ = [
     "Address",
     "Settings",
     "ProbeSettings",
-    "Stamps",
+    "ProbeClock",
     "Effect",
     "Send",
     "Exchange",

@@ -1,4 +1,4 @@
-"""What the membership core wants done; the shell does it."""
+"""Effects: actions that the membership state machine asks its caller to perform."""
 
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 from gossip.datagrams.messages import Message
 from gossip.members.record import Address, Record
 
-__all__ = ["Changed", "Conflict", "Effect", "Exchange", "Send", "Stamps"]
+__all__ = ["Changed", "Conflict", "Effect", "Exchange", "Send", "ProbeClock"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Give our list of members to whoever is there, and `merge` the list that comes back."""
+    """Send the member list to this address, and pass the answer to `merge`."""
 
     with_: Address
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A member is not what it was."""
+    """Report that the record of a member changed."""
 
     before: Record | None
     after: Record
@@ -34,22 +34,22 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another node has our name."""
+    """Report that another node uses the name of this one."""
 
     record: Record
-    """The other one."""
+    """Record of the other node."""
     steps_down: bool
-    """Whether it is we who must stop."""
+    """Whether this node must stop."""
 
 
 Effect: TypeAlias = Send | Exchange | Changed | Conflict
 
 
-class Stamps(Protocol):
-    """The cluster's clock, as far as probes need and feed it."""
+class ProbeClock(Protocol):
+    """Cluster clock as probes use it: they read it and supply samples."""
 
     def read(self, now: int) -> int:
-        """The cluster's time in ns."""
+        """Return the cluster time in ns."""
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """A member's clock stands `offset_ns` from ours, give or take half of `rtt_ns`."""
+        """Add a sample: a member's offset from this clock, with an error of up to `rtt_ns` / 2."""

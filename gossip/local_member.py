@@ -1,7 +1,6 @@
-"""What a member says of itself, and what it does about what others say of it.
+"""Record of the local member: refutation of suspicions, name conflicts, and flap damping.
 
-Nobody else may raise its incarnation, so nobody else can refute an accusation. Also decides when
-the member leaves the ring for a while, because it was accused too often.
+Only the member itself may raise its incarnation, so only it can refute an accusation.
 """
 
 from collections import Counter
@@ -21,7 +20,7 @@ _MAX_INCARNATION = (1 << 32) - 1
 
 
 class LocalMember:
-    """The one record of the table that is ours to change."""
+    """Owner of this member's own record."""
 
     def __init__(
         self,
@@ -41,26 +40,26 @@ class LocalMember:
         self._wants_forward_only = False
 
     def set_forward_only(self, flag: bool, now: int) -> None:
-        """Heed the shell's wish; while damped, a member forwards only in any case."""
+        """Set whether the member only forwards; flap damping has the same effect."""
         self._wants_forward_only = flag
-        self._heed_damping(now)
+        self._apply_damping(now)
 
     @property
     def is_damped(self) -> bool:
-        """Whether it stays out of the ring, being accused too often."""
+        """Whether flap damping keeps this member out of the ring."""
         return self._damping.ends_at is not None and not self._is_needed
 
-    def look_around(self, now: int) -> None:
-        """Others have left the ring or come back: perhaps it cannot do without us."""
-        self._heed_damping(now)
+    def on_ring_change(self, now: int) -> None:
+        """End the damping early when too few other members are in the ring."""
+        self._apply_damping(now)
 
     def end_damping(self, now: int) -> None:
-        """Come back to the ring, if nothing else keeps us out."""
+        """Return to the ring, unless the member only forwards for another reason."""
         self._damping.end()
-        self._heed_damping(now)
+        self._apply_damping(now)
 
-    def hear(self, record: Record, now: int) -> None:
-        """Take what is said of us, and put it right."""
+    def on_record(self, record: Record, now: int) -> None:
+        """Process a record of this member from others; refute it when it is wrong."""
         me = self._table.me
         is_elsewhere = record.address != me.address and not record.is_gone
         if record.generation == me.generation and is_elsewhere:
@@ -68,28 +67,28 @@ class LocalMember:
             return
         if record.rank <= me.rank:
             if record.generation < me.generation:
-                # Somebody has not heard that we were started again.
-                self._outbox.spread(me, now)
+                # The sender does not know about the restart of this member.
+                self._outbox.disseminate(me, now)
             return
         if record.generation > me.generation and is_elsewhere and record.accuser == "":
-            # Started after us under our name, at another place: the newer one stays, if it lives.
+            # A later node with this name at another address: the newer one stays.
             self._outbox.conflict(record, steps_down=True)
             return
         if record.status >= Status.SUSPECT:
             self._counters["refutations"] += 1
             self._health.change(1)
             accuser = self._table.get(record.accuser)
-            # Between data centers it is the path that flaps, and not the member.
+            # Suspicions between data centers indicate an unstable path, not an unstable member.
             is_near = accuser is not None and self._table.is_near(accuser)
             if record.generation == me.generation and is_near:
-                self._note_accusation(record.accuser, now)
+                self._on_accusation(record.accuser, now)
         if record.generation > me.generation or record.incarnation >= _MAX_INCARNATION:
-            # Our own earlier life, by a clock that was ahead.
-            self.say(now, generation=record.generation + 1, incarnation=0)
+            # An earlier process of this member had a clock that was ahead.
+            self.update(now, generation=record.generation + 1, incarnation=0)
         else:
-            self.say(now, incarnation=record.incarnation + 1)
+            self.update(now, incarnation=record.incarnation + 1)
 
-    def say(
+    def update(
         self,
         now: int,
         *,
@@ -98,7 +97,7 @@ class LocalMember:
         generation: int | None = None,
         incarnation: int | None = None,
     ) -> None:
-        """Change what we say of ourselves: only we do, and each time by a higher incarnation."""
+        """Change this member's record, with a higher incarnation unless another one is given."""
         before = self._table.me
         me = replace(
             before,
@@ -108,30 +107,30 @@ class LocalMember:
             incarnation=before.incarnation + 1 if incarnation is None else incarnation,
         )
         self._table.put(me)
-        self._outbox.spread(me, now)
+        self._outbox.disseminate(me, now)
         self._outbox.changed(before, me)
 
-    def _note_accusation(self, accuser: str, now: int) -> None:
-        if self._damping.accused(accuser, now) and self._damping.ends_at is not None:
+    def _on_accusation(self, accuser: str, now: int) -> None:
+        if self._damping.on_accusation(accuser, now) and self._damping.ends_at is not None:
             self._timers.set((Due.DAMPING, ""), self._damping.ends_at)
-            self._heed_damping(now)
+            self._apply_damping(now)
 
-    def _heed_damping(self, now: int) -> None:
-        """Be in the ring or not, as the shell wishes and as our own calm allows."""
+    def _apply_damping(self, now: int) -> None:
+        """Enter or leave the ring according to the setting and the damping."""
         is_damped = self.is_damped
         flag = self._wants_forward_only or is_damped
         if flag != self._table.me.forward_only and not self.has_left:
             self._counters["damped"] += is_damped
-            self.say(now, forward_only=flag)
+            self.update(now, forward_only=flag)
 
     @property
     def _is_needed(self) -> bool:
-        """Whether without us less than half of the data center would be in the ring."""
+        """Whether less than half of the data center would be in the ring without this member."""
         near = [self._table.records[name] for name in self._table.near]
         routed = sum(1 for record in near if record.is_routed)
         return 2 * routed < len(near) + 1
 
     @property
     def has_left(self) -> bool:
-        """Whether we have said goodbye."""
+        """Whether this member has left for good."""
         return self._table.me.status is Status.LEFT

@@ -1,4 +1,4 @@
-"""How patient membership is. Decides no behaviour of its own.
+"""Settings of membership and failure detection.
 
 Source of the structure: Das, Gupta, Motivala, "SWIM" (2002), and Dadgar, Phillips, Currey,
 "Lifeguard" (2017). The numbers are ours, measured in `docs/concepts/membership.md`.
@@ -11,39 +11,39 @@ __all__ = ["ProbeSettings", "Settings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSettings:
-    """How one set of members is probed; times in seconds."""
+    """Probe settings for one set of members; times in seconds."""
 
     interval: float
-    """Between two probes of one node, and how long a probe may take, indirect pings included."""
+    """Interval between probes, and time-out of a probe including indirect pings."""
     timeout: float
-    """For the direct ping at most; three round trips when that is shorter."""
+    """Maximum time-out of the direct ping; three round trips when that is shorter."""
     least_timeout: float = 0.05
     suspicion_factor: float = 3.0
-    """A suspicion that others confirm lasts this times log10 of the members, in intervals."""
+    """Time-out of a confirmed suspicion in intervals, times log10 of the number of members."""
     suspicion_stretch: float = 6.0
-    """One that nobody confirms lasts so many times longer."""
+    """Factor by which an unconfirmed suspicion lasts longer."""
     gossip_interval: float
     gossip_fanout: int = 3
     exchange_every: float
-    """Between two exchanges that no difference asked for, among up to 8 members; among more it
-    grows with their number, so that the traffic of each stays the same."""
+    """Interval of periodic exchanges among up to 8 members. It grows with the number of members,
+    so that the traffic of each member stays constant."""
 
     def __post_init__(self) -> None:
         _require_positive(self)
         if not self.least_timeout <= self.timeout < self.interval:
             raise ValueError(
-                f"a ping may take {self.timeout} s of a probe's {self.interval} s; "
-                f"use {self.least_timeout} up to less than the interval"
+                f"timeout must be at least {self.least_timeout} and below the interval, "
+                f"{self.interval}, got {self.timeout}"
             )
 
     @classmethod
     def lan(cls) -> "ProbeSettings":
-        """For members within milliseconds."""
+        """Return settings for round trips of milliseconds."""
         return cls(interval=0.5, timeout=0.2, gossip_interval=0.1, exchange_every=60.0)
 
     @classmethod
     def wan(cls) -> "ProbeSettings":
-        """For members that may be on the other side of the world."""
+        """Return settings for intercontinental round trips."""
         return cls(
             interval=2.0,
             timeout=0.8,
@@ -56,27 +56,27 @@ class ProbeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the membership core can be told; times in seconds."""
+    """Settings of the membership state machine; times in seconds."""
 
     near: ProbeSettings = field(default_factory=ProbeSettings.lan)
-    """For members of the own data center."""
+    """Probes of members in the local data center."""
     far: ProbeSettings = field(default_factory=ProbeSettings.wan)
-    """For members of other data centers."""
+    """Probes of members in other data centers."""
     indirect: int = 3
-    """Members asked to ping one that did not answer."""
+    """Number of helpers for an indirect probe."""
     nack_share: float = 0.8
-    """A helper says that it heard nothing after this share of a ping's time."""
+    """Fraction of the ping time-out after which a helper sends a nack."""
     confirmations: int = 3
-    """Suspicions of others after which one lasts no longer than it must."""
+    """Number of confirmations that reduce a suspicion to its minimum time-out."""
     retransmit: int = 5
-    """News are sent on this times log10 of the members, rounded up. With memberlist's 4 one join in
-    some hundred leaves a member of thirty out until digests are compared."""
+    """Transmissions of an update, times log10 of the number of members, rounded up. With the value
+    4 of memberlist, one join in about a hundred does not reach all of thirty members."""
     mismatch_rounds: int = 5
-    """How many rounds of gossip others' digests may differ from ours before an exchange."""
+    """Rounds of gossip for which digests may differ before a full exchange."""
     exchange_pause: float = 5.0
-    """Between two exchanges for that reason."""
+    """Minimum time between two exchanges because of differing digests."""
     announce_every: float = 10.0
-    """Between two words to members held dead: a healed split must be noticed."""
+    """Interval of messages to dead members, which detect the end of a partition."""
     announce_to: int = 2
     gossip_to_dead: float = 30.0
     forget_after: float = 900.0
@@ -84,43 +84,47 @@ class Settings:
     join_pause: float = 0.25
     join_pause_most: float = 5.0
     ask_again: float = 0.6
-    """From the first exchange to the second, which tells what was new at the time of the first."""
+    """Time from the first exchange to the second, which covers updates during the first."""
     seeds_every: float = 30.0
-    """Between two looks at the seeds that are no members, while others are: islands must meet."""
+    """Interval of contacts to seeds that are not known members, which join separate clusters."""
     flaps: int = 3
-    """SuspicionTimers within `flap_memory` after which a member leaves the ring by itself."""
+    """Accusations within `flap_memory` after which a member leaves the ring by itself."""
     flap_memory: float = 300.0
     flap_pause: float = 60.0
     flap_pause_most: float = 600.0
     lag: float = 0.1
-    """Being woken this much too late is a sign of bad health, and proves nothing about others."""
+    """Delay of a timer beyond which this member considers itself unhealthy."""
     max_health: int = 8
     local_health: bool = True
-    """Lifeguard: slow down while the own network or processor seems to be at fault."""
+    """Lifeguard: slow down probes while this member seems to be at fault."""
     dynamic_suspicion: bool = True
-    """Lifeguard: suspicions begin long, and confirmations shorten them."""
+    """Lifeguard: confirmations shorten suspicions."""
     buddy: bool = True
-    """Lifeguard: a suspect is told at once that it is suspected."""
+    """Lifeguard: send a suspect the suspicion at once."""
     own_pauses: bool = True
-    """Hold what was missed while asleep against nobody."""
+    """Reset pending probes after a pause of this process."""
 
     def __post_init__(self) -> None:
         _require_positive(self)
         if not self.nack_share < 1:
-            raise ValueError(f"nack_share is {self.nack_share}; use less than 1")
+            raise ValueError(f"nack_share must be below 1, got {self.nack_share}")
 
     @classmethod
     def lan(cls) -> "Settings":
-        """For data centers with round trips of milliseconds."""
+        """Return settings for data centers with round trips of milliseconds."""
         return cls()
 
     @classmethod
     def wan(cls) -> "Settings":
-        """For members of one data center that lie far apart: all are probed as far ones."""
+        """Return settings for a data center whose members are far apart."""
         return cls(near=ProbeSettings.wan(), far=ProbeSettings.wan())
 
+    def probing(self, which: str) -> ProbeSettings:
+        """Return the probe settings of the `near` or `far` set."""
+        return self.near if which == "near" else self.far
+
     def without_lifeguard(self) -> "Settings":
-        """The same with plain SWIM's judgement, to measure what the rest brings."""
+        """Return these settings without Lifeguard's extensions, for comparisons."""
         return replace(
             self, local_health=False, dynamic_suspicion=False, buddy=False, own_pauses=False
         )
@@ -130,4 +134,4 @@ def _require_positive(settings: ProbeSettings | Settings) -> None:
     for each in fields(settings):
         value: object = getattr(settings, each.name)
         if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
-            raise ValueError(f"{each.name} is {value}; use more than 0")
+            raise ValueError(f"{each.name} must be positive, got {value}")

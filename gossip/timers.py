@@ -1,6 +1,6 @@
-"""What falls due when: a heap of instants, each of which can be moved or forgotten.
+"""Heap of timers, each of which can be moved or cancelled.
 
-Decides nothing but the order; equal instants come in the order they were set.
+Timers with equal times fire in the order in which they were set.
 """
 
 from enum import IntEnum
@@ -11,11 +11,11 @@ __all__ = ["Due", "Timer", "Timers"]
 
 
 class Due(IntEnum):
-    """What there is to do."""
+    """Kind of timer."""
 
     PROBE = 1
-    ASK_OTHERS = 2
-    VERDICT = 3
+    INDIRECT_PROBE = 2
+    PROBE_TIMEOUT = 3
     NACK = 4
     RELAY_END = 5
     GOSSIP = 6
@@ -28,11 +28,11 @@ class Due(IntEnum):
 
 
 Timer: TypeAlias = tuple[Due, str | int]
-"""What to do, and for whom: a member's name, a probe's number, or which set of members."""
+"""Kind and subject: the name of a member, the number of a probe, or a set of members."""
 
 
 class Timers:
-    """At most one instant, in ns, for each timer."""
+    """Times in ns, at most one for each timer."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
@@ -43,7 +43,7 @@ class Timers:
         return timer in self._current
 
     def set(self, timer: Timer, at: int) -> None:
-        """Let the timer fall due at `at`, and no longer at the instant it had before."""
+        """Set or move a timer."""
         self._number += 1
         self._current[timer] = self._number
         heappush(self._heap, (at, self._number, timer))
@@ -52,18 +52,18 @@ class Timers:
             heapify(self._heap)
 
     def cancel(self, timer: Timer) -> None:
-        """Forget a timer, set or not."""
+        """Cancel a timer if it is set."""
         self._current.pop(timer, None)
 
     def next_at(self) -> int | None:
-        """When the next timer falls due; None when none is set."""
+        """Return the time of the next timer; None when none is set."""
         heap, current = self._heap, self._current
         while heap and current.get(heap[0][2]) != heap[0][1]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def pop(self, now: int) -> Timer | None:
-        """Take the next timer that is due by `now`."""
+        """Remove and return the next timer that is due by `now`; None when none is due."""
         at = self.next_at()
         if at is None or at > now:
             return None

@@ -1,9 +1,9 @@
-"""What a data center has told others and lost itself: whom to ask for it, and how much is missing.
+"""Recovery of counts that a data center lost, from what other data centers received earlier.
 
-A data center is the only writer of its own counts. When all its nodes are gone at once it begins
-them from nothing, while the others keep the largest count that they heard: until that is passed
-again they would hear of nothing. So whoever begins a shard from nothing asks every other data
-center what it remembers, and counts it again. Asking and counting are the caller's.
+A data center is the only writer of its own counts. When all its nodes fail at once, its counts
+restart from zero, but the others keep the largest count that they received and ignore smaller
+ones. So a node that starts a shard without data asks every other data center for its counts and
+adds them. The caller sends the requests and counts the units.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,69 +12,69 @@ __all__ = ["LostCounts"]
 
 
 class LostCounts:
-    """The shards that one node began from nothing, and what was found of them since."""
+    """Shards that a node started without data, and the counts recovered so far."""
 
     def __init__(self) -> None:
-        self._begun: dict[int, bool] = {}
-        """Shards, and whether any data center has answered."""
+        self._recovering: dict[int, bool] = {}
+        """Shards, and whether any data center has answered for them."""
         self._left: dict[str, dict[int, None]] = {}
-        """Per data center the shards that it must be asked for still."""
-        self._found: dict[bytes, dict[int, int]] = {}
-        """By key and window number, the units that were counted again."""
+        """Shards to request, by data center."""
+        self._recovered: dict[bytes, dict[int, int]] = {}
+        """Recovered units by key and window number."""
 
-    def begun(self, shards: Sequence[int]) -> None:
-        """Note shards that are counted from nothing: everybody is asked."""
-        self._begun.update(dict.fromkeys(shards, False))
+    def start(self, shards: Sequence[int]) -> None:
+        """Start the recovery of shards from all data centers."""
+        self._recovering.update(dict.fromkeys(shards, False))
         for left in self._left.values():
             left.update(dict.fromkeys(shards))
 
-    def gone(self, shards: Iterable[int]) -> None:
-        """Ask no more for shards that are counted elsewhere now."""
+    def stop(self, shards: Iterable[int]) -> None:
+        """Stop the recovery of shards that another node counts now."""
         for shard in shards:
-            self._begun.pop(shard, None)
+            self._recovering.pop(shard, None)
             for left in self._left.values():
                 left.pop(shard, None)
 
-    def wanted(self, datacenter: str) -> list[int]:
-        """The shards that a data center must be asked for, ascending."""
-        if datacenter not in self._left:  # It is asked for at each round, of thousands of shards.
-            self._left[datacenter] = dict.fromkeys(self._begun)
+    def to_request(self, datacenter: str) -> list[int]:
+        """Return the shards to request from a data center, in ascending order."""
+        if datacenter not in self._left:
+            self._left[datacenter] = dict.fromkeys(self._recovering)
         return sorted(self._left[datacenter])
 
-    def answered(self, datacenter: str, shards: Iterable[int]) -> None:
-        """A data center has said all that it remembers of these shards."""
+    def on_answer(self, datacenter: str, shards: Iterable[int]) -> None:
+        """Record that a data center has answered completely for these shards."""
         left = self._left.get(datacenter, {})
         for shard in shards:
             left.pop(shard, None)
-            if shard in self._begun:
-                self._begun[shard] = True
+            if shard in self._recovering:
+                self._recovering[shard] = True
 
     def unanswered(self, shards: Iterable[int]) -> list[int]:
-        """Those of the shards that nobody has answered for: whoever counts them now may ask."""
-        return [shard for shard in shards if self._begun.get(shard) is False]
+        """Return the shards without any answer; their next owner must request them."""
+        return [shard for shard in shards if self._recovering.get(shard) is False]
 
     def missing(
-        self, key: bytes, own: Sequence[int], remembered: Sequence[int]
+        self, key: bytes, own: Sequence[int], remote: Sequence[int]
     ) -> list[tuple[int, int]]:
-        """Find what must be counted again: number and units, oldest first; cells as in `Cells`.
+        """Return the units to add: window number and units, oldest first.
 
-        `own` is what is counted here by now. Whatever was told since the beginning is part of it,
-        so a larger count was told before and has nothing of it: it comes on top. Several data
-        centers remember more or less of the same, so only the largest counts. A count that is not
-        larger may be of either time, and nothing is added: rather too little than twice.
+        `own` holds the current counts of this data center. A larger remote count was received
+        before the loss and contains none of them, so it is added. Several data centers remember
+        parts of the same count, so only the largest one is used. A smaller or equal count may
+        already be included and adds nothing: an undercount is preferred to counting twice.
         """
         mine = dict(zip(own[::2], own[1::2], strict=True))
-        found = self._found.get(key, {})
+        recovered = self._recovered.get(key, {})
         rows: list[tuple[int, int]] = []
-        for number, count in sorted(zip(remembered[::2], remembered[1::2], strict=True)):
-            before = found.get(number, 0)
+        for number, count in sorted(zip(remote[::2], remote[1::2], strict=True)):
+            before = recovered.get(number, 0)
             if count > mine.get(number, 0) and count > before:
                 rows.append((number, count - before))
-                self._found.setdefault(key, {})[number] = count
+                self._recovered.setdefault(key, {})[number] = count
         return rows
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Drop what was found of windows that count no more; `is_over` takes key and number."""
-        for key, found in list(self._found.items()):
-            if is_over(key, max(found)):
-                del self._found[key]
+        """Drop recovered counts of expired windows; `is_over` takes key and window number."""
+        for key, recovered in list(self._recovered.items()):
+            if is_over(key, max(recovered)):
+                del self._recovered[key]

@@ -1,6 +1,6 @@
-"""Messages and records to bytes and back: one msgpack array each, a message's head coming first.
+"""Encoding of messages and records: msgpack arrays, a message's header first.
 
-Strict: whatever is not exactly what `encode` writes is refused. Sealing is `seal`'s business.
+The decoder is strict: it rejects everything that `encode` would not write. `seal` encrypts.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 MAX_MESSAGE = 1130
-"""Most bytes of a message before it is sealed, which adds at most 48."""
+"""Maximum bytes of a message before sealing, which adds at most 48."""
 MAX_RECORD = 700
-"""Most bytes of one record: two long ones would not fit otherwise, and one must."""
+"""Maximum bytes of one record; a message must have room for a long one."""
 MAX_OWN_RECORD = 440
-"""Most bytes of what a member says of itself: an accuser's name may come on top."""
+"""Maximum bytes of a member's own record; the name of an accuser may be added to it."""
 _MAX_RECORDS = 4096
 _MAX_U64 = (1 << 64) - 1
 _PING, _ACK, _PING_REQ, _NACK, _GOSSIP = range(1, 6)
@@ -49,24 +49,24 @@ class BadDatagram(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """Turn a message into bytes. Raises `ValueError` when it is larger than `MAX_MESSAGE`."""
+    """Encode a message. Raises `ValueError` when it is larger than `MAX_MESSAGE`."""
     data = b"".join(
         [_counted(1 + len(message.updates)), _head(message), *map(_packed, message.updates)]
     )
     if len(data) > MAX_MESSAGE:
-        raise ValueError(f"a message of {len(data)} bytes; at most {MAX_MESSAGE} fit")
+        raise ValueError(f"message must have at most {MAX_MESSAGE} bytes, got {len(data)}")
     return data
 
 
 def decode(data: bytes) -> Message:
-    """Turn bytes into a message. Raises `BadDatagram`, and nothing else."""
+    """Decode a message. Raises only `BadDatagram`."""
     if len(data) > MAX_MESSAGE:
         raise BadDatagram("oversized", f"a message of {len(data)} bytes")
     head, *rest = _values(data) or [None]
     if type(head) is not list or not head:
         raise BadDatagram("malformed", "a message without a head")
     if type(head[0]) is not int or head[0] not in _LENGTHS or len(head) != _LENGTHS[head[0]]:
-        raise BadDatagram("unknown_message", "a message of no known kind")
+        raise BadDatagram("unknown_message", "a message of an unknown type")
     updates = tuple([_record(fields) for fields in rest])
     sender, generation = _text(head[1]), _integer(head[2])
     match head[0]:
@@ -89,25 +89,25 @@ def decode(data: bytes) -> Message:
 
 
 def room_for_updates(message: Message) -> int:
-    """Bytes that records may still take in this message."""
+    """Return the number of bytes left for records in this message."""
     return MAX_MESSAGE - len(_head(message)) - len(_counted(MAX_MESSAGE))
 
 
 def record_size(record: Record) -> int:
-    """Bytes of one record on the wire."""
+    """Return the encoded size of a record in bytes."""
     return len(_packed(record))
 
 
 def pack_records(records: Sequence[Record]) -> bytes:
-    """Write a list of members for an exchange."""
+    """Encode the member list of a full exchange."""
     return b"".join([_counted(len(records)), *map(_packed, records)])
 
 
 def unpack_records(data: bytes) -> list[Record]:
-    """Read a list of members. Raises `BadDatagram`."""
+    """Decode the member list of a full exchange. Raises `BadDatagram`."""
     values = _values(data)
     if len(values) > _MAX_RECORDS:
-        raise BadDatagram("oversized", f"{len(values)} members; at most {_MAX_RECORDS} are read")
+        raise BadDatagram("oversized", f"{len(values)} members, above {_MAX_RECORDS}")
     return [_record(fields) for fields in values]
 
 
@@ -160,9 +160,9 @@ def _values(data: bytes) -> list[object]:
     try:
         values: object = msgpack.unpackb(data, max_array_len=2 * _MAX_RECORDS)
     except (ValueError, msgpack.UnpackException) as error:
-        raise BadDatagram("malformed", "bytes that are not one whole msgpack value") from error
+        raise BadDatagram("malformed", "bytes that are not exactly one msgpack value") from error
     if type(values) is not list:
-        raise BadDatagram("malformed", "a msgpack value that is no array")
+        raise BadDatagram("malformed", "a msgpack value that is not an array")
     return values
 
 
@@ -199,10 +199,10 @@ def _record(fields: object) -> Record:
 def _text(value: object) -> str:
     if type(value) is str and len(value) <= MAX_NAME and value.isprintable():
         return value
-    raise BadDatagram("bad_field", "a text that is none, too long or not printable")
+    raise BadDatagram("bad_field", "a value that is not a printable text of valid length")
 
 
 def _integer(value: object, most: int = _MAX_U64) -> int:
     if type(value) is int and 0 <= value <= most:
         return value
-    raise BadDatagram("bad_field", f"a number that is not between 0 and {most}")
+    raise BadDatagram("bad_field", f"a value that is not a whole number from 0 to {most}")

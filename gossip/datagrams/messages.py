@@ -1,4 +1,4 @@
-"""What members say to each other in datagrams; `codec` turns it into bytes."""
+"""Messages between members in datagrams; `codec` encodes them."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,37 +10,37 @@ __all__ = ["Ack", "Gossip", "Message", "Nack", "Ping", "PingReq"]
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there?"""
+    """Probe of a member."""
 
     sender: str
     generation: int
-    """The sender's."""
+    """Boot generation of the sender."""
     seq: int
     target: str
-    """Who is meant: another node may have got the address since."""
+    """Name of the probed member; another node may use the address by now."""
     digest: int
-    """The sender's view, see `Membership.digest`."""
+    """Hash of the sender's member table, see `Membership.digest`."""
     updates: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """I am; or, relayed, it is."""
+    """Answer to a ping; a helper relays it for an indirect probe."""
 
     sender: str
     generation: int
     seq: int
     digest: int
     stamp: int
-    """The sender's cluster clock when the ping came: the only instant that crosses the wire."""
+    """Cluster clock of the sender at arrival of the ping; the only instant on the wire."""
     delay: int = 0
-    """How long the sender took to answer, in ns."""
+    """Time that the sender needed to answer, in ns."""
     updates: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PingReq:
-    """Ask somebody else whether it is there."""
+    """Request for an indirect probe of a third member."""
 
     sender: str
     generation: int
@@ -52,7 +52,7 @@ class PingReq:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """It has not answered me either: so your own network is well."""
+    """Report of a helper, itself alive, that the third member has not answered."""
 
     sender: str
     generation: int
@@ -62,7 +62,7 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Gossip:
-    """News, and nothing else."""
+    """Message that only carries updates."""
 
     sender: str
     generation: int

@@ -1,6 +1,6 @@
-"""When to ask for another member's whole list: at the start, on a difference, now and then.
+"""Full exchanges of member lists (anti-entropy): at the start, on a digest mismatch, periodically.
 
-Decides when and with whom; what the lists change is for `membership` to say.
+Decides when to exchange and with which member. `member_states` merges the lists.
 """
 
 from collections import Counter
@@ -10,18 +10,18 @@ from random import Random
 from gossip.dissemination.outbox import Outbox
 from gossip.members.member_table import MemberTable, Pool
 from gossip.members.record import Address
-from gossip.settings import ProbeSettings, Settings
+from gossip.settings import Settings
 from gossip.timers import Due, Timers
 
 __all__ = ["Exchanges"]
 
 _NS = 1_000_000_000
 _UNSCALED = 8
-"""Up to so many members, regular exchanges keep their interval."""
+"""Up to this number of members, periodic exchanges keep their interval."""
 
 
 class Exchanges:
-    """Asks for exchanges, seldom enough."""
+    """Schedule of full exchanges, with a bounded rate."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Exchanges:
         counters: Counter[str],
     ) -> None:
         self.seeds: tuple[Address, ...] = ()
+        """Addresses to contact; `set_seeds` replaces them."""
         self._table = table
         self._outbox = outbox
         self._timers = timers
@@ -41,24 +42,28 @@ class Exchanges:
         self._counters = counters
         self._last_at: int | None = None
         self._differs_since: dict[str, int] = {}
-        """By member: those who believe as we do say nothing of the others."""
-        self._nobody_agrees_since: int | None = None
-        """Among many members it takes long until one is heard of again."""
+        """Start of the digest mismatch by member."""
+        self._no_match_since: int | None = None
+        """Time since which no member had an equal digest."""
         self._join_pause = settings.join_pause
 
     def start(self, now: int) -> None:
-        """Begin the regular exchanges."""
+        """Start the periodic exchanges."""
         for which in ("near", "far"):
             self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
 
     def join(self, seeds: Sequence[Address], now: int) -> None:
-        """Look for members at these addresses, at once and until one is found."""
-        self.seeds = tuple(dict.fromkeys(seeds))
+        """Contact these addresses at once, and again until a member answers."""
+        self.set_seeds(seeds)
         self._join_pause = self._settings.join_pause
-        self.look_for_seeds(now)
+        self.contact_seeds(now)
 
-    def look_for_seeds(self, now: int) -> None:
-        """Ask all seeds while we know nobody; later one that is no member, if there is any."""
+    def set_seeds(self, seeds: Sequence[Address]) -> None:
+        """Replace the seed addresses."""
+        self.seeds = tuple(dict.fromkeys(seeds))
+
+    def contact_seeds(self, now: int) -> None:
+        """Contact all seeds while alone, otherwise one seed that is not a known member."""
         if not self.seeds:
             return
         if self._table.is_alone:
@@ -71,43 +76,43 @@ class Exchanges:
         self._join_pause = self._settings.join_pause
         self._timers.set((Due.JOIN, ""), now + self._jittered(self._settings.seeds_every))
         known = {record.address for record in self._table.records.values() if not record.is_gone}
-        strangers = [seed for seed in self.seeds if seed not in known]
-        if strangers:
-            self._ask(self._random.choice(strangers))
+        unknown_seeds = [seed for seed in self.seeds if seed not in known]
+        if unknown_seeds:
+            self._ask(self._random.choice(unknown_seeds))
 
-    def compare(self, sender: str, digest: int, now: int) -> None:
-        """Notice that others believe something else for longer than news take to arrive."""
+    def on_digest(self, sender: str, digest: int, now: int) -> None:
+        """Start an exchange when digests differ for longer than updates take to arrive."""
         record = self._table.get(sender)
         if digest == self._table.digest:
             self._differs_since.pop(sender, None)
-            self._nobody_agrees_since = None
+            self._no_match_since = None
             return
         if record is None or record.is_gone:
             return
-        if self._nobody_agrees_since is None:
-            self._nobody_agrees_since = now
-        since = min(self._differs_since.setdefault(sender, now), self._nobody_agrees_since)
+        if self._no_match_since is None:
+            self._no_match_since = now
+        since = min(self._differs_since.setdefault(sender, now), self._no_match_since)
         which = "near" if self._table.is_near(record) else "far"
-        patience = round(
-            self._settings.mismatch_rounds * self._probing(which).gossip_interval * _NS
+        limit_ns = round(
+            self._settings.mismatch_rounds * self._settings.probing(which).gossip_interval * _NS
         )
-        if now - since >= patience and self._may_ask(now):
+        if now - since >= limit_ns and self._may_ask(now):
             self._differs_since.clear()
-            self._nobody_agrees_since = None
+            self._no_match_since = None
             self._last_at = now
             self._ask(record.address)
 
-    def regular(self, which: str, now: int) -> None:
-        """Ask anybody, for what a digest does not tell."""
+    def start_regular(self, which: str, now: int) -> None:
+        """Exchange with a random member, for differences that the digest does not cover."""
         self._timers.set((Due.EXCHANGE, which), now + self._regular_pause(which))
         for name in self._pool(which).draw(1, self._random):
             self._ask(self._table.records[name].address)
 
     def ask_again_soon(self, now: int) -> None:
-        """Bring the next regular exchanges forward, now that we know somebody.
+        """Schedule the next periodic exchanges early, after the first contact.
 
-        What another newcomer said while nobody had heard of us may be too new for the list that we
-        were given, and too old to be told any longer.
+        An update of another new member may be too recent for the list that this member received,
+        and no longer be disseminated when other members know this one.
         """
         for which in ("near", "far"):
             self._timers.set((Due.EXCHANGE, which), now + self._jittered(self._settings.ask_again))
@@ -122,13 +127,10 @@ class Exchanges:
 
     def _regular_pause(self, which: str) -> int:
         scale = max(1.0, len(self._table.records) / _UNSCALED)
-        return self._jittered(self._probing(which).exchange_every * scale)
+        return self._jittered(self._settings.probing(which).exchange_every * scale)
 
     def _pool(self, which: str) -> Pool:
         return self._table.near if which == "near" else self._table.far
-
-    def _probing(self, which: str) -> ProbeSettings:
-        return self._settings.near if which == "near" else self._settings.far
 
     def _jittered(self, seconds: float) -> int:
         return round(seconds * (0.75 + 0.5 * self._random.random()) * _NS)

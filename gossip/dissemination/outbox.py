@@ -1,6 +1,6 @@
-"""What is to be done, gathered in order; and which news ride on which message.
+"""Outgoing effects of one call, and the updates that are piggybacked on messages.
 
-Decides what goes into a message besides its own words. Whom to write to is decided elsewhere.
+Decides which updates a message carries. The callers choose the recipients.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ _NS = 1_000_000_000
 
 
 class Outbox:
-    """The effects of the call that runs, and the news that wait for a message to ride on."""
+    """Effects of the current call, and two queues of updates."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Outbox:
         now: int,
     ) -> None:
         self.near = Updates()
-        """News for the own data center."""
+        """Updates for the local data center."""
         self.far = Updates()
-        """News for the others: counted apart, since gossip there is slower."""
+        """Updates for other data centers, where gossip is slower."""
         self._table = table
         self._timers = timers
         self._settings = settings
@@ -44,80 +44,80 @@ class Outbox:
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
-        """Give the effects gathered so far, once."""
+        """Return the effects collected so far, and clear them."""
         effects, self._effects = self._effects, []
         return effects
 
-    def spread(self, record: Record, now: int) -> None:
-        """Let everybody hear this: at once, unless other news were sent a moment ago."""
+    def disseminate(self, record: Record, now: int) -> None:
+        """Disseminate a record to all members: at once, unless gossip was sent a moment ago."""
         if self._table.near or self._table.far:
             self.near.add(record)
-            self._plan("near", now)
+            self._schedule_gossip("near", now)
         if self._table.far:
             self.far.add(record)
-            self._plan("far", now)
+            self._schedule_gossip("far", now)
 
     def gossip(self, which: str, names: Iterable[str], probing: ProbeSettings, now: int) -> None:
-        """Send the news that wait to these members, and plan the next time if some are left."""
-        news = self.near if which == "near" else self.far
+        """Send queued updates to these members, and schedule another round if some are left."""
+        queue = self.near if which == "near" else self.far
         self._quiet_until[which] = now + round(probing.gossip_interval * _NS)
         me = self._table.me
         is_sent = False
         for name in names:
-            if news:
-                self.write(self._table.records[name], Gossip(me.name, me.generation))
+            if queue:
+                self.send_to(self._table.records[name], Gossip(me.name, me.generation))
                 is_sent = True
-        if news and is_sent:
-            self._plan(which, now)
+        if queue and is_sent:
+            self._schedule_gossip(which, now)
 
     def drop(self, name: str) -> None:
-        """Spread nothing of a member any more."""
+        """Stop the dissemination of a member's record."""
         self.near.drop(name)
         self.far.drop(name)
 
-    def write(self, member: Record, message: Message, first: Iterable[Record] = ()) -> None:
-        """Send to a member, with as much news as fits."""
-        self.answer(member.address, member, message, first)
+    def send_to(self, member: Record, message: Message, first: Iterable[Record] = ()) -> None:
+        """Send a message to a member, with as many updates as fit."""
+        self.send(member.address, member, message, first)
 
-    def answer(
+    def send(
         self, to: Address, member: Record | None, message: Message, first: Iterable[Record] = ()
     ) -> None:
-        """Send to an address, `first` of all these records, then what is held against the member.
+        """Send a message to an address, with updates: `first`, then an accusation of the member.
 
-        Telling a suspect what it must refute is the buddy system of Lifeguard.
+        Sending a suspect the accusation that it must refute is the buddy system of Lifeguard.
         """
-        if member is not None and self._is_to_be_told(member):
+        if member is not None and self._needs_accusation(member):
             first = (*first, member)
         is_far = member is not None and not self._table.is_near(member)
-        news = self.far if is_far else self.near
-        if news or first:
+        queue = self.far if is_far else self.near
+        if queue or first:
             limit = transmissions(self._settings.retransmit, len(self._table.records))
-            updates = news.take(room_for_updates(message), limit, first)
+            updates = queue.take(room_for_updates(message), limit, first)
             self._counters["updates_sent"] += len(updates)
             message = replace(message, updates=updates)
         self._effects.append(Send(to, message))
 
-    def tell(self, to: Address, *records: Record) -> None:
-        """Send these records, and nothing else."""
+    def send_records(self, to: Address, *records: Record) -> None:
+        """Send only these records."""
         me = self._table.me
         self._effects.append(Send(to, Gossip(me.name, me.generation, records)))
 
     def exchange(self, with_: Address) -> None:
-        """Ask for a full exchange."""
+        """Request a full exchange."""
         self._effects.append(Exchange(with_))
 
     def changed(self, before: Record | None, after: Record) -> None:
-        """Report a change."""
+        """Report a changed record."""
         self._effects.append(Changed(before, after))
 
     def conflict(self, other: Record, *, steps_down: bool) -> None:
-        """Report that another node has our name."""
+        """Report another node with the name of this one."""
         self._effects.append(Conflict(other, steps_down))
 
-    def _plan(self, which: str, now: int) -> None:
+    def _schedule_gossip(self, which: str, now: int) -> None:
         if (Due.GOSSIP, which) not in self._timers:
             self._timers.set((Due.GOSSIP, which), max(now, self._quiet_until[which]))
 
-    def _is_to_be_told(self, member: Record) -> bool:
+    def _needs_accusation(self, member: Record) -> bool:
         is_suspect = member.status is Status.SUSPECT
         return member.status is Status.DEAD or (is_suspect and self._settings.buddy)

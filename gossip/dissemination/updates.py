@@ -1,4 +1,4 @@
-"""News on their way to the other members: what to send next, and when it has been sent enough."""
+"""Queue of updates that are piggybacked on messages, ordered by the number of transmissions."""
 
 from collections.abc import Iterable
 from math import ceil, log10
@@ -9,44 +9,44 @@ from gossip.members.record import Record
 __all__ = ["Updates", "transmissions"]
 
 _LOOK_AT = 64
-"""Most entries looked at for one message; more do not fit into it."""
+"""Maximum number of entries tried for one message; more would not fit."""
 
 
 class Updates:
-    """At most one piece of news per member, so never more than there are members."""
+    """Queue with at most one update per member."""
 
     def __init__(self) -> None:
         self._by_sent: list[dict[str, Record]] = [{}]
-        """News that were sent 0 times, once, twice; in each the oldest first."""
+        """Updates by number of transmissions; in each group the oldest first."""
         self._sent: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def add(self, record: Record) -> None:
-        """Spread this from now on; it takes the place of older news of the same member."""
+        """Queue an update; it replaces an older update of the same member."""
         self.drop(record.name)
         self._put(record, 0)
 
     def drop(self, name: str) -> None:
-        """Spread nothing of a member any more."""
+        """Remove the update of a member."""
         sent = self._sent.pop(name, None)
         if sent is not None:
             del self._by_sent[sent][name]
 
     def take(self, room: int, limit: int, first: Iterable[Record] = ()) -> tuple[Record, ...]:
-        """Choose news of at most `room` bytes: `first` of all, then what was sent least.
+        """Return updates of at most `room` bytes: `first`, then the least transmitted ones.
 
-        Counts them as sent; what was sent `limit` times is news no longer.
+        Counts a transmission of each; an update leaves the queue after `limit` transmissions.
         """
         chosen: dict[str, Record] = {}
         for record in first:
             room = _choose(record, room, chosen)
-        looked_at = 0
+        tried = 0
         for entries in self._by_sent:
             for record in entries.values():
-                looked_at += 1
-                if looked_at > _LOOK_AT:
+                tried += 1
+                if tried > _LOOK_AT:
                     break
                 if record.name not in chosen:
                     room = _choose(record, room, chosen)
@@ -70,7 +70,7 @@ class Updates:
 
 
 def _choose(record: Record, room: int, chosen: dict[str, Record]) -> int:
-    """Take a record if it fits; returns the room that is left."""
+    """Add a record if it fits; return the remaining room."""
     size = record_size(record)
     if size > room:
         return room
@@ -79,5 +79,5 @@ def _choose(record: Record, room: int, chosen: dict[str, Record]) -> int:
 
 
 def transmissions(factor: int, members: int) -> int:
-    """How often news must be sent so that nearly surely everybody hears them."""
+    """Return how often an update must be sent to reach all members almost surely."""
     return factor * max(1, ceil(log10(members + 1)))

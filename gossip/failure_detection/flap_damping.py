@@ -1,7 +1,7 @@
-"""A member that is accused time and again leaves the ring by itself, lest shards fly to and fro.
+"""Flap damping: a member that is suspected repeatedly leaves the ring for a while.
 
-It is the member's own decision: an opinion that others held of it in private would give them
-different rings.
+This prevents repeated transfers of its shards. The member decides this itself, because private
+opinions of other members would give them different rings.
 """
 
 from collections import deque
@@ -14,11 +14,11 @@ _NS = 1_000_000_000
 
 
 class FlapDamping:
-    """Counts accusations of one member, by itself. Times are ns."""
+    """Accusations against the local member, and the resulting pause. Times are ns."""
 
     def __init__(self, settings: Settings) -> None:
         self.ends_at: int | None = None
-        """When the member may come back; None while it is in."""
+        """Time when the member may return; None while it is in the ring."""
         self._memory = round(settings.flap_memory * _NS)
         self._shortest = round(settings.flap_pause * _NS)
         self._longest = round(settings.flap_pause_most * _NS)
@@ -26,11 +26,12 @@ class FlapDamping:
         self._pause = self._shortest
         self._calm_at = 0
 
-    def accused(self, accuser: str, now: int) -> bool:
-        """Take note of an accusation; whether the member should be out from now on.
+    def on_accusation(self, accuser: str, now: int) -> bool:
+        """Record an accusation; return whether the member must stay out of the ring now.
 
-        One accuser alone may be the sick one itself. Each time the member is out twice as long,
-        until a whole longest pause has passed in calm; an accusation while it is out prolongs that.
+        A single accuser is ignored, since it may be faulty itself. Each pause is twice as long as
+        the previous one, until the longest pause has passed without accusations. An accusation
+        during a pause prolongs it.
         """
         self._accusations.append((now, accuser))
         is_often = len(self._accusations) == self._accusations.maxlen
@@ -46,5 +47,5 @@ class FlapDamping:
         return True
 
     def end(self) -> None:
-        """Let the member back in."""
+        """End the pause."""
         self.ends_at = None

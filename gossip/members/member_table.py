@@ -1,7 +1,7 @@
-"""The records one member holds, and what is read from them often: who can be asked, the digest.
+"""Table of member records, with the digest and the sets of reachable members.
 
-Takes any record it is given: which of two holds is decided by `record`, and asked by `membership`.
-Every change costs O(1), whatever the size of the cluster.
+The table stores any record it is given; `member_states` decides which record is stored. Every
+change costs O(1), independent of the size of the cluster.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _HASHES_KEPT = 4096
 
 
 class Pool:
-    """Names to draw from; adding, dropping and drawing cost O(1) each."""
+    """Set of names for random selection; all operations cost O(1)."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -35,13 +35,13 @@ class Pool:
         return iter(self._names)
 
     def add(self, name: str) -> None:
-        """Add a name, unless it is there."""
+        """Add a name if it is absent."""
         if name not in self._places:
             self._places[name] = len(self._names)
             self._names.append(name)
 
     def drop(self, name: str) -> None:
-        """Drop a name, if it is there."""
+        """Remove a name if it is present."""
         place = self._places.pop(name, None)
         if place is not None:
             last = self._names.pop()
@@ -52,7 +52,7 @@ class Pool:
     def draw(
         self, count: int, random: Random, accepts: Callable[[str], bool] = lambda name: True
     ) -> list[str]:
-        """Draw up to `count` different names; from a large pool, perhaps fewer than there are."""
+        """Draw up to `count` distinct names; a large pool may yield fewer than it could."""
         if len(self._names) <= 4 * count:
             names = [name for name in self._names if accepts(name)]
             return random.sample(names, min(count, len(names)))
@@ -67,32 +67,32 @@ class Pool:
 
 
 class MemberTable:
-    """Every member's record, one's own included."""
+    """Records of all members, including this one."""
 
     def __init__(self, me: Record) -> None:
         self.me = me
-        """What this member says of itself."""
+        """Record of this member."""
         self.records: dict[str, Record] = {}
         self.digest = 0
-        """Names the members that are not gone, and which are routed, in 64 bits.
+        """64-bit hash of the members that are not gone, and of which of them are routed.
 
-        The sum of a hash of each: equal sets have equal digests, in whatever order they grew.
+        It is the sum of one hash per member, so the order of changes does not matter.
         """
         self.near = Pool()
-        """Other members of the own data center that are not gone."""
+        """Other members of the local data center that are not gone."""
         self.far = Pool()
-        """Those of other data centers."""
+        """Members of other data centers that are not gone."""
         self.dead = Pool()
-        """Held dead, and not forgotten yet."""
+        """Dead members that are still remembered."""
         self._datacenters: dict[str, Pool] = {me.datacenter: self.near}
         self.put(me)
 
     def get(self, name: str) -> Record | None:
-        """The record of a member, if it is known."""
+        """Return the record of a member; None when unknown."""
         return self.records.get(name)
 
     def put(self, record: Record) -> None:
-        """Hold this record, and no longer the one of the same name."""
+        """Store a record in place of the one with the same name."""
         self.forget(record.name, keep=True)
         self.records[record.name] = record
         self.digest = (self.digest + _hash_of(record)) & _MASK
@@ -107,7 +107,7 @@ class MemberTable:
                 self.far.add(record.name)
 
     def forget(self, name: str, *, keep: bool = False) -> None:
-        """Hold nothing of a member; with `keep`, its place among the records stays."""
+        """Remove a member; with `keep`, its record stays in place for a replacement."""
         before = self.records.get(name)
         if before is None:
             return
@@ -118,18 +118,18 @@ class MemberTable:
             del self.records[name]
 
     def beside(self, record: Record) -> Pool:
-        """The members of its data center that are not gone, save ourselves."""
+        """Return the other members of the record's data center that are not gone."""
         return self._datacenters.setdefault(record.datacenter, Pool())
 
     def is_near(self, record: Record) -> bool:
-        """Whether it is of our own data center."""
+        """Whether a member is in the local data center."""
         return record.datacenter == self.me.datacenter
 
     def datacenters_left(self) -> set[str]:
-        """The data centers whose members have all left by their own will."""
+        """Return the data centers whose members have all left voluntarily."""
         emptied = {name for name, pool in self._datacenters.items() if not pool}
         emptied.discard(self.me.datacenter)
-        if not emptied:  # As nearly always: no need to look at every record.
+        if not emptied:  # The common case: no search through all records.
             return emptied
         records = [each for each in self.records.values() if each.datacenter in emptied]
         here = {each.datacenter for each in records if each.status is not Status.LEFT}
@@ -137,13 +137,13 @@ class MemberTable:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else is known that is not gone."""
+        """Whether no other member is known that is not gone."""
         return not self.near and not self.far
 
 
 def _hash_of(record: Record) -> int:
     if record.is_gone:
-        return 0  # Members forget the gone at different times.
+        return 0  # Members forget gone members at different times.
     return _hash_of_running(record)
 
 

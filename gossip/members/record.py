@@ -1,8 +1,8 @@
-"""What is said of one member, and which of two sayings holds.
+"""Membership record of one node, and which of two records supersedes the other.
 
-Only the member itself raises its generation (at boot) and its incarnation (to refute, or to change
-what it says of itself); others may only accuse it, within one incarnation. So the larger of
-(generation, incarnation, status) always holds, in whatever order the two are heard.
+Only the member itself raises its generation (at boot) and its incarnation (to refute a suspicion
+or to change its record). Other members may only raise the status within one incarnation. So the
+larger (generation, incarnation, status) wins, whatever the order of arrival.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ Address: TypeAlias = tuple[str, int]
 """Host and UDP port."""
 
 MAX_NAME = 255
-"""Most characters of each text in a record. All together must fit into a datagram, see `codec`."""
+"""Maximum length of each text. All texts together must fit into a datagram, see `codec`."""
 
 
 class Status(IntEnum):
-    """How a member stands; of equal generation and incarnation the higher one holds."""
+    """State of a member; with equal generation and incarnation the higher value wins."""
 
     JOINING = 0
-    """Up, and fetching its counters; not asked yet."""
+    """Running and fetching its counters; receives no checks yet."""
     ALIVE = 1
     LEAVING = 2
-    """Handing its counters over; still asked, for it knows where they are."""
+    """Transferring its counters; still receives checks."""
     SUSPECT = 3
-    """Did not answer, and has not refuted it yet; still asked."""
+    """Did not answer a probe and has not refuted that; still receives checks."""
     DEAD = 4
     LEFT = 5
-    """Gone for good, by its own will."""
+    """Left voluntarily and for good."""
 
 
 _ROUTED = (Status.ALIVE, Status.LEAVING, Status.SUSPECT)
@@ -39,7 +39,7 @@ _PLACED = (Status.JOINING, Status.ALIVE, Status.SUSPECT)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One member at one moment."""
+    """Description of a member at one moment."""
 
     name: str
     host: str
@@ -48,47 +48,50 @@ class Record:
     zone: str
     weight: float
     generation: int
-    """Milliseconds since 1970 at its boot: a restart always wins."""
+    """Milliseconds since 1970 at boot; the record of a later boot wins."""
     incarnation: int
     status: Status
     forward_only: bool = False
-    """Takes no part in the ring, by its own decision: it flaps, or its clock is off."""
+    """Whether the member stays out of the ring by its own decision: flap damping or a bad clock."""
     version: str = ""
-    """Of the software."""
+    """Software version."""
     accuser: str = ""
-    """Who raised the suspicion, while `SUSPECT`."""
+    """Member that raised the suspicion."""
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Address where the member listens."""
         return self.host, self.port
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """What decides between two records of one member."""
+        """Precedence among records of one member."""
         return self.generation, self.incarnation, self.status
 
     @property
     def is_routed(self) -> bool:
-        """Whether it is in the ring by which checks are sent."""
+        """Whether the member receives checks."""
         return self.status in _ROUTED and not self.forward_only
 
     @property
     def is_placed(self) -> bool:
-        """Whether it should have counters: a member that joins gets them before it is asked, and
-        one that leaves is asked until it has given them away."""
+        """Whether the member holds counters.
+
+        A joining member receives counters before it receives checks. A leaving member receives
+        checks until it has transferred its counters.
+        """
         return self.status in _PLACED and not self.forward_only
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody should be asked there."""
+        """Whether the member is dead or has left."""
         return self.status >= Status.DEAD
 
     def replaces(self, other: "Record") -> bool:
-        """Whether this holds, and not the other: a total order, so that all members agree.
+        """Whether this record supersedes the other; a total order, so that all members agree.
 
-        Two nodes under one name, booted in one millisecond, may differ at equal rank; then the
-        larger address holds, as it is the smaller one that steps down.
+        Two nodes with one name that booted in the same millisecond have equal ranks. Then the
+        larger address wins, and the node with the smaller address stops.
         """
         if self.rank != other.rank:
             return self.rank > other.rank

@@ -1,4 +1,4 @@
-"""The dead and the departed: how long they are remembered, told of, and spoken to."""
+"""Tombstones of members that are dead or have left, and their expiry."""
 
 from random import Random
 
@@ -14,32 +14,32 @@ _LOOK_AT = 16
 
 
 class Tombstones:
-    """Members that are gone, since when, and whether others are told."""
+    """Members that are gone, with the time, and whether their records are disseminated."""
 
     def __init__(self, timers: Timers, settings: Settings) -> None:
-        self.hushed: dict[str, None] = {}
-        """Those heard of in an exchange only: others are not told, lest no one ever forgets."""
+        self.quiet: dict[str, None] = {}
+        """Members known only from full exchanges; they are not disseminated any further."""
         self._timers = timers
         self._settings = settings
         self._since: dict[str, int] = {}
 
-    def add(self, name: str, now: int, *, is_seed: bool, is_hushed: bool) -> None:
-        """Remember a member that is gone, a seed for longer."""
+    def add(self, name: str, now: int, *, is_seed: bool, is_quiet: bool) -> None:
+        """Add a member that is gone; seeds are kept longer."""
         self._since.pop(name, None)
         self._since[name] = now
-        if is_hushed:
-            self.hushed[name] = None
+        if is_quiet:
+            self.quiet[name] = None
         lasts = self._settings.forget_seeds_after if is_seed else self._settings.forget_after
         self._timers.set((Due.FORGET, name), now + round(lasts * _NS))
 
     def drop(self, name: str) -> None:
-        """Let go of a member: it is back, or forgotten."""
+        """Remove a tombstone: the member is back or forgotten."""
         if self._since.pop(name, None) is not None:
-            self.hushed.pop(name, None)
+            self.quiet.pop(name, None)
             self._timers.cancel((Due.FORGET, name))
 
     def recent(self, now: int, table: MemberTable, random: Random) -> list[str]:
-        """One of those that died a moment ago, if any: it may hear of it and refute it."""
+        """Return one member that died recently, if any; it may be alive and refute that."""
         oldest = now - round(self._settings.gossip_to_dead * _NS)
         names: list[str] = []
         for name in reversed(self._since):

@@ -142,8 +142,8 @@ def _lines(row: ReportRow) -> Iterator[Text]:
         yield Text(f"{indent}    {', '.join(filter(None, [*known, *row.flags]))}", "dim")
     if row.worst is not None:
         yield Text(f"{indent}    {_admitted(row)}. {row.bound}", "dim")
-    if row.reach is not None:
-        reach = row.reach
+    if row.cross_dc is not None:
+        reach = row.cross_dc
         words = f"in all data centers at most {reach.bound} are counted"
         if reach.ceiling != reach.bound:
             words += f", or {reach.ceiling} when links are cut or all demand comes at once"

@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from typing import TypeAlias
 
-from gossip.cross_dc.count_dissemination import CountDissemination, Fact, cells_sum
+from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts, cells_sum
 from hashring import NodeId, Ring, View, shard_of
 from node.containment import Containment
 from node.cross_dc.recovery import CountRecovery
@@ -125,10 +125,10 @@ class CrossDcCounts:
         for name in self._others():
             spread = self._spreads.setdefault(name, CountDissemination())
             if old.ring(name) != view.ring(name):
-                spread.again(None, now)
+                spread.resend(None, now)
         for name in [name for name in self._spreads if name not in view.datacenters]:
             # It may come back: what it lacks is kept, and told when it does.
-            self._spreads[name].again(None, now)
+            self._spreads[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
         """The rings that decide the rules of which another data center is the home."""
@@ -178,7 +178,7 @@ class CrossDcCounts:
                 and verdicts.outcomes.codes[at] in CHARGED_CODES
             ):
                 for spread in self._spreads.values():
-                    spread.changed(key, now)
+                    spread.mark_changed(key, now)
 
     def came(self, keys: Sequence[bytes]) -> None:
         """Note keys that were counted elsewhere until now: here nobody knows what was told."""
@@ -188,7 +188,7 @@ class CrossDcCounts:
         shared = [key for key in keys if key[:8] in self._shared]
         for key in shared:
             for spread in self._spreads.values():
-                spread.changed(key, now)
+                spread.mark_changed(key, now)
         for name in self._others():
             for key, cells in zip(
                 shared, self._engine.heard(name, shared, self._clock()), strict=True
@@ -221,17 +221,17 @@ class CrossDcCounts:
         self._recalling.ask(self._view.ring(self._datacenter), others)
         for name, spread in self._spreads.items():
             if name not in others:
-                spread.clear_out(lambda keys: self._engine.told(keys, self._clock()))
+                spread.drop_expired(lambda keys: self._engine.told(keys, self._clock()))
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):
                 continue
             ring = self._view.ring(name)
             by_owner: dict[NodeId, list[tuple[bytes, list[int], int]]] = {}
-            for each in spread.choose(self._facts, _KEYS_PER_ROUND, now):
+            for each in spread.take_due(self._facts, _KEYS_PER_ROUND, now):
                 owner = ring.owner(shard_of(each[0]))
                 if owner in self._in_flight:
-                    spread.lost(each[0], each[2])  # Together with what changes meanwhile.
+                    spread.on_lost(each[0], each[2])  # Together with what changes meanwhile.
                 else:
                     by_owner.setdefault(owner, []).append(each)
             for owner, rows in by_owner.items():
@@ -241,7 +241,7 @@ class CrossDcCounts:
         link = self._link_to(owner)
         if link is None:
             for key, _, since in rows:
-                spread.lost(key, since)
+                spread.on_lost(key, since)
             return
         self._in_flight.add(owner)
         parts = [rows[i : i + _KEYS_PER_MESSAGE] for i in range(0, len(rows), _KEYS_PER_MESSAGE)]
@@ -258,7 +258,7 @@ class CrossDcCounts:
                 else:
                     self._counters.add("cells_lost", len(part))
                     for key, _, since in part:
-                        spread.lost(key, since)
+                        spread.on_lost(key, since)
 
             keys, cells = [row[0] for row in part], [row[1] for row in part]
             self._counters.add("cells_sent", sum(len(row) // 2 for row in cells))
@@ -270,17 +270,17 @@ class CrossDcCounts:
     def _confirmed(self, spread: CountDissemination, rows: _Rows) -> None:
         now = self._uptime()
         for key, cells, since in rows:
-            spread.confirmed(key, cells)
+            spread.on_acknowledged(key, cells)
             age_ms = (now - since) // 1_000_000
             self._staleness[next((b for b in _STALENESS_MS if age_ms <= b), 0)] += 1
             self._staleness_sum_ms += age_ms
             self._stalest_ms = max(self._stalest_ms, age_ms)
 
-    def _facts(self, keys: Sequence[bytes]) -> list[Fact]:
+    def _facts(self, keys: Sequence[bytes]) -> list[KeyCounts]:
         now = self._clock()
         told = self._engine.told(keys, now)
         return [
-            Fact(cells, self._engine.used(key, now), self._engine.ceiling(key))
+            KeyCounts(cells, self._engine.used(key, now), self._engine.ceiling(key))
             for key, cells in zip(keys, told, strict=True)
         ]
 
@@ -311,7 +311,9 @@ class CrossDcCounts:
             return self._recalling.take_on(message)
         if sender in self._spreads:
             spread, lost = self._spreads[sender], set(message.shards)
-            spread.again([key for key in spread.told() if shard_of(key) in lost], self._uptime())
+            spread.resend(
+                [key for key in spread.acknowledged() if shard_of(key) in lost], self._uptime()
+            )
         return self._recalling.answer(sender, message, self._heard.get(sender, {}))
 
     def send_digests(self) -> None:
@@ -322,7 +324,7 @@ class CrossDcCounts:
             spread.forget(lambda key, number: self._is_over(key, number, now))
             ring = self._view.ring(name)
             by_owner: dict[NodeId, dict[int, int]] = {}
-            for key, cells in spread.told().items():
+            for key, cells in spread.acknowledged().items():
                 shard = shard_of(key)
                 sums = by_owner.setdefault(ring.owner(shard), {})
                 sums[shard] = (sums.get(shard, 0) + cells_sum(key, cells)) % (1 << 64)
@@ -345,8 +347,8 @@ class CrossDcCounts:
             if isinstance(reply, DigestMismatch) and reply.shards:
                 differing = set(reply.shards)
                 self._counters.add("digests_differed", len(differing))
-                keys = [key for key in spread.told() if shard_of(key) in differing]
-                spread.again(keys, self._uptime())
+                keys = [key for key in spread.acknowledged() if shard_of(key) in differing]
+                spread.resend(keys, self._uptime())
 
         self._counters.add("digests_sent")
         link.call(

@@ -44,7 +44,7 @@ class CountRecovery:
 
     def begun(self, shards: Sequence[int]) -> None:
         """Note shards that are counted here from nothing."""
-        self._recall.begun(shards)
+        self._recall.start(shards)
 
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
         """Ask the owners in other data centers for what they have not answered yet.
@@ -53,12 +53,12 @@ class CountRecovery:
         """
         held = self._holdings.held
         for datacenter, ring in elsewhere.items():
-            wanted = self._recall.wanted(datacenter)
+            wanted = self._recall.to_request(datacenter)
             if not wanted:
                 continue
             given = [shard for shard in wanted if not held[shard]]
             passed_on = self._recall.unanswered(given)
-            self._recall.gone(set(given) - set(passed_on))
+            self._recall.stop(set(given) - set(passed_on))
             if here.members:
                 self._ask_owners("", here, passed_on)
             if not self._asked.issuperset([member.name for member in ring.members]):
@@ -81,10 +81,10 @@ class CountRecovery:
         def on_reply(reply: object) -> None:
             self._asked.discard(owner)
             if isinstance(reply, RecoverCountsReply) and not datacenter:
-                self._recall.gone(reply.shards)
+                self._recall.stop(reply.shards)
             elif isinstance(reply, RecoverCountsReply):
                 self._count(reply)
-                self._recall.answered(datacenter, reply.shards)
+                self._recall.on_answer(datacenter, reply.shards)
                 answered = set(reply.shards)
                 left = [shard for shard in shards if shard not in answered]
                 if answered and left:
@@ -109,7 +109,7 @@ class CountRecovery:
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
         """Ask for shards that a peer in this data center began from nothing and gave away."""
         shards = [shard for shard in message.shards if self._holdings.held[shard]]
-        self._recall.begun(shards)
+        self._recall.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
 
     def answer(

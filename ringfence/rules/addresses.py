@@ -1,7 +1,7 @@
-"""Client addresses as descriptor values: who counts as one client.
+"""Client addresses as descriptor values: which addresses count as one client.
 
-A host on IPv6 has a whole network of addresses to itself, so counting each address apart would let
-it mint keys without end.
+An IPv6 host usually has a whole network of addresses. If each address had its own counter, one
+host could create any number of counters.
 """
 
 from ipaddress import IPv4Address, ip_address, ip_network
@@ -10,13 +10,14 @@ __all__ = ["group_address"]
 
 
 def group_address(address: str, ipv6_prefix: int = 64) -> str:
-    """Name the client behind `address`: an IPv6 network of `ipv6_prefix` bits, or an IPv4 address.
+    """Return the IPv6 network of `ipv6_prefix` bits that contains `address`, or the IPv4 address.
 
-    `2001:db8::17` becomes `2001:db8::/64`; IPv4 in an IPv6 coat becomes plain IPv4; text that is no
-    address (a host or user name) stays as it is. Raises `ValueError` unless the prefix is 1 to 128.
+    `2001:db8::17` becomes `2001:db8::/64`. An IPv4-mapped IPv6 address becomes its IPv4 address.
+    Other text, such as a host or user name, is returned unchanged.
+    Raises `ValueError` unless the prefix is 1 to 128.
     """
     if not 1 <= ipv6_prefix <= 128:
-        raise ValueError(f"ipv6_prefix {ipv6_prefix} is not from 1 to 128; 64 is one subscriber")
+        raise ValueError(f"ipv6_prefix must be 1 to 128, got {ipv6_prefix}; use 64, one subscriber")
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

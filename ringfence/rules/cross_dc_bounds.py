@@ -1,8 +1,8 @@
-"""How far over a limit several data centers can go together, known before it is used.
+"""Bounds on over-admission when several data centers share a limit.
 
-What one data center admits reaches the others after a while, the staleness; until then they decide
-without it. Here are the numbers, for `ringfence rules check` and for what rule files may say; the
-counting is the node's. All of it holds while links hold and the nodes keep up with the keys.
+Counts of one data center reach the others with a delay, the staleness. Until then the others
+decide without them. `ringfence rules check` prints these bounds, and the validation of rule files
+uses them. They hold while all links work and the nodes can process the load.
 """
 
 from dataclasses import dataclass
@@ -10,113 +10,121 @@ from fractions import Fraction
 
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 
-__all__ = ["ROUND_NS", "SHORTEST_NS", "Reach", "exceeding", "reach_of", "shortest_ns"]
+__all__ = [
+    "ROUND_NS",
+    "SHORTEST_NS",
+    "CrossDcBounds",
+    "cross_dc_bounds",
+    "exceeding",
+    "shortest_ns",
+]
 
 ROUND_NS = NS_PER_SECOND // 5
-"""Between two rounds in which a data center tells the others, on average."""
+"""Average interval between two rounds in which a data center sends counts to the others."""
 _JITTER_NS = ROUND_NS // 10
-"""By how much a round may be earlier or later."""
+"""Maximum deviation of one interval."""
 _HOP_NS = NS_PER_SECOND // 50
-"""Allowed for queues on both sides of one way."""
+"""Allowance for queueing at both ends of one way."""
 _SHARE = 100
-"""A key far from its limit may keep 1 / 100 of it untold for up to a second."""
+"""A key far from its limit may hold back 1 / 100 of it for up to one second."""
 _WINDOWS = 20
-"""A period must be so many times as long as the counts are late."""
+"""Minimum ratio of a period to the staleness."""
 
 SHORTEST_NS = _WINDOWS * ROUND_NS
-"""Whatever the network, counts come too late for a shorter period."""
+"""Shortest period of a global limit, even on a network without delay."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What a limit of global scope holds over several data centers.
+class CrossDcBounds:
+    """Bounds that hold for a limit of global scope over several data centers.
 
-    Units are those of the algorithm's own count: how many in a window, how full a bucket. What any
-    true period can hold beyond that within one data center comes on top.
+    Units are those of the algorithm's own count: hits in a window, or the level of a bucket. The
+    over-admission of the algorithm within one data center is not included.
     """
 
     bound: int
-    """Most units counted together while all links hold, where one data center stops at the
-    limit."""
+    """Maximum total count while all links work; each data center stops at the limit."""
     ceiling: int
-    """Most units counted together when links are cut, or all demand comes in one instant."""
+    """Maximum total count when links fail, or when all demand arrives at one instant."""
     staleness_ns: int
-    """Age of another data center's count, at most; 0 where none is used."""
+    """Maximum age of another data center's count; 0 when no such count is used."""
     is_too_short: bool
     """Whether the period is too short for counts of that age."""
     reason: str
-    """Why, in one sentence."""
+    """Explanation in one sentence."""
 
 
-def reach_of(limit: Limit, scope: str, datacenters: int, rtt_ns: int, demand: float) -> Reach:
-    """Bound a limit of one of the global scopes, as `Rule.scope` names them.
+def cross_dc_bounds(
+    limit: Limit, scope: str, datacenters: int, rtt_ns: int, demand: float
+) -> CrossDcBounds:
+    """Compute the bounds of a limit with one of the global scopes of `Rule.scope`.
 
-    `datacenters` is 1 or more, `rtt_ns` the round trip between two of them, `demand` what all
-    callers together ask as a multiple of the limit, evenly in time and from everywhere.
+    `datacenters` is at least 1, and `rtt_ns` is the round trip between two of them. `demand` is
+    the total demand as a multiple of the limit, even over time and over data centers.
     """
     most = limit.ceiling
     if datacenters < 2:
-        return Reach(most, most, 0, False, "There is no other data center.")
+        return CrossDcBounds(most, most, 0, False, "There is no other data center.")
     if scope == "home":
-        reason = "One data center decides, and on_failure where it cannot be reached."
-        return Reach(most, most, 0, False, reason)
+        reason = "One data center decides; the others apply on_failure when they cannot reach it."
+        return CrossDcBounds(most, most, 0, False, reason)
     if scope == "split":
         return _split(limit, datacenters)
     late = _staleness_ns(rtt_ns)
     ceiling = datacenters * most
     others = datacenters - 1
-    arriving, untold = _unseen(limit, datacenters, late, demand)
+    admitted, unsent = _unseen(limit, datacenters, late, demand)
     centers = "data center admits" if others == 1 else "data centers each admit"
-    return Reach(
+    return CrossDcBounds(
         min(ceiling, most + exceeding(limit, datacenters, late, demand)),
         ceiling,
         late,
         limit.period_ns < _WINDOWS * late,
         f"Counts of others are up to {late / 1e6:g} ms old: at {demand:g} times the limit the "
-        f"{others} other {centers} up to {arriving} meanwhile, and may keep {untold} untold.",
+        f"{others} other {centers} up to {admitted} in that time, and may not have sent {unsent}.",
     )
 
 
 def exceeding(limit: Limit, datacenters: int, late_ns: int, demand: float) -> int:
-    """Count the units above the limit that the others admit before one data center hears of them.
+    """Return the units above the limit that other data centers admit before their counts arrive.
 
-    At the last unit that a data center admits, its own count is exact and the rest at most
-    `late_ns` old, so beyond the limit goes only what the others admitted since.
+    When a data center admits its last unit, its own count is exact and the other counts are at
+    most `late_ns` old. Only what the others admitted in that time exceeds the limit.
     """
     return (datacenters - 1) * sum(_unseen(limit, datacenters, late_ns, demand))
 
 
 def shortest_ns(rtt_ns: int) -> int:
-    """Tell the shortest period for which counts come in time."""
+    """Return the shortest period for which counts arrive in time."""
     return max(SHORTEST_NS, _WINDOWS * _staleness_ns(rtt_ns))
 
 
 def _unseen(limit: Limit, datacenters: int, late_ns: int, demand: float) -> tuple[int, int]:
-    """What one data center admits in this time, and what it need not tell at once."""
+    """Return what one data center admits in this time, and what it may hold back."""
     most = limit.ceiling
-    arriving = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
-    return min(most, -(-arriving.numerator // arriving.denominator)), max(1, most // _SHARE)
+    admitted = Fraction(demand) * limit.amount * late_ns / (datacenters * limit.period_ns)
+    return min(most, -(-admitted.numerator // admitted.denominator)), max(1, most // _SHARE)
 
 
 def _staleness_ns(rtt_ns: int) -> int:
-    """Add up how long a unit just missed by one round waits for the next, and the way it takes."""
+    """Return the maximum age of a count: the wait for the next round, and the transfer."""
     wait = ROUND_NS + _JITTER_NS
     answer = rtt_ns + 2 * _HOP_NS
     if answer > ROUND_NS - _JITTER_NS:
-        # Nothing more is told to a node that has not confirmed the round before.
+        # A node that has not acknowledged one round is not sent the next one.
         wait += answer
     return wait + rtt_ns // 2 + _HOP_NS
 
 
-def _split(limit: Limit, datacenters: int) -> Reach:
+def _split(limit: Limit, datacenters: int) -> CrossDcBounds:
     most = limit.ceiling
     if limit.burst is not None and limit.amount:
-        most = max(most, datacenters)  # No part of a bucket is smaller than one unit.
-    return Reach(
+        most = max(most, datacenters)  # Each part of a bucket has at least one unit.
+    return CrossDcBounds(
         most,
         most,
         0,
         False,
-        "Each data center has its part, and asks the others when that is used up; the part of one "
-        "that cannot be reached stays its own.",
+        "Each data center has a part, and asks the others for more when the part is used up; an "
+        "unreachable data center keeps its part.",
     )

@@ -1,6 +1,6 @@
-"""The descriptor tree of a file as values: places in file order, each with its whole path.
+"""Descriptor tree of a domain as a list of places in file order, each with its whole path.
 
-What may stand in a file is `build`'s, how a request walks the tree `ruleset`'s.
+`loading.build` validates the tree, and `ruleset` matches requests against it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["Domain", "Open", "Row", "label", "place", "with_steps"]
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A place in the descriptor tree without a limit: a step on the way, or an allow-list."""
+    """Place in the descriptor tree without a limit: an inner step, or an allow-list entry."""
 
     path: Path
 
@@ -25,29 +25,29 @@ Row = Rule | Open
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One namespace: its places in file order, and the policy of limits that come with requests."""
+    """Namespace of rules: its places in file order, and the failure policy of request limits."""
 
     name: str
     rows: tuple[Row, ...] = ()
     on_failure: OnFailure = OnFailure.ALLOW
-    """For request overrides, which have no rule that could say so."""
+    """Policy for limits that are sent with requests, which have no rule."""
 
 
 def label(key: str, value: str | None) -> str:
-    """Write one step as people read it, on one line and without control characters."""
+    """Format one step of a path on one line, without control characters."""
     step = key if value is None else f"{key}={value}"
     return step if step.isprintable() else repr(step)
 
 
 def place(domain: str, path: Path) -> str:
-    """Write a whole path as people read it; two paths may read alike, so never compare these."""
+    """Format a whole path for messages. Different paths may have equal texts."""
     return " > ".join([domain, *(label(key, value) for key, value in path)])
 
 
 def with_steps(domain: Domain) -> Iterator[Row]:
-    """Complete the rows by the steps that lead to them.
+    """Return the rows of a domain, with the missing inner steps added before them.
 
-    Raises `ConfigError` when a place stands twice.
+    Raises `ConfigError` when a place occurs twice.
     """
     given = {row.path for row in domain.rows}
     seen: set[Path] = set()
@@ -58,6 +58,6 @@ def with_steps(domain: Domain) -> Iterator[Row]:
                 given.add(step)
                 yield Open(step)
         if row.path in seen:
-            raise ConfigError(f"{place(domain.name, row.path)} stands twice; keep one of them")
+            raise ConfigError(f"{place(domain.name, row.path)} occurs twice; keep one of them")
         seen.add(row.path)
         yield row

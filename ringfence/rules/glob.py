@@ -1,6 +1,6 @@
-"""Values with `*` in them: what such a pattern matches, and when one pattern leaves nothing over.
+"""Patterns with `*`: which values they match, and when one pattern covers another.
 
-Where a pattern stands and which of several wins is `ruleset`'s.
+`ruleset` decides which of several matching patterns is used.
 """
 
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ __all__ = ["Glob", "is_pattern"]
 
 
 def is_pattern(value: str) -> bool:
-    """Whether a configured value stands for many."""
+    """Whether a configured value is a pattern."""
     return "*" in value
 
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """`*` is any number of characters, none included; all else is itself; both ends are anchored.
+    """Pattern in which `*` matches any number of characters, also none; it matches whole values.
 
-    Unlike a regular expression it never backs up: each middle piece is taken where it first occurs,
-    so the time is bounded by pieces times text, whatever a caller sends.
+    Matching does not backtrack: each middle piece is matched at its first occurrence. The time is
+    bounded by the number of pieces times the length of the text.
     """
 
     pattern: str
@@ -34,7 +34,7 @@ class Glob:
         object.__setattr__(self, "_tail", tail)
 
     def matches(self, value: str) -> bool:
-        """Whether the whole of `value` fits the pattern."""
+        """Whether the pattern matches the whole of `value`."""
         if not value.startswith(self._head):
             return False
         at, end = len(self._head), len(value) - len(self._tail)
@@ -48,13 +48,13 @@ class Glob:
         return True
 
     def covers(self, other: "Glob") -> bool:
-        """Whether every value that `other` matches is matched by this pattern too.
+        """Whether this pattern matches every value that `other` matches.
 
-        A character that stands in neither pattern can only be taken by a `*` of ours, so putting
-        it for each `*` of the other asks about all its values at once.
+        Replaces each `*` of `other` by a character that neither pattern contains. Only a `*` of
+        this pattern can match it, so one match answers for all values.
         """
         if not (other._head.startswith(self._head) and other._tail.endswith(self._tail)):
             return False
         used = set(self.pattern) | set(other.pattern)
-        stranger = next(chr(code) for code in range(len(used) + 1) if chr(code) not in used)
-        return self.matches(other.pattern.replace("*", stranger))
+        unused = next(chr(code) for code in range(len(used) + 1) if chr(code) not in used)
+        return self.matches(other.pattern.replace("*", unused))

@@ -1,7 +1,7 @@
-"""What a counter is called: a rule's 64-bit identity, and the bytes of one counter under it.
+"""Keys of counters: the 64-bit id of a rule, followed by the counted values of a request.
 
-Everything is encoded with lengths, so no choice of values lets two rules, or two values of one
-rule, share a counter. Which rule a request meets, and which of its values count, is `ruleset`'s.
+Every part is encoded with its length, so different rules or values never share a key. `ruleset`
+decides which rule applies to a request and which values are counted.
 """
 
 from collections.abc import Sequence
@@ -26,42 +26,42 @@ Path = tuple[tuple[str, str | None], ...]
 """(key, configured value or pattern, None for any value) from the root down."""
 
 MAX_KEY = 128
-"""Longest key in bytes: longer ones, as of a long path or header, are named by their digest."""
+"""Maximum length of a key in bytes; a digest replaces longer values."""
 
 _DIGEST = b"\xff\xff"
-"""Stands before a digest: no value is so long that its 4-byte length would begin with 0xff."""
+"""Prefix of a digest. No value is long enough for a 4-byte length that begins with 0xff."""
 _SIZES = [bytes([size]) for size in range(255)]
 _LONG = b"\xff"
-"""Stands before a 4-byte length; shorter lengths are their own single byte."""
+"""Prefix of a 4-byte length; lengths below 255 are a single byte."""
 
 
 def rule_id(domain: str, path: Path) -> int:
-    """Name a place in the descriptor tree for good: its limit may change, its identity does not."""
+    """Return the id of a place in the descriptor tree; it does not depend on the limit."""
     return _identity(b"ringfence:rule", domain, path)
 
 
 def override_id(domain: str, keys: Sequence[str]) -> int:
-    """Name the counters of limits that come with requests, per domain and entry keys.
+    """Return the id for limits that are sent with requests, by domain and entry keys.
 
-    No rule of a file has such an identity, and all overrides of one descriptor share it, so a
-    caller that raises its own limit goes on counting where it was.
+    No rule of a file has such an id. All overrides for one descriptor share it, so a changed
+    override keeps the counters.
     """
     return _identity(b"ringfence:over", domain, tuple((key, None) for key in keys))
 
 
 def trial_id(identity: int, salt: bytes) -> int:
-    """Name a rule of a trial: no other trial's, and no real rule's, counters are its own."""
+    """Return the id of a rule in a trial; it differs from real rules and from other trials."""
     kind = b"ringfence:trial"
     digest = blake2b(identity.to_bytes(8, "big") + salt, digest_size=8, person=kind)
     return int.from_bytes(digest.digest(), "big")
 
 
 def adhoc_rule(limit: Limit, name: str = "") -> Rule:
-    """Make the rule of a limit that stands in no file, as `check_limit("100/minute", "user:42")`.
+    """Make the rule of a limit that is in no file, as for `check_limit("100/minute", "user:42")`.
 
-    `name` keeps apart what else would share counters. A changed amount, burst or soft margin keeps
-    the counters; another algorithm, period, number of slots or calendar begins anew, since its
-    counters mean something else.
+    Different names have different counters. A changed amount, burst or soft margin keeps the
+    counters. Another algorithm, period, number of slots or calendar starts with new counters,
+    because the old ones have another meaning.
     """
     shape: Path = (
         ("name", name),
@@ -84,9 +84,9 @@ def adhoc_rule(limit: Limit, name: str = "") -> Rule:
 
 
 def encode_key(identity: int, values: Sequence[str]) -> bytes:
-    """Name one counter of a rule: 8 bytes of identity, then each counted value with its length.
+    """Return the key of one counter: 8 bytes of rule id, then each counted value with its length.
 
-    At most `MAX_KEY` bytes: when the values are longer, a 32-byte digest stands for them all.
+    When this exceeds `MAX_KEY` bytes, a 32-byte digest replaces the values.
     """
     key = identity.to_bytes(8, "big")
     for value in values:
@@ -95,9 +95,9 @@ def encode_key(identity: int, values: Sequence[str]) -> bytes:
 
 
 def decode_key(key: bytes) -> tuple[int, tuple[str, ...] | None]:
-    """Read a key back: the rule's identity and the counted values.
+    """Return the rule id and the counted values of a key.
 
-    None stands for values that a digest took the place of, and for bytes that are no values.
+    The values are None when a digest replaced them, or when the bytes are not valid.
     """
     identity, rest = int.from_bytes(key[:8], "big"), key[8:]
     values: list[str] = []
@@ -116,16 +116,16 @@ def decode_key(key: bytes) -> tuple[int, tuple[str, ...] | None]:
 
 
 def bounded(key: bytes) -> bytes:
-    """Put a digest in place of values that make a key too long to store and send by the million."""
+    """Replace the values of a key by a digest when the key exceeds `MAX_KEY` bytes."""
     if len(key) <= MAX_KEY:
         return key
     return key[:8] + _DIGEST + blake2b(key, digest_size=32, person=b"ringfence:key").digest()
 
 
 def with_length(text: str) -> bytes:
-    """Encode one text so that it can stand before anything else and still be told apart.
+    """Encode a text with its length, so that concatenated texts remain distinct.
 
-    Lone surrogates, as undecodable header bytes leave them, are text like any other.
+    Lone surrogates, which result from undecodable header bytes, are encoded too.
     """
     try:
         encoded = text.encode()

@@ -1,12 +1,12 @@
-"""Limits as people write them: `100/minute`, `5 per second burst 20`, `20 concurrent ttl 60s`.
+"""Limits as text: `100/minute`, `5 per second burst 20`, `20 concurrent ttl 60s`.
 
     AMOUNT / [N] UNIT [OPTION ...]        also with `per` for the `/`
     AMOUNT concurrent [ttl PERIOD] [OPTION ...]
 
 Options, in any order: the name of an algorithm, `burst N`, `slots N`, `soft P%`, `queue`, `meter`,
-`calendar`, `first_hit`, `timezone NAME`. One that belongs to a single algorithm chooses it: `burst`
-the token bucket, `slots` the sliding window, `calendar` and `first_hit` the fixed window, `queue`
-and `meter` the leaky bucket. Whether the numbers fit each other is the `Limit`'s own to say.
+`calendar`, `first_hit`, `timezone NAME`. An option that belongs to one algorithm selects it:
+`burst` the token bucket, `slots` the sliding window, `calendar` and `first_hit` the fixed window,
+`queue` and `meter` the leaky bucket. `Limit` validates the combination of numbers.
 """
 
 import re
@@ -25,13 +25,14 @@ from ringfence.rules.periods import (
     unit_of,
 )
 
-__all__ = ["DEFAULT_LEASE_NS", "format_limit", "parse_limit"]
+__all__ = ["DEFAULT_SLOT_TTL_NS", "format_limit", "parse_limit"]
 
-DEFAULT_LEASE_NS = 60 * NS_PER_SECOND
-"""Time to live of a `concurrent` lease whose text does not say."""
+DEFAULT_SLOT_TTL_NS = 60 * NS_PER_SECOND
+"""Time to live of a `concurrent` slot when the text has no `ttl`."""
 
 _TOKEN = re.compile(
-    r"(?P<number>\d+(?:_\d+)*(?:\.\d+)?)|(?P<word>[A-Za-z_]+)|(?P<mark>[/%])|(?P<odd>\S)", re.ASCII
+    r"(?P<number>\d+(?:_\d+)*(?:\.\d+)?)|(?P<word>[A-Za-z_]+)|(?P<mark>[/%])|(?P<other>\S)",
+    re.ASCII,
 )
 _ZONE = re.compile(r"\s*(\S+)")
 _ALGORITHMS = {algorithm.value: algorithm for algorithm in Algorithm}
@@ -42,14 +43,16 @@ _LONGEST_NUMBER = 20
 
 
 def parse_limit(text: str) -> Limit:
-    """Read a limit. Raises `ConfigError` that names the place in the text, and the mend."""
+    """Parse a limit. Raises `ConfigError` with the position in the text and the fix."""
     if len(text) > _LONGEST_TEXT:
-        raise ConfigError(f"limit {text[:40]!r}... is longer than {_LONGEST_TEXT} characters")
+        raise ConfigError(
+            f"limit must have at most {_LONGEST_TEXT} characters, got {text[:40]!r}...; shorten it"
+        )
     return _Reader(text).read()
 
 
 def format_limit(limit: Limit) -> str:
-    """Write a limit so that `parse_limit` reads the same one back."""
+    """Format a limit so that `parse_limit` returns an equal limit."""
     period = format_period(limit.period_ns)
     words = [f"{limit.amount}/{period}"]
     implied = Algorithm.SLIDING_WINDOW
@@ -83,7 +86,7 @@ def format_limit(limit: Limit) -> str:
 @dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
-    """`number`, `word`, `mark`, `odd`, or `end`."""
+    """`number`, `word`, `mark`, `other`, or `end`."""
     text: str
     at: int
 
@@ -93,7 +96,7 @@ class _Token:
 
 
 class _Reader:
-    """Reads one text from left to right, one token ahead."""
+    """Parser of one text, with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -118,30 +121,29 @@ class _Reader:
         while self._next.kind != "end":
             option = self._next
             if self._kind_of(option) in seen:
-                raise self._wrong(option, "stands twice", "keep one of them")
+                raise self._error(option, "given twice", "keep one of them")
             seen.add(self._kind_of(option))
             self._read_option(option, is_rate)
         return self._limit()
 
     def _read_span(self) -> bool:
-        """Read what the amount is for; return whether it is a rate."""
+        """Read the period, or `concurrent`; return whether the limit is a rate."""
         link = self._take()
         if link.lower == "concurrent":
             self._algorithm = Algorithm.CONCURRENCY
-            self._period_ns = DEFAULT_LEASE_NS
+            self._period_ns = DEFAULT_SLOT_TTL_NS
             return False
         if link.lower not in ("/", "per"):
             known = ("per", "concurrent")
-            mend = suggest(link.text, known) if link.kind == "word" else "write '/' or 'per'"
-            raise self._wrong(link, "no period follows the amount", f"{mend} as in '100/minute'")
+            fix = suggest(link.text, known) if link.kind == "word" else "write '/' or 'per'"
+            raise self._error(link, "no period follows the amount", f"{fix} as in '100/minute'")
         self._period_ns = self._period()
         return True
 
     def _read_option(self, option: _Token, is_rate: bool) -> None:
         options = (*_RATE_OPTIONS, *_RATE_ALGORITHMS) if is_rate else ("ttl", "soft")
         if option.lower not in options:
-            # A number or mark here is as odd as an unknown word; only words have neighbours.
-            raise self._wrong(option, "not understood", suggest(option.text, options))
+            raise self._error(option, "unknown option", suggest(option.text, options))
         self._take()
         match option.lower:
             case "burst":
@@ -183,13 +185,13 @@ class _Reader:
             if unit not in tuple(Calendar):
                 raise ConfigError(
                     f"limit {self._text!r}: 'calendar' needs a period of one day, week, month or "
-                    "year; drop 'calendar' or change the period"
+                    "year; remove 'calendar' or change the period"
                 )
             calendar = Calendar(unit)
         elif self._timezone != "UTC":
             raise ConfigError(
-                f"limit {self._text!r}: 'timezone' only matters to calendar periods; "
-                "add 'calendar' or drop it"
+                f"limit {self._text!r}: 'timezone' has no effect without calendar periods; "
+                "add 'calendar' or remove it"
             )
         try:
             return Limit.of_ns(
@@ -213,23 +215,25 @@ class _Reader:
         unit = unit_named(word.text) if word.kind == "word" else None
         if unit is None:
             what = "a unit of time is missing" if word.kind != "word" else "unknown unit"
-            raise self._wrong(word, what, suggest(word.text, UNIT_NS))
+            raise self._error(word, what, suggest(word.text, UNIT_NS))
         period = in_nanoseconds(number, unit)
         if not period:
-            raise self._wrong(word, "the period is not at least 1 ns and whole", "lengthen it")
+            raise self._error(
+                word, "the period must be a whole number of ns, at least 1", "use a longer period"
+            )
         return period
 
-    def _whole(self, what: str, mend: str) -> int:
+    def _whole(self, what: str, fix: str) -> int:
         token = self._take()
         if token.kind != "number" or "." in token.text or len(token.text) > _LONGEST_NUMBER:
-            raise self._wrong(token, f"{what} must be a whole number", mend)
+            raise self._error(token, f"{what} must be a whole number", fix)
         return int(token.text)
 
     def _share(self) -> int:
         number, percent = self._take(), self._take()
         if number.kind != "number" or percent.text != "%":
-            odd = percent if number.kind == "number" else number
-            raise self._wrong(odd, "a share must follow 'soft'", "as in 'soft 10%'")
+            unexpected = percent if number.kind == "number" else number
+            raise self._error(unexpected, "a percentage must follow 'soft'", "as in 'soft 10%'")
         try:
             return parse_share(number.text + "%")
         except ConfigError as error:
@@ -238,7 +242,7 @@ class _Reader:
     def _zone(self) -> str:
         found = _ZONE.match(self._text, self._next.at)
         if found is None:
-            raise self._wrong(
+            raise self._error(
                 self._next, "a zone must follow 'timezone'", "as in 'timezone Europe/Berlin'"
             )
         self._at = found.end()
@@ -258,7 +262,7 @@ class _Reader:
         self._at = found.end()
         return _Token(found.lastgroup, found[0], found.start())
 
-    def _wrong(self, token: _Token, what: str, mend: str) -> ConfigError:
-        spot = "at its end" if token.kind == "end" else f"at {token.text!r}, character"
+    def _error(self, token: _Token, what: str, fix: str) -> ConfigError:
+        at = "at its end" if token.kind == "end" else f"at {token.text!r}, character"
         number = "" if token.kind == "end" else f" {token.at + 1}"
-        return ConfigError(f"limit {self._text!r}, {spot}{number}: {what}; {mend}")
+        return ConfigError(f"limit {self._text!r}, {at}{number}: {what}; {fix}")

@@ -1,4 +1,4 @@
-"""Rules as values: which limit applies where. Light enough for clients; YAML lives in `load`."""
+"""Rules, descriptors and matches as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,68 +10,68 @@ __all__ = ["Descriptor", "Match", "OnFailure", "Rule"]
 
 
 class OnFailure(StrEnum):
-    """What a check gets when no node can decide it in time."""
+    """Policy for a check that no node decides in time."""
 
     ALLOW = "allow"
     DENY = "deny"
     LOCAL = "local"
-    """This process counts alone, by the same limit, until a node answers again."""
+    """The process counts alone, with the same limit, until a node answers again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One place in the descriptor tree that carries a limit (or `unlimited`)."""
+    """Place in the descriptor tree with a limit, or with `unlimited`."""
 
     id: int
-    """64-bit identity of (domain, path): a change of the limit keeps it, and so its counters."""
+    """64-bit hash of domain and path: a changed limit keeps the id and the counters."""
     domain: str
     path: tuple[tuple[str, str | None], ...]
     """(key, configured value or pattern, None for any value) from the root down."""
     limit: Limit | None
     """None when unlimited."""
     unit: str = ""
-    """The unit word of the file (`minute`), for Envoy's answers; empty for odd periods."""
+    """Unit in the file (`minute`), for Envoy's responses; empty for other periods."""
     name: str = ""
     replaces: tuple[str, ...] = ()
     shadow: bool = False
     quota: bool = False
     carried: bool = False
-    """The limit came with the request (override or ad hoc), so it must travel with the check."""
+    """Whether the limit must be sent with the check, because the owner does not have it."""
     on_failure: OnFailure = OnFailure.ALLOW
     scope: str = "datacenter"
     """`datacenter`, or how the limit holds in all data centers: `global`, `split` or `home`."""
     home: str = ""
-    """The data center that decides, when `scope` is `home`."""
+    """Data center that decides, when `scope` is `home`."""
     leases: bool = True
-    """Whether the owner may lend units to clients; the owner's affair, so clients are not told."""
+    """Whether the owner may lend units to clients; not sent to clients."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     """Per level, how its value shows in the metric name: `share`, `detailed`, `value` or empty."""
 
     @property
     def is_detailed(self) -> bool:
-        """Whether its metric shows values of requests."""
+        """Whether the metric name contains values of requests."""
         return "detailed" in self.details or "value" in self.details
 
     def as_carried(self) -> "Rule":
-        """The same rule with its limit travelling along, for an owner that does not have it."""
+        """Return the same rule with `carried` set, for an owner that does not have the rule."""
         return replace(self, carried=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """One aspect of a request: ordered (key, value) entries."""
+    """Description of one aspect of a request: ordered (key, value) entries."""
 
     entries: tuple[tuple[str, str], ...]
     limit: Limit | None = None
-    """Override: wins over any rule."""
+    """Limit that overrides all rules."""
     cost: int | None = None
-    """Overrides the request's cost; 0 peeks."""
+    """Cost that overrides the request's cost; 0 peeks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule that a descriptor met, and the counter it means."""
+    """Rule that matches a descriptor, and the key of its counter."""
 
     rule: Rule
     key: bytes

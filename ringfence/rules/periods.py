@@ -1,6 +1,6 @@
-"""Time and shares as people write them: `minute`, `3 hours`, `90s`, `10%`, and misspelt words.
+"""Periods and percentages as text: `minute`, `3 hours`, `90s`, `10%`; suggestions for typos.
 
-Months are 30 days and years 365, as in Envoy's rule files. What a period is for is the caller's.
+A month has 30 days and a year 365 days, as in Envoy's rule files.
 """
 
 import re
@@ -32,7 +32,7 @@ UNIT_NS = {
     "month": 2_592_000 * NS_PER_SECOND,
     "year": 31_536_000 * NS_PER_SECOND,
 }
-"""The units of rule files."""
+"""Lengths of the units of rule files."""
 
 _MILLISECOND = 1_000_000
 _SHORT = {
@@ -57,7 +57,7 @@ _LONGEST_TEXT = 100
 
 
 def unit_named(word: str) -> str | None:
-    """Find the unit that a word means, in any case, short or in the plural; else None."""
+    """Return the unit for a word: any case, singular, plural or short; None when unknown."""
     lower = word.lower()
     for candidate in (lower, lower.removesuffix("s")):
         if candidate in UNIT_NS:
@@ -68,34 +68,34 @@ def unit_named(word: str) -> str | None:
 
 
 def unit_of(period_ns: int) -> str:
-    """Name the unit that is exactly this long; empty when none is."""
+    """Return the name of the unit with exactly this length; empty when there is none."""
     return next((unit for unit, length in UNIT_NS.items() if length == period_ns), "")
 
 
 def in_nanoseconds(number: str, unit: str) -> int | None:
-    """Multiply exactly; None when the result is not a whole number of nanoseconds."""
+    """Convert exactly; None when the result is not a whole number of nanoseconds."""
     length = _MILLISECOND if unit == "millisecond" else UNIT_NS[unit]
     product = Fraction(number.replace("_", "")) * length
     return product.numerator if product.denominator == 1 else None
 
 
 def parse_period(text: str) -> int:
-    """Read `90s`, `15m`, `1.5 hours`, or plain seconds, as nanoseconds. Raises `ConfigError`."""
+    """Parse `90s`, `15m`, `1.5 hours`, or plain seconds, to nanoseconds. Raises `ConfigError`."""
     found = _PERIOD.fullmatch(text[:_LONGEST_TEXT])
     if found is None or len(text) > _LONGEST_TEXT:
-        raise ConfigError(f"{_cut(text)} is not a period; write seconds, or as `90s` or `15m`")
+        raise ConfigError(f"must be a period, got {_cut(text)}; write it as `90s` or `15m`")
     number, word = found.groups()
     unit = unit_named(word) if word else "second"
     if unit is None:
         raise ConfigError(f"unknown unit {word!r}; {suggest(word, UNIT_NS)}")
     period = in_nanoseconds(number, unit)
     if not period:
-        raise ConfigError(f"{_cut(text)} is not at least 1 ns and whole; write a longer period")
+        raise ConfigError(f"must be whole ns, at least 1, got {_cut(text)}; use a longer period")
     return period
 
 
 def format_period(period_ns: int) -> str:
-    """Write a period so that it reads well after `per`: `minute`, `3 hours`, `250ms`, `1.5s`."""
+    """Format a period for use after `per`: `minute`, `3 hours`, `250ms`, `1.5s`."""
     for unit, length in reversed(UNIT_NS.items()):
         count, rest = divmod(period_ns, length)
         if rest == 0 and count:
@@ -107,24 +107,24 @@ def format_period(period_ns: int) -> str:
 
 
 def parse_share(text: str) -> int:
-    """Read `10%` or `12.5%` as thousandths. Raises `ConfigError`."""
+    """Parse `10%` or `12.5%` to thousandths. Raises `ConfigError`."""
     found = _SHARE.fullmatch(text[:_LONGEST_TEXT])
     if found is None or len(text) > _LONGEST_TEXT:
-        raise ConfigError(f"{_cut(text)} is not a share; write it as `10%`")
+        raise ConfigError(f"must be a percentage, got {_cut(text)}; write it as `10%`")
     permille = Fraction(found[1]) * 10
     if permille.denominator != 1:
-        raise ConfigError(f"{_cut(text)} is finer than 0.1%; round it")
+        raise ConfigError(f"must be a multiple of 0.1%, got {_cut(text)}; round it")
     return permille.numerator
 
 
 def format_share(permille: int) -> str:
-    """Write thousandths as `10%` or `12.5%`."""
+    """Format thousandths as `10%` or `12.5%`."""
     whole, tenths = divmod(permille, 10)
     return f"{whole}.{tenths}%" if tenths else f"{whole}%"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Write the mend for an unknown word: the nearest known one, else all of them."""
+    """Return a hint for an unknown word: the most similar known word, or else all of them."""
     options = list(known)
     near = get_close_matches(word.lower()[:_LONGEST_TEXT], options, n=1)
     return f"did you mean '{near[0]}'?" if near else f"use one of: {', '.join(options)}"

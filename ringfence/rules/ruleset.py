@@ -1,9 +1,9 @@
-"""All rules of a node or a client, and which of them a request meets.
+"""All rules of a node or a client, and the matching of requests against them.
 
-Matching is Envoy's: each entry takes the child with its exact value, else the first pattern in file
-order, else the child for any value; it never backs out to a sibling, and a limit counts only where
-the last entry arrives. How rules become plain data and come back is `plain`'s, reading files
-`load`'s.
+Matching follows Envoy: each entry selects the child with its exact value, else the first matching
+pattern in file order, else the child for any value. There is no backtracking to siblings, and only
+the limit at the last entry applies. `serialize` converts rules to plain data, `loading` reads
+files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,9 +24,9 @@ Entries: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class RuleSet:
-    """Immutable; equal when the domains are, whatever the version.
+    """Immutable set of rules. Equality compares the domains and ignores the version.
 
-    Raises `ConfigError` when a domain or a place stands twice, or two rules share an identity.
+    Raises `ConfigError` when a domain or a place occurs twice, or two rules have the same id.
     """
 
     __slots__ = ("_by_id", "_content_hash", "_domains", "_replacing", "_roots", "_version")
@@ -41,8 +41,8 @@ class RuleSet:
         self._by_id: dict[int, Rule] = {}
         for domain in self._domains:
             if domain.name in self._roots:
-                raise ConfigError(f"domain {domain.name!r} stands twice; join its rules")
-            self._roots[domain.name] = _grow(domain)
+                raise ConfigError(f"domain {domain.name!r} occurs twice; merge its rules")
+            self._roots[domain.name] = _build_tree(domain)
         for rule in self.rules():
             other = self._by_id.setdefault(rule.id, rule)
             if other is not rule:
@@ -54,78 +54,81 @@ class RuleSet:
 
     @classmethod
     def of(cls, *rules: Rule, version: int = 0) -> "RuleSet":
-        """Gather hand-made rules under their domains, in the order given."""
+        """Make a rule set from rules, grouped by domain in the order given."""
         rows: dict[str, list[Row]] = {}
         for rule in rules:
             rows.setdefault(rule.domain, []).append(rule)
-        return cls((Domain(name, tuple(held)) for name, held in rows.items()), version=version)
+        return cls((Domain(name, tuple(each)) for name, each in rows.items()), version=version)
 
     @property
     def version(self) -> int:
-        """Higher is newer; 0 when made by hand."""
+        """Version of the rules: higher is newer, 0 when they come from no file."""
         return self._version
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The names of all domains, in file order."""
+        """Names of all domains, in file order."""
         return tuple(self._roots)
 
     @property
     def contents(self) -> tuple[Domain, ...]:
-        """Every domain with all its places, those without a limit included."""
+        """All domains with all their places, including those without a limit."""
         return self._domains
 
     def rules(self) -> tuple[Rule, ...]:
-        """Every place with a limit (or `unlimited`), in file order."""
+        """Return all places with a limit or `unlimited`, in file order."""
         return tuple(
             row for domain in self._domains for row in domain.rows if isinstance(row, Rule)
         )
 
     def by_id(self, identity: int) -> Rule | None:
-        """Find the rule that a key's first 8 bytes name."""
+        """Return the rule with this id, the first 8 bytes of its keys."""
         return self._by_id.get(identity)
 
     def knows_domain(self, domain: str) -> bool:
-        """Whether any file speaks of `domain`."""
+        """Whether any file defines `domain`."""
         return domain in self._roots
 
     def match(self, domain: str, descriptors: Sequence[Descriptor]) -> tuple[Match | None, ...]:
-        """Find the counter that each descriptor of one request meets, None where none applies.
+        """Return the match of each descriptor of one request, None where no rule applies.
 
-        A match whose name another match of the same request replaces is None too. Cost: one or
-        two look-ups per entry, and one text search per pattern passed.
+        A match is also None when another match of the same request replaces it by name. Cost: one
+        or two look-ups per entry, and one text search per pattern tried.
         """
         root = self._roots.get(domain)
         if root is None:
             return (None,) * len(descriptors)
         if len(descriptors) == 1:  # By far the most frequent request.
-            return (_meet(root, descriptors[0]),)
-        found = tuple([_meet(root, descriptor) for descriptor in descriptors])
+            return (_match(root, descriptors[0]),)
+        found = tuple([_match(root, descriptor) for descriptor in descriptors])
         return _without_replaced(found) if self._replacing else found
 
     def counter(self, domain: str, entries: Entries) -> tuple[Rule, bytes] | None:
-        """Find the rule and key that `match` finds for a descriptor without limit or cost of its
-        own, but not what metrics call them."""
+        """Return rule and key as `match` does for a descriptor without its own limit or cost.
+
+        Does not compute the metric name.
+        """
         root = self._roots.get(domain)
-        spot = None if root is None else _arrive(root, entries)
-        if spot is None or spot.rule is None:
+        node = None if root is None else _walk(root, entries)
+        if node is None or node.rule is None:
             return None
-        return spot.rule, spot.key_of(entries)
+        return node.rule, node.key_of(entries)
 
     def as_carried(self) -> "RuleSet":
-        """The same rules with their limits travelling along, for owners that do not have them."""
+        """Return the same rules with `carried` set, for owners that do not have them."""
         return self._with_rules(Rule.as_carried)
 
     def as_trial(self, salt: bytes) -> "RuleSet":
-        """The same rules under identities of their own, so that trying them spends no real budget.
+        """Return the same rules with other ids, so that a trial does not spend real budgets.
 
-        Trials with one `salt` share counters; limits travel along, for no owner knows the rules.
+        Trials with the same `salt` share counters. Limits are sent with checks, because no owner
+        has these rules.
         """
 
-        def tried(rule: Rule) -> Rule:
+        def as_trial(rule: Rule) -> Rule:
             return replace(rule, id=trial_id(rule.id, salt), carried=True)
 
-        return self._with_rules(tried)
+        return self._with_rules(as_trial)
 
     def _with_rules(self, change: Callable[[Rule], Rule]) -> "RuleSet":
         domains = [
@@ -138,7 +141,7 @@ class RuleSet:
         return RuleSet(domains, version=self._version)
 
     def content_hash(self) -> int:
-        """Hash of 48 bits of what the rules say: equal for equal rules, whatever their version."""
+        """Return a 48-bit hash of the rules; it does not depend on the version."""
         if self._content_hash is None:
             text = repr(to_plain(0, self._domains)).encode("utf-8", "surrogatepass")
             digest = blake2b(text, digest_size=6).digest()
@@ -146,12 +149,15 @@ class RuleSet:
         return self._content_hash
 
     def to_plain(self) -> Plain:
-        """Write everything as data without behaviour, for a client that asks."""
+        """Convert the rules to plain data, to send them to clients."""
         return to_plain(self._version, self._domains)
 
     @classmethod
     def from_plain(cls, plain: Plain) -> "RuleSet":
-        """Read what `to_plain` wrote. Raises `RemoteProtocolError` when anything in it is odd."""
+        """Convert the result of `to_plain` back.
+
+        Raises `RemoteProtocolError` when it is invalid.
+        """
         try:
             version, domains = domains_from_plain(plain)
             return cls(domains, version=version)
@@ -167,35 +173,35 @@ class RuleSet:
         return f"RuleSet({', '.join(self.domains)}; {len(self._by_id)} rules, v{self._version})"
 
 
-class _Spot:
-    """One place of the tree, ready for look-ups."""
+class _Node:
+    """Node of the descriptor tree, prepared for look-ups."""
 
     __slots__ = (
         "bare",
+        "constant_match",
         "counted",
         "exact",
         "head",
         "metric",
         "patterns",
         "rule",
-        "whole",
     )
 
     def __init__(self) -> None:
-        self.exact: dict[tuple[str, str], _Spot] = {}
-        self.patterns: dict[str, list[tuple[Glob, _Spot]]] = {}
-        self.bare: dict[str, _Spot] = {}
+        self.exact: dict[tuple[str, str], _Node] = {}
+        self.patterns: dict[str, list[tuple[Glob, _Node]]] = {}
+        self.bare: dict[str, _Node] = {}
         self.rule: Rule | None = None
         self.head = b""
         self.counted: tuple[int, ...] = ()
-        """Which entries' values are part of the key."""
-        self.whole: Match | None = None
-        """The answer itself, when it is the same for every request."""
+        """Indices of the entries whose values are part of the key."""
+        self.constant_match: Match | None = None
+        """The match, when it is the same for all requests."""
         self.metric: str | None = None
-        """The whole metric name, when no runtime value is part of it."""
+        """Metric name, when it contains no value of the request."""
 
-    def next(self, entry: tuple[str, str]) -> "_Spot | None":
-        """Find the child of an entry that no exact value took."""
+    def next(self, entry: tuple[str, str]) -> "_Node | None":
+        """Return the child for an entry whose exact value has no child."""
         key, value = entry
         if key in self.patterns:
             for glob, child in self.patterns[key]:
@@ -203,38 +209,38 @@ class _Spot:
                     return child
         return self.bare.get(key)
 
-    def child(self, key: str, value: str | None) -> "_Spot":
-        """Find or make the child that stands for this configured value."""
+    def child(self, key: str, value: str | None) -> "_Node":
+        """Return the child for a configured value; create it when missing."""
         if value is None:
-            return self.bare.setdefault(key, _Spot())
+            return self.bare.setdefault(key, _Node())
         if not is_pattern(value):
-            return self.exact.setdefault((key, value), _Spot())
-        held = self.patterns.setdefault(key, [])
-        for glob, child in held:
+            return self.exact.setdefault((key, value), _Node())
+        patterns = self.patterns.setdefault(key, [])
+        for glob, child in patterns:
             if glob.pattern == value:
                 return child
-        held.append((Glob(value), _Spot()))
-        return held[-1][1]
+        patterns.append((Glob(value), _Node()))
+        return patterns[-1][1]
 
     def key_of(self, entries: Entries) -> bytes:
-        """The key of the counter that these entries mean here, where a rule is."""
+        """Return the key of the counter for these entries; this node must have a rule."""
         key = self.head
         for index in self.counted:
             key += with_length(entries[index][1])
         return key if len(key) <= MAX_KEY else bounded(key)
 
-    def settle(self, rule: Rule) -> None:
-        """Make this the place of `rule`."""
+    def set_rule(self, rule: Rule) -> None:
+        """Put a rule at this node."""
         self.rule = rule
         self.head = rule.id.to_bytes(8, "big")
         self.counted = tuple(counted_places(rule))
         if not rule.is_detailed:
             self.metric = metric_name(rule, ())
             if not self.counted:
-                self.whole = Match(rule, self.head, self.metric)
+                self.constant_match = Match(rule, self.head, self.metric)
 
 
-class _Root(_Spot):
+class _Root(_Node):
     __slots__ = ("domain",)
 
     def __init__(self, domain: Domain) -> None:
@@ -242,37 +248,37 @@ class _Root(_Spot):
         self.domain = domain
 
 
-def _meet(root: _Root, descriptor: Descriptor) -> Match | None:
+def _match(root: _Root, descriptor: Descriptor) -> Match | None:
     entries = descriptor.entries
     if descriptor.limit is not None:
         return _override(root.domain, descriptor)
-    spot = _arrive(root, entries)
-    if spot is None:
+    node = _walk(root, entries)
+    if node is None:
         return None
-    if spot.whole is not None and descriptor.cost is None:
-        return spot.whole
-    if spot.rule is None:
+    if node.constant_match is not None and descriptor.cost is None:
+        return node.constant_match
+    if node.rule is None:
         return None
-    key = spot.key_of(entries)
-    metric = spot.metric
+    key = node.key_of(entries)
+    metric = node.metric
     if metric is None:
-        metric = metric_name(spot.rule, [value for _, value in entries])
-    return Match(spot.rule, key, metric, descriptor.cost)
+        metric = metric_name(node.rule, [value for _, value in entries])
+    return Match(node.rule, key, metric, descriptor.cost)
 
 
-def _arrive(root: _Root, entries: Entries) -> _Spot | None:
-    """Walk down the tree; None when there is no way for one of the entries."""
-    spot: _Spot = root
+def _walk(root: _Root, entries: Entries) -> _Node | None:
+    """Walk down the tree; None when an entry has no child."""
+    node: _Node = root
     for entry in entries:
-        child = spot.exact.get(entry) or spot.next(entry)
+        child = node.exact.get(entry) or node.next(entry)
         if child is None:
             return None
-        spot = child
-    return spot
+        node = child
+    return node
 
 
 def _override(domain: Domain, descriptor: Descriptor) -> Match | None:
-    """Count by the limit that came with the request; every value is part of its key."""
+    """Match a descriptor with its own limit; all its values are part of the key."""
     if not descriptor.entries:
         return None
     keys = [key for key, _ in descriptor.entries]
@@ -302,33 +308,33 @@ def _without_replaced(found: tuple[Match | None, ...]) -> tuple[Match | None, ..
 
 
 def counted_places(rule: Rule) -> Iterator[int]:
-    """Tell which entries' values are part of a key, in its order."""
+    """Yield the indices of the entries whose values are part of a key, in order."""
     for index, (_, value) in enumerate(rule.path):
         if value is None or (is_pattern(value) and _detail(rule, index) != "share"):
             yield index
 
 
 def metric_name(rule: Rule, values: Sequence[str]) -> str:
-    """Name of a rule's metric, as Envoy's service writes it, by the value of each level.
+    """Return the metric name of a rule for the values of a request, as in Envoy's service.
 
-    `value_to_metric` leaves the `_` before an empty value away, and so does `detailed_metric`, but
-    only where a level of the rule has `share_threshold`.
+    An empty value is written without the `_` before it for `value_to_metric`. For
+    `detailed_metric` this holds only when a level of the rule has `share_threshold`.
     """
     shares = "share" in rule.details
     parts = [rule.domain]
     for index, (key, value) in enumerate(rule.path):
         detail = _detail(rule, index)
         if detail in ("detailed", "value"):
-            keeps_mark = detail == "detailed" and not shares
+            keeps_underscore = detail == "detailed" and not shares
             shown = values[index]
-            parts.append(f"{key}_{shown}" if shown or keeps_mark else key)
+            parts.append(f"{key}_{shown}" if shown or keeps_underscore else key)
         else:
             parts.append(key if value is None else f"{key}_{value}")
     return ".".join(parts)
 
 
 def metric_of_key(rule: Rule, key: bytes) -> str | None:
-    """Name of the metric that decisions on a key belong to; None when the key has only a digest."""
+    """Return the metric name for a key; None when the key has only a digest of its values."""
     _, counted = decode_key(key)
     if counted is None:
         return None
@@ -342,12 +348,12 @@ def _detail(rule: Rule, index: int) -> str:
     return rule.details[index] if index < len(rule.details) else ""
 
 
-def _grow(domain: Domain) -> _Root:
+def _build_tree(domain: Domain) -> _Root:
     root = _Root(domain)
     for row in domain.rows:
-        spot: _Spot = root
+        node: _Node = root
         for key, value in row.path:
-            spot = spot.child(key, value)
+            node = node.child(key, value)
         if isinstance(row, Rule):
-            spot.settle(row)
+            node.set_rule(row)
     return root

@@ -1,7 +1,7 @@
-"""Rules as plain data and back: what nodes send to clients, so that these need no YAML.
+"""Conversion of rules to plain data and back, for sending them to clients.
 
-Every place is one row with its whole path, so the data stays flat however deep the tree is.
-Identities are not sent but computed anew. Size limits of a message are the wire's.
+Every place is one row with its whole path, so the nesting does not depend on the depth of the
+tree. Rule ids are not sent; the receiver computes them again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from ringfence.rules.model import OnFailure, Rule
 __all__ = ["MAX_METADATA_DEPTH", "MAX_PATH", "Plain", "domains_from_plain", "to_plain"]
 
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, Plain] | None"
-"""What a message carries. Rules never use its bytes."""
+"""Data that a message can contain. Rules do not use bytes."""
 
 MAX_METADATA_DEPTH = 32
 MAX_PATH = 64
-"""Most levels of a descriptor tree."""
+"""Maximum number of levels of a descriptor tree."""
 
 _Word = TypeVar("_Word", Algorithm, Calendar, OnFailure)
 
 
 def to_plain(version: int, domains: Sequence[Domain]) -> Plain:
-    """Write rules as plain data: `[version, [[domain, on_failure, [row, ...]], ...]]`."""
+    """Convert rules to `[version, [[domain, on_failure, [row, ...]], ...]]`."""
     written: list[Plain] = [
         [domain.name, domain.on_failure.value, [_row_to_plain(row) for row in domain.rows]]
         for domain in domains
@@ -36,10 +36,10 @@ def to_plain(version: int, domains: Sequence[Domain]) -> Plain:
 
 
 def domains_from_plain(plain: Plain) -> tuple[int, tuple[Domain, ...]]:
-    """Read what `to_plain` wrote.
+    """Convert the result of `to_plain` back.
 
-    Raises `RemoteProtocolError` when anything in it has another shape, `InvalidLimit` when the
-    numbers of a limit contradict each other.
+    Raises `RemoteProtocolError` when the structure is invalid, and `InvalidLimit` when the numbers
+    of a limit contradict each other.
     """
     version, domains = _fields(plain, 2, "rules")
     read = tuple(_domain(each) for each in _list(domains, "domains"))
@@ -85,12 +85,12 @@ def _metadata_to_plain(value: object, depth: int) -> Plain:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if depth >= MAX_METADATA_DEPTH:
-        raise ConfigError(f"metadata is nested more than {MAX_METADATA_DEPTH} deep; flatten it")
+        raise ConfigError(f"metadata must be nested at most {MAX_METADATA_DEPTH} deep; flatten it")
     if isinstance(value, Mapping):
-        return {str(key): _metadata_to_plain(held, depth + 1) for key, held in value.items()}
+        return {str(key): _metadata_to_plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [_metadata_to_plain(held, depth + 1) for held in value]
-    raise ConfigError(f"metadata holds a {type(value).__name__}; use text, numbers, lists and maps")
+        return [_metadata_to_plain(each, depth + 1) for each in value]
+    raise ConfigError(f"metadata must be text, numbers, lists and maps, got {type(value).__name__}")
 
 
 def _domain(plain: Plain) -> Domain:
@@ -122,10 +122,12 @@ def _rule(domain: str, path: Path, plain: Plain) -> Rule:
     (limit, unit, name, replaces, shadow, quota, on_failure, scope, home, metadata, details) = (
         _fields(plain, 11, "rule")
     )
-    reach = _choice(scope, "scope", ("datacenter", "global", "split", "home"))
-    decider = _text(home, "home")
-    if (reach == "home") != bool(decider):
-        raise RemoteProtocolError(f"rules: the home {decider[:40]!r} for the scope {reach}")
+    checked_scope = _choice(scope, "scope", ("datacenter", "global", "split", "home"))
+    home_dc = _text(home, "home")
+    if (checked_scope == "home") != bool(home_dc):
+        raise RemoteProtocolError(
+            f"rules: home {home_dc[:40]!r} does not fit scope {checked_scope}"
+        )
     return Rule(
         id=rule_id(domain, path),
         domain=domain,
@@ -137,8 +139,8 @@ def _rule(domain: str, path: Path, plain: Plain) -> Rule:
         shadow=_bool(shadow, "shadow"),
         quota=_bool(quota, "quota"),
         on_failure=_word(OnFailure, on_failure, "on_failure"),
-        scope=reach,
-        home=decider,
+        scope=checked_scope,
+        home=home_dc,
         metadata=_metadata_map(metadata, 0),
         details=_details(details, path),
     )
@@ -175,8 +177,8 @@ def _limit(plain: Plain) -> Limit:
 
 def _metadata_map(plain: Plain, depth: int) -> dict[str, Plain]:
     if not isinstance(plain, dict):
-        raise _odd("metadata", "a map", plain)
-    return {_text(key, "metadata key"): _metadata(held, depth + 1) for key, held in plain.items()}
+        raise _invalid("metadata", "a map", plain)
+    return {_text(key, "metadata key"): _metadata(each, depth + 1) for key, each in plain.items()}
 
 
 def _metadata(plain: Plain, depth: int) -> Plain:
@@ -184,11 +186,11 @@ def _metadata(plain: Plain, depth: int) -> Plain:
         raise RemoteProtocolError(f"rules: metadata nested more than {MAX_METADATA_DEPTH} deep")
     match plain:
         case list():
-            return [_metadata(held, depth + 1) for held in plain]
+            return [_metadata(each, depth + 1) for each in plain]
         case dict():
             return _metadata_map(plain, depth)
         case bytes():
-            raise _odd("metadata", "text, numbers, lists and maps", plain)
+            raise _invalid("metadata", "text, numbers, lists and maps", plain)
         case _:
             return plain
 
@@ -202,13 +204,13 @@ def _fields(plain: Plain, count: int, what: str) -> list[Plain]:
 
 def _list(plain: Plain, what: str) -> list[Plain]:
     if not isinstance(plain, list):
-        raise _odd(what, "a list", plain)
+        raise _invalid(what, "a list", plain)
     return plain
 
 
 def _int(plain: Plain, what: str, *, least: int) -> int:
     if not isinstance(plain, int) or isinstance(plain, bool):
-        raise _odd(what, "a whole number", plain)
+        raise _invalid(what, "a whole number", plain)
     if not least <= plain < 2**63:
         raise RemoteProtocolError(f"rules: {what} is {plain}, out of range")
     return plain
@@ -216,13 +218,13 @@ def _int(plain: Plain, what: str, *, least: int) -> int:
 
 def _bool(plain: Plain, what: str) -> bool:
     if not isinstance(plain, bool):
-        raise _odd(what, "true or false", plain)
+        raise _invalid(what, "true or false", plain)
     return plain
 
 
 def _text(plain: Plain, what: str) -> str:
     if not isinstance(plain, str):
-        raise _odd(what, "text", plain)
+        raise _invalid(what, "text", plain)
     return plain
 
 
@@ -240,5 +242,5 @@ def _word(kind: type[_Word], plain: Plain, what: str) -> _Word:
         raise RemoteProtocolError(f"rules: unknown {what} {str(plain)[:40]!r}") from None
 
 
-def _odd(what: str, wanted: str, plain: Plain) -> RemoteProtocolError:
+def _invalid(what: str, wanted: str, plain: Plain) -> RemoteProtocolError:
     return RemoteProtocolError(f"rules: {what} must be {wanted}, not {type(plain).__name__}")

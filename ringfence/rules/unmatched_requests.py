@@ -1,8 +1,8 @@
-"""Finds requests that no rule can match, and says so with the names that the rules know.
+"""Detection of requests that no rule can match, with suggestions from the known names.
 
-Two mistakes limit nothing and are no error in Envoy's semantics: a domain that is in no rule file,
-and a descriptor whose keys are the path of no rule. Values are not looked at: another value of the
-same key is an ordinary request.
+Two mistakes are legal in Envoy's semantics but limit nothing: a domain that is in no rule file,
+and a descriptor whose keys are the path of no rule. Values are ignored, because another value of a
+known key is an ordinary request.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ _LONGEST = 100
 
 
 def known_paths(rules: RuleSet, domain: str) -> tuple[tuple[str, ...], ...]:
-    """List the key paths of the rules of `domain`, each once, in file order."""
+    """Return the distinct key paths of the rules of `domain`, in file order."""
     paths = [tuple(key for key, _ in rule.path) for rule in rules.rules() if rule.domain == domain]
     return tuple(dict.fromkeys(paths))
 
 
 def unknown_domain(rules: RuleSet, domain: str) -> str | None:
-    """Describe a domain that is in no rule file; None for one that is."""
+    """Return a message for a domain that is in no rule file; None when it is known."""
     if rules.knows_domain(domain):
         return None
     known = ", ".join(rules.domains)
@@ -41,7 +41,7 @@ def unknown_domain(rules: RuleSet, domain: str) -> str | None:
 
 
 def unknown_path(rules: RuleSet, domain: str, path: Sequence[str]) -> str | None:
-    """Describe descriptor keys that no rule of `domain` has as its path; None where one has."""
+    """Return a message for descriptor keys that are the path of no rule; None when known."""
     known = known_paths(rules, domain)
     if tuple(path) in known:
         return None

@@ -93,7 +93,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts._tell",
-                "for key, _, since in part:\n    spread.lost(key, since)",
+                "for key, _, since in part:\n    spread.on_lost(key, since)",
                 "pass",
             ),
         ),
@@ -117,7 +117,7 @@ COUNTS = (
         (
             Edit(
                 "node.cross_dc.counts:CrossDcCounts.flush",
-                "spread.lost(each[0], each[2])",
+                "spread.on_lost(each[0], each[2])",
                 "pass",
             ),
         ),

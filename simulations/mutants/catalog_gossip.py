@@ -4,13 +4,13 @@ from simulations.mutants.value import Edit, Mutant
 
 __all__ = ["GOSSIP"]
 
-_HEAR = "gossip.local_member:LocalMember.hear"
+_HEAR = "gossip.local_member:LocalMember.on_record"
 
 GOSSIP = (
     Mutant(
         "refutation-dropped",
         "a suspected member does not refute the suspicion",
-        (Edit(_HEAR, "self.say(now, incarnation=record.incarnation + 1)", "pass"),),
+        (Edit(_HEAR, "self.update(now, incarnation=record.incarnation + 1)", "pass"),),
         ("pause", "long-pause"),
     ),
     Mutant(
@@ -25,8 +25,8 @@ GOSSIP = (
         (
             Edit(
                 _HEAR,
-                "self.say(now, generation=record.generation + 1, incarnation=0)",
-                "self.say(now, incarnation=record.incarnation + 1)",
+                "self.update(now, generation=record.generation + 1, incarnation=0)",
+                "self.update(now, incarnation=record.incarnation + 1)",
             ),
         ),
         ("clock-back",),
@@ -72,8 +72,9 @@ GOSSIP = (
         "a suspect is never declared dead",
         (
             Edit(
-                "gossip.membership:Membership._declare_dead",
-                "self._adopt(replace(record, status=Status.DEAD, accuser=self.me.name), now)",
+                "gossip.member_states:MemberStates.declare_dead",
+                "self._adopt(replace(record, status=Status.DEAD, "
+                "accuser=self._table.me.name), now)",
                 "return",
             ),
         ),
@@ -108,9 +109,8 @@ GOSSIP = (
         "a relay of an indirect probe does not forward the acknowledgement",
         (
             Edit(
-                "gossip.failure_detection.prober:Prober._pass_on",
-                "self._outbox.answer(relay.asker, asker, passed_on, (target,) if target and is_news"
-                " else ())",
+                "gossip.failure_detection.prober:Prober._relay_ack",
+                "self._outbox.send(relay.requester, requester, relayed, first)",
                 "pass",
             ),
         ),
@@ -139,7 +139,7 @@ GOSSIP = (
         "members with different digests never exchange their tables",
         (
             Edit(
-                "gossip.dissemination.exchanges:Exchanges.compare",
+                "gossip.dissemination.exchanges:Exchanges.on_digest",
                 "self._ask(record.address)",
                 "pass",
             ),
@@ -151,7 +151,7 @@ GOSSIP = (
         "an equal digest of one member cancels the exchange with a different one",
         (
             Edit(
-                "gossip.dissemination.exchanges:Exchanges.compare",
+                "gossip.dissemination.exchanges:Exchanges.on_digest",
                 "self._differs_since.pop(sender, None)",
                 "self._differs_since.clear()",
             ),

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Literal, TypeAlias
 
-from gossip.cross_dc.count_dissemination import CountDissemination, Fact
+from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
 from node.cross_dc.split import share_of
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule
@@ -130,7 +130,7 @@ class DataCenters:
         for key, code in zip(keys, codes, strict=True):
             if code <= Code.OVER_SOFT and key[:8] in self._shared:
                 for spread in center.spreads.values():
-                    spread.changed(key, now)
+                    spread.mark_changed(key, now)
                 if center.rests:
                     center.rests = False
                     interval = self._timing.interval_ns
@@ -144,11 +144,11 @@ class DataCenters:
     def _round(self, me: int, now: int) -> None:
         """Send the counts of this round."""
         center = self._centers[me]
-        known: dict[bytes, Fact] = {}
+        known: dict[bytes, KeyCounts] = {}
         read = partial(_facts, center.engine, now, known)
         for other, spread in center.spreads.items():
             if len(spread) and not center.unconfirmed[other]:
-                rows = spread.choose(read, _KEYS_PER_ROUND, now)
+                rows = spread.take_due(read, _KEYS_PER_ROUND, now)
                 if rows:
                     center.unconfirmed[other] = True
                     delay = self._timing.delay_ns
@@ -167,7 +167,7 @@ class DataCenters:
         center = self._centers[writer]
         center.unconfirmed[other] = False
         for key, cells, _ in rows:
-            center.spreads[other].confirmed(key, cells)
+            center.spreads[other].on_acknowledged(key, cells)
 
 
 def counted(rule: Rule) -> Counted:
@@ -200,10 +200,12 @@ def _engine(rules: Sequence[Rule], name: str, names: Sequence[str]) -> Engine:
     return engine
 
 
-def _facts(engine: Engine, now: int, known: dict[bytes, Fact], keys: Sequence[bytes]) -> list[Fact]:
+def _facts(
+    engine: Engine, now: int, known: dict[bytes, KeyCounts], keys: Sequence[bytes]
+) -> list[KeyCounts]:
     """Return the facts for `CountDissemination`; `known` caches them within a round."""
     for key in keys:
         if key not in known:
             cells = engine.told((key,), now)[0]
-            known[key] = Fact(cells, engine.used(key, now), engine.ceiling(key))
+            known[key] = KeyCounts(cells, engine.used(key, now), engine.ceiling(key))
     return [known[key] for key in keys]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from ringfence.limiter import NS_PER_SECOND, Code
 from ringfence.rules import Rule
-from ringfence.rules.cross_dc_bounds import exceeding, reach_of
+from ringfence.rules.cross_dc_bounds import cross_dc_bounds, exceeding
 from ringfence.rules.descriptor_tree import place
 from simulations.judging.oracle import Answer, Errors
 from simulations.what_if.data_centers import Counted, Timing, counted
@@ -199,7 +199,7 @@ class RuleTally:
             case "alone":
                 return furthest
             case how:
-                return reach_of(limit, how, count, 0, 1.0).bound - self.ceiling
+                return cross_dc_bounds(limit, how, count, 0, 1.0).bound - self.ceiling
 
 
 @dataclass(slots=True)

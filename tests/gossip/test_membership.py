@@ -186,7 +186,7 @@ def test_an_ack_tells_round_trip_and_offset(core, record):
     member.receive(ack, HOME, began + 100_000_080)
 
     assert member.rtt_ns("b") == 100_000_000
-    assert member._prober._stamps.samples == [("b", 42, 100_000_000)]
+    assert member._prober._clock.samples == [("b", 42, 100_000_000)]
 
 
 def test_a_probe_that_met_a_clock_being_set_tells_nothing_of_offsets(core, record):
@@ -195,13 +195,13 @@ def test_a_probe_that_met_a_clock_being_set_tells_nothing_of_offsets(core, recor
     hear(member, record("b"))
     began, ping = first_ping(member)
     minute = 60 * NS
-    member._prober._stamps.ahead = minute
+    member._prober._clock.ahead = minute
     ack = Ack("b", 1, ping.seq, member.digest, began + minute + 1)
 
     member.receive(ack, HOME, began + 2)
 
     assert member.rtt_ns("b") == 2
-    assert member._prober._stamps.samples == []
+    assert member._prober._clock.samples == []
 
 
 def test_a_silent_member_is_asked_for_through_others_then_suspected_then_dead(core, record):

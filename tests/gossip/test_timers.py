@@ -15,7 +15,7 @@ def drain(timers, now):
 def test_what_is_due_comes_in_order_and_the_rest_stays(instants, now):
     timers = Timers()
     for seq, at in instants.items():
-        timers.set((Due.VERDICT, seq), at)
+        timers.set((Due.PROBE_TIMEOUT, seq), at)
 
     taken = [instants[int(seq)] for _, seq in drain(timers, now)]
 

@@ -65,7 +65,7 @@ def test_the_bound_of_every_global_rule_is_printed(check: Run) -> None:
     for words in (
         "616 are counted, or 1800 when links are cut or all demand comes at once. Counts of others",
         "5 are counted. Each data center has",
-        "5 are counted. One data center decides, and on_failure where it cannot be reached.",
+        "5 are counted. One data center decides; the others apply on_failure when they cannot",
     ):
         assert f"\n      in all data centers at most {words}" in out
     assert out.count("in all data centers") == 3
@@ -76,9 +76,9 @@ def test_a_machine_reads_the_bound(check: Run) -> None:
     row = json.loads(check([RULES], *FAR, "--json")[1])
 
     [_, near, told, split, home] = row["rules"]
-    assert near["reach"] is None
-    assert (told["reach"]["bound"], told["reach"]["ceiling"]) == (616, 1800)
-    assert told["reach"]["staleness_ns"] == 280_000_000
+    assert near["cross_dc"] is None
+    assert (told["cross_dc"]["bound"], told["cross_dc"]["ceiling"]) == (616, 1800)
+    assert told["cross_dc"]["staleness_ns"] == 280_000_000
     assert [rule["scope"] for rule in (near, told, split, home)] == [
         *("datacenter", "global", "split", "home")
     ]
@@ -88,15 +88,15 @@ def test_a_machine_reads_the_bound(check: Run) -> None:
 def test_more_demand_raises_the_bound(check: Run) -> None:
     row = json.loads(check([RULES], *FAR, "--demand", "20", "--json")[1])
 
-    assert row["rules"][2]["reach"]["bound"] == 600 + 2 * (19 + 6)
+    assert row["rules"][2]["cross_dc"]["bound"] == 600 + 2 * (19 + 6)
 
 
 def test_what_is_too_short_is_refused_all_at_once_with_its_places(check: Run) -> None:
     status, out, err = check([RULES, QUICK], *FAR)
 
     assert (status, out) == (2, "")
-    assert "rules1.yaml:5: quick > first > rate_limit: with 80 ms there and back, counts" in err
-    assert "rules1.yaml:10: quick > second > rate_limit: with 80 ms there" in err
+    assert "rules1.yaml:5: quick > first > rate_limit: with a round trip of 80 ms, counts" in err
+    assert "rules1.yaml:10: quick > second > rate_limit: with a round trip of 80 ms" in err
     for mend in ("at least 5.6 s", "scope: datacenter", "{mode: split}", "{mode: home, home: "):
         assert mend in err
 

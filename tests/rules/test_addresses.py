@@ -49,5 +49,5 @@ def test_a_longer_prefix_tells_more_clients_apart():
 
 @pytest.mark.parametrize("prefix", [0, -1, 129])
 def test_a_prefix_that_cannot_be_is_refused(prefix):
-    with pytest.raises(ValueError, match="from 1 to 128"):
+    with pytest.raises(ValueError, match="must be 1 to 128"):
         group_address("2001:db8::17", prefix)

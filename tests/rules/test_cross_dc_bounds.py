@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringfence.limiter import NS_PER_SECOND, Algorithm, Limit
-from ringfence.rules.cross_dc_bounds import SHORTEST_NS, exceeding, reach_of, shortest_ns
+from ringfence.rules.cross_dc_bounds import SHORTEST_NS, cross_dc_bounds, exceeding, shortest_ns
 
 MS = NS_PER_SECOND // 1000
 MINUTE = 60 * NS_PER_SECOND
@@ -47,26 +47,26 @@ def test_under_even_load_the_excess_is_what_the_others_admit_while_counts_are_un
 
 def test_the_bound_adds_what_arrives_elsewhere_and_what_need_not_be_told():
     # Late by 220 ms for a round, 40 ms for the way and 20 ms in queues: 3 arrive at each of two.
-    reach = reach_of(LIMIT, "global", 3, 80 * MS, 2.0)
+    bounds = cross_dc_bounds(LIMIT, "global", 3, 80 * MS, 2.0)
 
-    assert reach.staleness_ns == 280 * MS
-    assert (reach.bound, reach.ceiling) == (600 + 2 * (2 + 6), 1800)
-    assert reach.reason == (
+    assert bounds.staleness_ns == 280 * MS
+    assert (bounds.bound, bounds.ceiling) == (600 + 2 * (2 + 6), 1800)
+    assert bounds.reason == (
         "Counts of others are up to 280 ms old: at 2 times the limit the 2 other data centers each "
-        "admit up to 2 meanwhile, and may keep 6 untold."
+        "admit up to 2 in that time, and may not have sent 6."
     )
 
 
 def test_a_bucket_is_bounded_by_its_size():
-    reach = reach_of(
+    bounds = cross_dc_bounds(
         Limit.of_ns(5, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=200), "global", 2, 0, 1
     )
 
-    assert (reach.bound, reach.ceiling) == (200 + 1 + 2, 400)
+    assert (bounds.bound, bounds.ceiling) == (200 + 1 + 2, 400)
 
 
 def test_a_link_slower_than_the_rounds_makes_them_wait_for_each_other():
-    quick, slow = (reach_of(LIMIT, "global", 2, rtt * MS, 2.0) for rtt in (140, 141))
+    quick, slow = (cross_dc_bounds(LIMIT, "global", 2, rtt * MS, 2.0) for rtt in (140, 141))
 
     assert quick.staleness_ns == (220 + 70 + 20) * MS
     assert slow.staleness_ns == pytest.approx((220 + 141 + 40 + 70.5 + 20) * MS)
@@ -78,48 +78,48 @@ def test_a_period_below_twenty_times_the_staleness_is_too_short(rtt_ms):
     long = Limit.of_ns(600, least)
 
     assert least >= SHORTEST_NS
-    assert not reach_of(long, "global", 2, rtt_ms * MS, 2.0).is_too_short
-    assert reach_of(Limit.of_ns(600, least - 1), "global", 2, rtt_ms * MS, 2.0).is_too_short
+    assert not cross_dc_bounds(long, "global", 2, rtt_ms * MS, 2.0).is_too_short
+    assert cross_dc_bounds(Limit.of_ns(600, least - 1), "global", 2, rtt_ms * MS, 2.0).is_too_short
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_one_data_center_alone_holds_the_limit_whatever_its_period(scope):
-    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
+    bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), scope, 1, 80 * MS, 2.0)
 
-    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
+    assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
 
 
 def test_where_one_data_center_decides_nothing_is_exceeded():
-    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
+    bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), "home", 7, 80 * MS, 100.0)
 
-    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
+    assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
 
 
 def test_parts_of_a_limit_add_up_to_it_whether_or_not_links_are_cut():
-    reach = reach_of(Limit.of_ns(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
+    bounds = cross_dc_bounds(Limit.of_ns(5, NS_PER_SECOND), "split", 7, 80 * MS, 100.0)
 
-    assert (reach.bound, reach.ceiling, reach.is_too_short) == (5, 5, False)
-    assert "asks the others when that is used up" in reach.reason
+    assert (bounds.bound, bounds.ceiling, bounds.is_too_short) == (5, 5, False)
+    assert "asks the others for more when the part is used up" in bounds.reason
 
 
 def test_parts_of_a_bucket_are_one_unit_at_least():
     bucket = Limit.of_ns(50, NS_PER_SECOND, Algorithm.TOKEN_BUCKET, burst=2)
 
-    assert reach_of(bucket, "split", 7, 0, 2.0).bound == 7
+    assert cross_dc_bounds(bucket, "split", 7, 0, 2.0).bound == 7
 
 
 @given(limits, st.sampled_from(SCOPES), datacenters, rtts, demands)
 def test_a_bound_lies_between_the_limit_and_the_limit_of_every_data_center(
     limit, scope, datacenters, rtt_ns, demand
 ):
-    reach = reach_of(limit, scope, datacenters, rtt_ns, demand)
+    bounds = cross_dc_bounds(limit, scope, datacenters, rtt_ns, demand)
 
-    assert limit.ceiling <= reach.bound <= reach.ceiling <= datacenters * limit.ceiling
+    assert limit.ceiling <= bounds.bound <= bounds.ceiling <= datacenters * limit.ceiling
 
 
 @given(limits, datacenters, rtts, demands)
 def test_more_demand_and_longer_ways_never_lower_a_bound(limit, datacenters, rtt_ns, demand):
-    bound = reach_of(limit, "global", datacenters, rtt_ns, demand).bound
+    bound = cross_dc_bounds(limit, "global", datacenters, rtt_ns, demand).bound
 
-    assert reach_of(limit, "global", datacenters, rtt_ns + MS, demand).bound >= bound
-    assert reach_of(limit, "global", datacenters, rtt_ns, demand + 1).bound >= bound
+    assert cross_dc_bounds(limit, "global", datacenters, rtt_ns + MS, demand).bound >= bound
+    assert cross_dc_bounds(limit, "global", datacenters, rtt_ns, demand + 1).bound >= bound

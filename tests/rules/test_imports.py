@@ -28,5 +28,5 @@ def test_only_the_loader_speaks_of_yaml():
     modules = (ROOT / "ringfence" / "rules").rglob("*.py")
 
     assert [path.name for path in modules if "import yaml" in path.read_text("utf-8")] == [
-        "yaml_files.py"
+        "yaml_composer.py"
     ]

@@ -3,7 +3,7 @@ from pathlib import Path
 from ringfence.limiter import bytes_per_key, over_admission
 from ringfence.limiter.limit import NS_PER_SECOND, Limit
 from ringfence.rules import RuleSet, adhoc_rule
-from ringfence.rules.cross_dc_bounds import reach_of
+from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.rules.loading.yaml_files import load_path, load_text
 from ringfence.rules.report import Datacenters, describe, too_short
 
@@ -112,14 +112,14 @@ def test_a_rule_shows_who_shares_its_limit_and_what_that_holds():
     told = rows["told"]
 
     assert (told.scope, told.flags) == ("global", ("on_failure allow", "global"))
-    assert told.reach == reach_of(Limit.of_ns(600, MINUTE), "global", 3, 80_000_000, 2.0)
+    assert told.cross_dc == cross_dc_bounds(Limit.of_ns(600, MINUTE), "global", 3, 80_000_000, 2.0)
     assert rows["home"].flags == ("on_failure allow", "home eu")
-    assert (rows["here"].scope, rows["here"].reach) == ("datacenter", None)
-    assert rows["free"].reach is None
+    assert (rows["here"].scope, rows["here"].cross_dc) == ("datacenter", None)
+    assert rows["free"].cross_dc is None
 
 
 def test_without_data_centers_nothing_is_said_of_them():
-    assert all(row.reach is None for row in describe(load_text(GLOBAL).rules))
+    assert all(row.cross_dc is None for row in describe(load_text(GLOBAL).rules))
 
 
 def test_what_is_too_short_for_the_way_is_named_with_its_place_and_mend():
@@ -127,7 +127,7 @@ def test_what_is_too_short_for_the_way_is_named_with_its_place_and_mend():
 
     assert too_short(loaded, Datacenters(1, 80_000_000)) == []
     assert [str(problem) for problem in too_short(loaded, FAR)] == [
-        "rules.yaml:10: d > quick > rate_limit: with 80 ms there and back, counts of other data "
-        "centers come too late for 9/5 seconds; use a period of at least 5.6 s, "
+        "rules.yaml:10: d > quick > rate_limit: with a round trip of 80 ms, counts of other data "
+        "centers arrive too late for 9/5 seconds; use a period of at least 5.6 s, "
         "`scope: datacenter`, `global: {mode: split}` or `global: {mode: home, home: NAME}`"
     ]

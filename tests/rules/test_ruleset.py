@@ -378,12 +378,12 @@ def test_the_steps_to_a_hand_made_rule_are_filled_in():
 
 
 def test_a_place_that_stands_twice_is_refused():
-    with pytest.raises(ConfigError, match="d > k=v stands twice"):
+    with pytest.raises(ConfigError, match="d > k=v occurs twice"):
         RuleSet.of(a_rule("d", ("k", "v")), a_rule("d", ("k", "v")))
 
 
 def test_a_domain_that_stands_twice_is_refused():
-    with pytest.raises(ConfigError, match="domain 'd' stands twice"):
+    with pytest.raises(ConfigError, match="domain 'd' occurs twice"):
         RuleSet([Domain("d"), Domain("d")])
 
 

@@ -192,7 +192,7 @@ def test_metadata_may_not_be_bottomless():
 def test_metadata_that_no_message_can_hold_is_refused():
     (first, *_) = load_path(FILES / "metadata.yaml").rules.rules()
 
-    with pytest.raises(ConfigError, match="holds a set"):
+    with pytest.raises(ConfigError, match="got set"):
         RuleSet.of(replace(first, metadata={"tags": {1}})).to_plain()
 
 

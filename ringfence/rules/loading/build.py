@@ -1,8 +1,8 @@
-"""From the values of rule files to rules: what may stand where, and what it means.
+"""Validation of rule files, and construction of rules from them.
 
-Reports everything that is wrong in one run, Envoy's own conditions and those that Envoy lets pass:
-a limit without an amount, `replaces` that names nothing, a pattern that can never match. Files and
-syntax are `load`'s, the keys of a `rate_limit` are `ratelimit`'s.
+One run reports all problems: violations of Envoy's own conditions, and mistakes that Envoy accepts
+(a limit without an amount, a `replaces` without a target, a pattern that can never match).
+`yaml_files` reads the files, and `rate_limit` reads the keys of a `rate_limit` map.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from ringfence.rules.descriptor_tree import Domain, Open, Row, label
 from ringfence.rules.glob import Glob, is_pattern
 from ringfence.rules.keys import Path, rule_id
+from ringfence.rules.loading.cursor import Cursor
 from ringfence.rules.loading.metadata import read_metadata
+from ringfence.rules.loading.problems import Findings, Problem, RuleFileError, in_order
 from ringfence.rules.loading.rate_limit import (
     DEFAULT_KEYS,
     NOT_YET,
@@ -21,22 +23,12 @@ from ringfence.rules.loading.rate_limit import (
     read_defaults,
     read_rate_limit,
 )
-from ringfence.rules.loading.source import (
-    Cursor,
-    Findings,
-    Item,
-    Kind,
-    Problem,
-    RuleFileError,
-    Scalar,
-    Table,
-    in_order,
-)
+from ringfence.rules.loading.values import Item, Kind, Scalar, Table
 from ringfence.rules.model import OnFailure, Rule
 from ringfence.rules.periods import suggest
 from ringfence.rules.ruleset import RuleSet
 
-__all__ = ["Loaded", "SourceFile", "finish"]
+__all__ = ["LoadedRules", "SourceFile", "build_rules"]
 
 _ROOT_KEYS = ("domain", "descriptors", "defaults")
 _RULE_FLAGS = ("shadow_mode", "quota_mode", "detailed_metric")
@@ -48,22 +40,22 @@ _DESCRIPTOR_KEYS = (
 _REFUSED_AT_ROOT = {
     **NOT_YET,
     **{
-        key: (f"{key} stands at the top of the file", "move it into `defaults:`")
+        key: (f"{key} is not allowed at the top of the file", "move it into `defaults:`")
         for key in DEFAULT_KEYS
     },
 }
 _REFUSED_IN_DESCRIPTOR = {
     **NOT_YET,
     **{
-        key: (f"{key} stands outside of rate_limit", "move it into `rate_limit:`")
+        key: (f"{key} is only allowed inside rate_limit", "move it into `rate_limit:`")
         for key in RATE_LIMIT_KEYS
     },
 }
 _MOST_PATTERNS = 1000
 _MOST_SUGGESTIONS = 50
-"""Names that replace nothing and get a suggestion: finding the nearest of many names is slow."""
+"""Maximum number of unknown names that get a suggestion: a search among many names is slow."""
 _MOST_NAMES = 1000
-_GIVE_NAME = "give the limit to drop a `name:`"
+_GIVE_NAME = "add `name:` to the limit that must be replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +67,39 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """Rules, and what is legal in their files yet perhaps not meant."""
+class LoadedRules:
+    """Rules, with warnings about what is legal in their files but probably a mistake."""
 
     rules: RuleSet
     warnings: tuple[Problem, ...]
     places: Mapping[int, tuple[str, int]]
-    """By the identity of a rule, file and line of what says its scope, or of its limit."""
+    """File and line by rule id: of the key that sets the scope, or else of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sibling:
-    """What the checks among the children of one place need to know of each."""
+    """Child of one place, for the checks between siblings."""
 
-    spot: Cursor
+    cursor: Cursor
     line: int
     key: str
     value: str | None
     has_limit: bool
     has_children: bool
 
-    def stands_in(self, other: "_Sibling") -> str:
-        """Name our line, as seen from a message about `other`."""
+    def location_for(self, other: "_Sibling") -> str:
+        """Return this line, for a message about `other`."""
         return f"line {self.line}" + (
-            "" if self.spot.file == other.spot.file else f" of {self.spot.file}"
+            "" if self.cursor.file == other.cursor.file else f" of {self.cursor.file}"
         )
 
 
 @dataclass(slots=True)
-class _Namespace:
-    """A domain while its files are read."""
+class _DomainBuilder:
+    """Domain whose files are being read."""
 
     name: str
-    spot: Cursor
+    cursor: Cursor
     rows: list[Row] = field(default_factory=list)
     top: list[_Sibling] = field(default_factory=list)
     replaces: list[tuple[Cursor, int, str]] = field(default_factory=list)
@@ -115,90 +107,90 @@ class _Namespace:
     places: dict[int, tuple[str, int]] = field(default_factory=dict)
 
 
-def finish(
+def build_rules(
     files: Sequence[SourceFile],
     findings: Findings,
     defaults: Defaults | None,
     *,
     merge: bool,
     version: int,
-) -> Loaded:
-    """Make rules of parsed files. `merge` lets several files speak of one domain.
+) -> LoadedRules:
+    """Build rules from parsed files. With `merge`, several files may contribute to one domain.
 
-    Raises `RuleFileError` with all of `findings`' errors, those from before included.
+    Raises `RuleFileError` with all errors in `findings`, earlier ones included.
     """
     defaults = defaults or Defaults()
-    spaces: dict[str, _Namespace] = {}
+    builders: dict[str, _DomainBuilder] = {}
     for file in files:
-        _read_file(file, findings, defaults, spaces, merge)
-    for space in spaces.values():
-        _check_siblings(space.top)
-        _check_replaces(space)
+        _read_file(file, findings, defaults, builders, merge)
+    for domain in builders.values():
+        _check_siblings(domain.top)
+        _check_replaces(domain)
     if findings.errors:
         raise RuleFileError(in_order(findings.errors))
     domains = [
-        Domain(space.name, tuple(space.rows), space.on_failure or defaults.on_failure)
-        for space in spaces.values()
+        Domain(each.name, tuple(each.rows), each.on_failure or defaults.on_failure)
+        for each in builders.values()
     ]
-    places = {rule: held for space in spaces.values() for rule, held in space.places.items()}
-    return Loaded(RuleSet(domains, version=version), in_order(findings.warnings), places)
+    places = {rule: at for domain in builders.values() for rule, at in domain.places.items()}
+    return LoadedRules(RuleSet(domains, version=version), in_order(findings.warnings), places)
 
 
 def _read_file(
     file: SourceFile,
     findings: Findings,
     defaults: Defaults,
-    spaces: dict[str, _Namespace],
+    builders: dict[str, _DomainBuilder],
     merge: bool,
 ) -> None:
-    spot = Cursor(findings, file.name)
-    table = spot.table(file.root, "a rule file")
+    cursor = Cursor(findings, file.name)
+    table = cursor.table(file.root, "a rule file")
     if table is None:
         return
-    fields = spot.fields(table, _ROOT_KEYS, _REFUSED_AT_ROOT)
-    name = spot.required(table, fields, "domain", "begin the file with `domain: NAME`")
-    spot = spot.below(name) if name else spot
-    space = spaces.get(name)
-    if space is None:
-        space = _Namespace(name, spot)
+    fields = cursor.fields(table, _ROOT_KEYS, _REFUSED_AT_ROOT)
+    name = cursor.required(table, fields, "domain", "begin the file with `domain: NAME`")
+    cursor = cursor.below(name) if name else cursor
+    domain = builders.get(name)
+    if domain is None:
+        domain = _DomainBuilder(name, cursor)
         if name:
-            spaces[name] = space
+            builders[name] = domain
     elif not merge:
-        mend = "merge the two files, or let them share it: --merge, or merge_domains = true"
+        fix = "merge the two files, or allow sharing with --merge or merge_domains = true"
         line = fields["domain"].line
-        spot.error(line, f"domain {name!r} is already in {space.spot.file}", mend)
-        space = _Namespace(name, spot)
-    held = fields.get("defaults")
-    if held is not None:
-        read = spot.below("defaults").table(held, "defaults")
-        if read is not None:
+        cursor.error(line, f"domain {name!r} is already in {domain.cursor.file}", fix)
+        domain = _DomainBuilder(name, cursor)
+    item = fields.get("defaults")
+    if item is not None:
+        table_of_defaults = cursor.below("defaults").table(item, "defaults")
+        if table_of_defaults is not None:
             before = defaults.on_failure
-            defaults = read_defaults(spot.below("defaults"), read, defaults)
+            defaults = read_defaults(cursor.below("defaults"), table_of_defaults, defaults)
             if defaults.on_failure is not before:
-                _settle_policy(space, spot, held.line, defaults.on_failure)
-    _Walk(space, defaults).read(spot, spot.listing(fields, "descriptors"))
+                _set_policy(domain, cursor, item.line, defaults.on_failure)
+    _FileReader(domain, defaults).read(cursor, cursor.listing(fields, "descriptors"))
 
 
-def _settle_policy(space: _Namespace, spot: Cursor, line: int, policy: OnFailure) -> None:
-    """Keep the policy for limits that come with requests, which belongs to a domain as a whole."""
-    if space.on_failure not in (None, policy):
-        mend = "let all files of a domain agree"
-        what = f"on_failure is {policy} here but {space.on_failure} in an earlier file"
-        spot.error(line, what, mend)
-    space.on_failure = policy
+def _set_policy(domain: _DomainBuilder, cursor: Cursor, line: int, policy: OnFailure) -> None:
+    """Set the failure policy of limits in requests; it belongs to the domain as a whole."""
+    if domain.on_failure not in (None, policy):
+        fix = "use the same value in all files of a domain"
+        what = f"on_failure is {policy} here but {domain.on_failure} in an earlier file"
+        cursor.error(line, what, fix)
+    domain.on_failure = policy
 
 
-class _Walk:
+class _FileReader:
     """Reads the descriptors of one file into its domain."""
 
-    def __init__(self, space: _Namespace, defaults: Defaults) -> None:
-        self._space = space
+    def __init__(self, domain: _DomainBuilder, defaults: Defaults) -> None:
+        self._domain = domain
         self._defaults = defaults
 
-    def read(self, spot: Cursor, items: Sequence[Item]) -> None:
-        """Read the outermost descriptors; they are siblings of those of other files."""
+    def read(self, cursor: Cursor, items: Sequence[Item]) -> None:
+        """Read the outermost descriptors, siblings of the outermost ones in other files."""
         for item in items:
-            self._read_one(spot, item, (), (), self._space.top)
+            self._read_one(cursor, item, (), (), self._domain.top)
 
     def _read_one(
         self,
@@ -211,67 +203,70 @@ class _Walk:
         table = above.table(item, "a descriptor")
         if table is None:
             return
-        spot = above.below(_label(table))
-        fields = spot.fields(table, _DESCRIPTOR_KEYS, _REFUSED_IN_DESCRIPTOR)
-        key = spot.required(table, fields, "key", "write `key: NAME`") or "?"
-        value = spot.text(fields, "value") or None
+        cursor = above.below(_label(table))
+        fields = cursor.fields(table, _DESCRIPTOR_KEYS, _REFUSED_IN_DESCRIPTOR)
+        key = cursor.required(table, fields, "key", "write `key: NAME`") or "?"
+        value = cursor.text(fields, "value") or None
         if value is None and isinstance(fields.get("value"), Scalar):
-            mend = "drop `value` to say so, or write the value"
-            spot.warn(fields["value"].line, "an empty value means any value", mend)
+            fix = "remove `value` if that is intended, or write the value"
+            cursor.warn(fields["value"].line, "an empty value means any value", fix)
         path = (*path, (key, value))
-        details = (*details, self._detail(spot, fields, value))
-        held = fields.get("rate_limit")
-        limit_table = None if held is None else spot.table(held, "rate_limit")
-        children = spot.listing(fields, "descriptors")
-        siblings.append(_Sibling(spot, table.line, key, value, held is not None, bool(children)))
-        rule = self._rule(spot, fields, path, details, limit_table)
-        self._space.rows.append(rule or Open(path))
+        details = (*details, self._detail(cursor, fields, value))
+        item_limit = fields.get("rate_limit")
+        has_limit = item_limit is not None
+        limit_table = None if item_limit is None else cursor.table(item_limit, "rate_limit")
+        children = cursor.listing(fields, "descriptors")
+        siblings.append(_Sibling(cursor, table.line, key, value, has_limit, bool(children)))
+        rule = self._rule(cursor, fields, path, details, limit_table)
+        self._domain.rows.append(rule or Open(path))
         below: list[_Sibling] = []
         for child in children:
-            self._read_one(spot, child, path, details, below)
+            self._read_one(cursor, child, path, details, below)
         _check_siblings(below)
 
-    def _detail(self, spot: Cursor, fields: dict[str, Item], value: str | None) -> str:
-        as_value = spot.flag(fields, "value_to_metric")
-        if spot.flag(fields, "share_threshold"):
+    def _detail(self, cursor: Cursor, fields: dict[str, Item], value: str | None) -> str:
+        as_value = cursor.flag(fields, "value_to_metric")
+        if cursor.flag(fields, "share_threshold"):
             if value is not None and is_pattern(value):
                 return "share"
             line = fields["share_threshold"].line
-            what = "share_threshold without a `*` in the value"
-            spot.error(line, what, "write a pattern, or drop share_threshold")
+            what = "share_threshold needs a `*` in the value"
+            cursor.error(line, what, "write a pattern, or remove share_threshold")
         return "value" if as_value else ""
 
     def _rule(
         self,
-        spot: Cursor,
+        cursor: Cursor,
         fields: dict[str, Item],
         path: Path,
         details: tuple[str, ...],
         table: Table | None,
     ) -> Rule | None:
-        shadow, quota, detailed = (spot.flag(fields, name) for name in _RULE_FLAGS)
-        held = fields.get("metadata")
-        metadata = {} if held is None else read_metadata(spot.below("metadata"), held)
+        shadow, quota, detailed = (cursor.flag(fields, name) for name in _RULE_FLAGS)
+        item = fields.get("metadata")
+        metadata = {} if item is None else read_metadata(cursor.below("metadata"), item)
         if table is None:
             for name in (*_RULE_FLAGS, "metadata"):
                 if name in fields and "rate_limit" not in fields:
-                    mend = "add a rate_limit, or drop it"
-                    spot.warn(fields[name].line, f"{name} does nothing without a rate_limit", mend)
+                    fix = "add a rate_limit, or remove it"
+                    cursor.warn(
+                        fields[name].line, f"{name} has no effect without a rate_limit", fix
+                    )
             return None
-        read = read_rate_limit(spot.below("rate_limit"), table, self._defaults)
+        read = read_rate_limit(cursor.below("rate_limit"), table, self._defaults)
         if detailed:
             details = tuple("share" if detail == "share" else "detailed" for detail in details)
         if read.limit is None:
             for name in ("detailed_metric", "value_to_metric"):
                 if name in fields:
-                    what = f"{name} does nothing for an unlimited rule, which is not counted"
-                    spot.warn(fields[name].line, what, "drop it")
-        self._note_replaces(spot, read)
-        identity = rule_id(self._space.name, path)
-        self._space.places[identity] = (spot.file, read.scope_line)
+                    what = f"{name} has no effect on an unlimited rule, which is not counted"
+                    cursor.warn(fields[name].line, what, "remove it")
+        self._add_replaces(cursor, read)
+        identity = rule_id(self._domain.name, path)
+        self._domain.places[identity] = (cursor.file, read.scope_line)
         return Rule(
             id=identity,
-            domain=self._space.name,
+            domain=self._domain.name,
             path=path,
             limit=read.limit,
             unit=read.unit,
@@ -287,9 +282,9 @@ class _Walk:
             details=details if any(details) else (),
         )
 
-    def _note_replaces(self, spot: Cursor, read: RateLimit) -> None:
+    def _add_replaces(self, cursor: Cursor, read: RateLimit) -> None:
         for name, line in read.replaces:
-            self._space.replaces.append((spot.below("rate_limit"), line, name))
+            self._domain.replaces.append((cursor.below("rate_limit"), line, name))
 
 
 def _check_siblings(siblings: Sequence[_Sibling]) -> None:
@@ -298,34 +293,35 @@ def _check_siblings(siblings: Sequence[_Sibling]) -> None:
     for sibling in siblings:
         other = first.setdefault((sibling.key, sibling.value), sibling)
         if other is not sibling:
-            what = f"the same key and value stand in {other.stands_in(sibling)}"
-            sibling.spot.error(sibling.line, what, "keep one of them")
+            what = f"the same key and value are already in {other.location_for(sibling)}"
+            sibling.cursor.error(sibling.line, what, "keep one of them")
             continue
         if "*" in sibling.key:
-            what = "a `*` in a key is a plain character"
-            sibling.spot.warn(sibling.line, what, "write patterns into `value`")
+            what = "a `*` in a key is an ordinary character"
+            sibling.cursor.warn(sibling.line, what, "write patterns into `value`")
         if sibling.value is not None and is_pattern(sibling.value):
-            held = patterns.setdefault(sibling.key, [])
-            _check_pattern(sibling, Glob(sibling.value), held)
+            _check_pattern(sibling, Glob(sibling.value), patterns.setdefault(sibling.key, []))
     for sibling in first.values():
         if sibling.value is None:
             _check_any_value(sibling, [other for _, other in patterns.get(sibling.key, ())])
         else:
-            _check_hiding(sibling, first.get((sibling.key, None)))
+            _check_hidden_limit(sibling, first.get((sibling.key, None)))
 
 
 def _check_pattern(sibling: _Sibling, glob: Glob, before: list[tuple[Glob, _Sibling]]) -> None:
     if len(before) == _MOST_PATTERNS:
-        what = f"more than {_MOST_PATTERNS} patterns under one key, all tried for every check"
-        sibling.spot.error(sibling.line, what, "use broader patterns or exact values")
+        what = f"more than {_MOST_PATTERNS} patterns for one key; every check would try them all"
+        sibling.cursor.error(sibling.line, what, "use broader patterns or exact values")
     if len(before) <= _MOST_PATTERNS:
         for broader, other in before:
             if broader.covers(glob):
                 what = (
                     f"this pattern can never match: {other.value!r} in "
-                    f"{other.stands_in(sibling)} takes all its values"
+                    f"{other.location_for(sibling)} matches all its values"
                 )
-                sibling.spot.error(sibling.line, what, "move it above the broader one, or drop it")
+                sibling.cursor.error(
+                    sibling.line, what, "move it above the broader one, or remove it"
+                )
                 break
         before.append((glob, sibling))
 
@@ -334,38 +330,38 @@ def _check_any_value(sibling: _Sibling, patterns: Sequence[_Sibling]) -> None:
     for other in patterns:
         if not (other.value or "").strip("*"):
             what = (
-                f"this can never be met: {other.value!r} in {other.stands_in(sibling)} "
-                "takes every value"
+                f"this can never match: {other.value!r} in {other.location_for(sibling)} "
+                "matches every value"
             )
-            sibling.spot.warn(sibling.line, what, "drop one of them")
+            sibling.cursor.warn(sibling.line, what, "remove one of them")
             return
 
 
-def _check_hiding(sibling: _Sibling, any_value: _Sibling | None) -> None:
+def _check_hidden_limit(sibling: _Sibling, any_value: _Sibling | None) -> None:
     if any_value is None or not any_value.has_limit or sibling.has_limit:
         return
     what = (
-        f"no limit stands here, so the one for any {sibling.key!r} in "
-        f"{any_value.stands_in(sibling)} does not count for this value"
+        f"this value has no limit, and the limit for any {sibling.key!r} in "
+        f"{any_value.location_for(sibling)} does not apply to it"
     )
-    mend = "if this is no allow-list, add a rate_limit"
+    fix = "unless it is an allow-list, add a rate_limit"
     if not sibling.has_children:
-        mend += " or drop the descriptor"
-    sibling.spot.warn(sibling.line, what, mend)
+        fix += " or remove the descriptor"
+    sibling.cursor.warn(sibling.line, what, fix)
 
 
-def _check_replaces(space: _Namespace) -> None:
-    names = {row.name for row in space.rows if isinstance(row, Rule) and row.name}
+def _check_replaces(domain: _DomainBuilder) -> None:
+    names = {row.name for row in domain.rows if isinstance(row, Rule) and row.name}
     suggestions = _MOST_SUGGESTIONS if 0 < len(names) <= _MOST_NAMES else 0
-    for spot, line, name in space.replaces:
+    for cursor, line, name in domain.replaces:
         if name not in names:
-            mend = suggest(name, sorted(names)) if suggestions > 0 else _GIVE_NAME
+            fix = suggest(name, sorted(names)) if suggestions > 0 else _GIVE_NAME
             suggestions -= 1
-            spot.error(line, f"replaces {name!r}, but no limit of this domain has that name", mend)
+            cursor.error(line, f"replaces {name!r}, but no limit of this domain has that name", fix)
 
 
 def _label(table: Table) -> str:
-    """Name a descriptor in messages before its keys are checked."""
+    """Return the name of a descriptor for messages, before its keys are checked."""
     found = {
         key.text: value.text
         for key, value in table.pairs

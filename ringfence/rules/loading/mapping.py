@@ -1,19 +1,19 @@
-"""Rules given as Python maps and lists, with the keys of a rule file: no YAML needed.
+"""Rules given as Python mappings and lists, with the keys of a rule file; needs no YAML library.
 
-For programs that keep their rules in code, and for tests. Values have no lines; the place in the
-tree says where a mistake is.
+For programs that keep their rules in code, and for tests. Values have no line numbers, so problems
+name the place in the descriptor tree only.
 """
 
 from collections.abc import Mapping, Sequence
 
-from ringfence.rules.loading.build import Loaded, SourceFile, finish
+from ringfence.rules.loading.build import LoadedRules, SourceFile, build_rules
+from ringfence.rules.loading.problems import Findings, Problem
 from ringfence.rules.loading.rate_limit import Defaults
-from ringfence.rules.loading.source import (
-    Findings,
+from ringfence.rules.loading.values import (
+    MAX_DEPTH,
     Item,
     Kind,
     Listing,
-    Problem,
     Scalar,
     Table,
     is_unicode,
@@ -21,20 +21,18 @@ from ringfence.rules.loading.source import (
 
 __all__ = ["load_mapping"]
 
-_MAX_DEPTH = 100
-
 
 def load_mapping(
     rules: Mapping[str, object], name: str = "rules", *, defaults: Defaults | None = None
-) -> Loaded:
-    """Read one domain as a rule file would say it; the version is 0.
+) -> LoadedRules:
+    """Read one domain from a mapping with the structure of a rule file; the version is 0.
 
-    `name` stands for the file in messages. Raises `RuleFileError`, a `ConfigError` that lists all
+    `name` is the file name in messages. Raises `RuleFileError`, a `ConfigError` that lists all
     problems.
     """
     findings = Findings()
     root = _Reader(name, findings).item(rules, 0)
-    return finish([SourceFile(name, root)], findings, defaults, merge=False, version=0)
+    return build_rules([SourceFile(name, root)], findings, defaults, merge=False, version=0)
 
 
 class _Reader:
@@ -43,19 +41,19 @@ class _Reader:
         self._findings = findings
 
     def item(self, value: object, depth: int) -> Item:
-        """Take a value as the file's syntax would have; report what no file can hold."""
-        if depth > _MAX_DEPTH:
-            return self._odd(f"nested more than {_MAX_DEPTH} deep", "flatten it")
+        """Convert a Python value; report a value that a rule file could not contain."""
+        if depth > MAX_DEPTH:
+            return self._invalid(f"nested more than {MAX_DEPTH} deep", "flatten it")
         if isinstance(value, Mapping):
             pairs = [
-                (self.item(key, depth + 1), self.item(held, depth + 1))
-                for key, held in value.items()
+                (self.item(key, depth + 1), self.item(each, depth + 1))
+                for key, each in value.items()
             ]
             return Table(tuple(pairs), 0)
-        is_lone = value is None or isinstance(value, (bool, int, float, str))
-        if is_lone or not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        is_single = value is None or isinstance(value, (bool, int, float, str))
+        if is_single or not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
             return self._scalar(value)
-        return Listing(tuple(self.item(held, depth + 1) for held in value), 0)
+        return Listing(tuple(self.item(each, depth + 1) for each in value), 0)
 
     def _scalar(self, value: object) -> Item:
         match value:
@@ -70,10 +68,12 @@ class _Reader:
             case float():
                 return Scalar(Kind.FLOAT, str(value), 0)
             case _:
-                odd = "half a character" if isinstance(value, str) else type(value).__name__
-                what = f"a value holds {odd}, which no rule file can"
-                return self._odd(what, "use text, numbers, lists and maps")
+                got = (
+                    "text with a lone surrogate" if isinstance(value, str) else type(value).__name__
+                )
+                what = f"values must be text, numbers, flags, lists or maps, got {got}"
+                return self._invalid(what, "use a type that a rule file can contain")
 
-    def _odd(self, what: str, mend: str) -> Item:
-        self._findings.errors.append(Problem(self._name, 0, "", what, mend))
+    def _invalid(self, what: str, fix: str) -> Item:
+        self._findings.errors.append(Problem(self._name, 0, "", what, fix))
         return Scalar(Kind.NULL, "", 0)

@@ -1,40 +1,41 @@
-"""The free-form `metadata` of a rule: whatever a protobuf Struct can hold, and nothing else."""
+"""The free-form `metadata` of a rule: any value that a protobuf Struct can hold."""
 
 from math import isfinite
 
-from ringfence.rules.loading.source import Cursor, Item, Kind, Scalar, Table
+from ringfence.rules.loading.cursor import Cursor
+from ringfence.rules.loading.values import Item, Kind, Scalar, Table
 from ringfence.rules.serialize import MAX_METADATA_DEPTH
 
 __all__ = ["read_metadata"]
 
 _LARGEST = 2**53
-"""A Struct's numbers are doubles: whole numbers beyond this lose digits."""
+"""Numbers of a Struct are doubles: larger whole numbers lose digits."""
 
 
-def read_metadata(spot: Cursor, item: Item) -> dict[str, object]:
-    """Read a map of text, numbers, flags, nothing, lists and maps; report the rest."""
-    table = spot.table(item, "metadata")
-    return {} if table is None else _map(spot, table, 1)
+def read_metadata(cursor: Cursor, item: Item) -> dict[str, object]:
+    """Read a map of texts, numbers, flags, nulls, lists and maps; report other values."""
+    table = cursor.table(item, "metadata")
+    return {} if table is None else _map(cursor, table, 1)
 
 
-def _map(spot: Cursor, table: Table, depth: int) -> dict[str, object]:
+def _map(cursor: Cursor, table: Table, depth: int) -> dict[str, object]:
     names = [key.text for key, _ in table.pairs if isinstance(key, Scalar)]
-    fields = spot.fields(table, names, {}, keep_null=True)
-    return {name: _value(spot.below(name), held, depth) for name, held in fields.items()}
+    fields = cursor.fields(table, names, {}, keep_null=True)
+    return {name: _value(cursor.below(name), each, depth) for name, each in fields.items()}
 
 
-def _value(spot: Cursor, item: Item, depth: int) -> object:
+def _value(cursor: Cursor, item: Item, depth: int) -> object:
     if isinstance(item, Scalar):
-        return None if item.kind is Kind.NULL else _scalar(spot, item)
+        return None if item.kind is Kind.NULL else _scalar(cursor, item)
     if depth >= MAX_METADATA_DEPTH:
-        spot.error(item.line, f"nested more than {MAX_METADATA_DEPTH} deep", "flatten it")
+        cursor.error(item.line, f"nested more than {MAX_METADATA_DEPTH} deep", "flatten it")
         return None
     if isinstance(item, Table):
-        return _map(spot, item, depth + 1)
-    return [_value(spot, held, depth + 1) for held in item.items]
+        return _map(cursor, item, depth + 1)
+    return [_value(cursor, each, depth + 1) for each in item.items]
 
 
-def _scalar(spot: Cursor, item: Scalar) -> bool | int | float | str | None:
+def _scalar(cursor: Cursor, item: Scalar) -> bool | int | float | str | None:
     if item.kind is Kind.FLAG:
         return item.flag
     if item.kind is Kind.TEXT:
@@ -49,13 +50,13 @@ def _scalar(spot: Cursor, item: Scalar) -> bool | int | float | str | None:
         or not isfinite(number)
         or (item.kind is Kind.WHOLE and abs(number) > _LARGEST)
     ):
-        mend = f"quote it: '{item.text[:40]}'"
-        spot.error(item.line, f"{item.text[:40]} does not survive as {item.kind}", mend)
+        fix = f"quote it: '{item.text[:40]}'"
+        cursor.error(item.line, f"{item.text[:40]} cannot be kept exactly as {item.kind}", fix)
     return number
 
 
 def _decimal(text: str) -> float:
-    """Read a number with a point; infinite when it is written in a way only YAML knows."""
+    """Read a number with a point; infinity when only YAML knows the notation."""
     try:
         return float(text.replace("_", ""))
     except ValueError:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossip.cross_dc.count_dissemination import CountDissemination, Fact, cells_sum
+from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts, cells_sum
 
 MS = 1_000_000
 
@@ -17,9 +17,9 @@ class Counts:
         self.ceiling = ceiling
         self.counts: dict[bytes, int] = {}
 
-    def read(self, keys: Sequence[bytes]) -> list[Fact]:
+    def read(self, keys: Sequence[bytes]) -> list[KeyCounts]:
         return [
-            Fact(
+            KeyCounts(
                 [7, self.counts[key]] if self.counts.get(key) else [],
                 self.counts[key],
                 self.ceiling,
@@ -32,39 +32,39 @@ def test_a_key_near_its_limit_is_told_at_once_and_first() -> None:
     counts, spread = Counts(), CountDissemination()
     for key, count in ((b"far", 5), (b"near", 900), (b"half", 500)):
         counts.counts[key] = count
-        spread.changed(key, 0)
+        spread.mark_changed(key, 0)
 
-    assert [row[0] for row in spread.choose(counts.read, 10, 0)] == [b"near", b"half"]
+    assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"near", b"half"]
 
 
 def test_what_changed_little_is_told_after_a_second() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 5
-    spread.changed(b"k", 0)
+    spread.mark_changed(b"k", 0)
 
-    assert spread.choose(counts.read, 10, 999 * MS) == []
-    assert spread.choose(counts.read, 10, 1000 * MS) == [(b"k", [7, 5], 0)]
+    assert spread.take_due(counts.read, 10, 999 * MS) == []
+    assert spread.take_due(counts.read, 10, 1000 * MS) == [(b"k", [7, 5], 0)]
     assert len(spread) == 0
 
 
 def test_only_what_the_other_side_has_not_confirmed_weighs() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 500
-    spread.confirmed(b"k", [7, 495])
-    spread.changed(b"k", 0)
+    spread.on_acknowledged(b"k", [7, 495])
+    spread.mark_changed(b"k", 0)
 
-    assert spread.choose(counts.read, 10, 0) == []
+    assert spread.take_due(counts.read, 10, 0) == []
     counts.counts[b"k"] = 505
-    assert spread.choose(counts.read, 10, 0) == [(b"k", [7, 505], 0)]
+    assert spread.take_due(counts.read, 10, 0) == [(b"k", [7, 505], 0)]
 
 
 def test_a_round_is_bounded_and_the_rest_waits() -> None:
     counts, spread = Counts(), CountDissemination()
     for number in range(10):
         counts.counts[b"%d" % number] = 900 + number
-        spread.changed(b"%d" % number, 0)
+        spread.mark_changed(b"%d" % number, 0)
 
-    first = spread.choose(counts.read, 4, 0)
+    first = spread.take_due(counts.read, 4, 0)
 
     assert [row[0] for row in first] == [b"9", b"8", b"7", b"6"]
     assert len(spread) == 6
@@ -75,13 +75,13 @@ def test_what_cannot_be_told_waits_no_longer_than_it_counts() -> None:
     spread, living = CountDissemination(), {b"9999"}
 
     for number in range(10_000):
-        spread.changed(b"%04d" % number, number)
+        spread.mark_changed(b"%04d" % number, number)
     for _ in range(3):
-        spread.clear_out(lambda keys: [[7, 5] if key in living else [] for key in keys])
+        spread.drop_expired(lambda keys: [[7, 5] if key in living else [] for key in keys])
 
     counts = Counts()
     counts.counts[b"9999"] = 5
-    assert spread.choose(counts.read, 10, 10**10) == [(b"9999", [7, 5], 9999)]
+    assert spread.take_due(counts.read, 10, 10**10) == [(b"9999", [7, 5], 9999)]
     assert len(spread) == 0
 
 
@@ -89,40 +89,40 @@ def test_what_waits_keeps_to_a_bound_and_the_oldest_goes() -> None:
     spread, counts = CountDissemination(most_keys=2), Counts()
     for number, key in enumerate((b"a", b"b", b"c")):
         counts.counts[key] = 900
-        spread.changed(key, number)
+        spread.mark_changed(key, number)
 
-    assert [row[0] for row in spread.choose(counts.read, 10, 0)] == [b"b", b"c"]
+    assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"b", b"c"]
 
 
 def test_what_was_lost_is_told_again_with_its_old_age() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts[b"k"] = 1
-    spread.changed(b"k", 0)
-    [(key, _, since)] = spread.choose(counts.read, 10, 1000 * MS)
-    spread.lost(key, since)
+    spread.mark_changed(b"k", 0)
+    [(key, _, since)] = spread.take_due(counts.read, 10, 1000 * MS)
+    spread.on_lost(key, since)
 
-    assert spread.choose(counts.read, 10, 1001 * MS) == [(b"k", [7, 1], 0)]
+    assert spread.take_due(counts.read, 10, 1001 * MS) == [(b"k", [7, 1], 0)]
 
 
 def test_keys_that_an_exchange_of_digests_names_are_told_again() -> None:
     counts, spread = Counts(), CountDissemination()
     counts.counts.update({b"a": 900, b"b": 900})
     for key in (b"a", b"b"):
-        spread.confirmed(key, [7, 900])
-    spread.again([b"a", b"unknown"], 0)
+        spread.on_acknowledged(key, [7, 900])
+    spread.resend([b"a", b"unknown"], 0)
 
-    assert [row[0] for row in spread.choose(counts.read, 10, 0)] == [b"a"]
-    spread.again(None, 0)
-    assert [row[0] for row in spread.choose(counts.read, 10, 0)] == [b"b"]
+    assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"a"]
+    spread.resend(None, 0)
+    assert [row[0] for row in spread.take_due(counts.read, 10, 0)] == [b"b"]
 
 
 def test_what_counts_no_more_is_forgotten() -> None:
     spread = CountDissemination()
-    spread.confirmed(b"old", [6, 1])
-    spread.confirmed(b"new", [6, 1, 7, 1])
+    spread.on_acknowledged(b"old", [6, 1])
+    spread.on_acknowledged(b"new", [6, 1, 7, 1])
     spread.forget(lambda key, number: number < 7)
 
-    assert list(spread.told()) == [b"new"]
+    assert list(spread.acknowledged()) == [b"new"]
 
 
 @given(st.dictionaries(st.binary(min_size=8, max_size=20), st.integers(0, 2**53), max_size=8))

@@ -10,41 +10,41 @@ KEY = b"12345678k"
 
 def test_every_data_center_is_asked_for_what_was_begun_from_nothing() -> None:
     recall = LostCounts()
-    recall.begun([7])
-    assert recall.wanted("us") == [7]
-    recall.begun([3])
-    recall.answered("us", [7])
+    recall.start([7])
+    assert recall.to_request("us") == [7]
+    recall.start([3])
+    recall.on_answer("us", [7])
 
-    assert recall.wanted("us") == [3]
-    assert recall.wanted("ap") == [3, 7]  # It was not known until now.
+    assert recall.to_request("us") == [3]
+    assert recall.to_request("ap") == [3, 7]  # It was not known until now.
 
 
 def test_what_is_begun_anew_is_asked_for_again() -> None:
     recall = LostCounts()
-    recall.begun([7])
-    recall.wanted("us")
-    recall.answered("us", [7])
-    recall.begun([7])
+    recall.start([7])
+    recall.to_request("us")
+    recall.on_answer("us", [7])
+    recall.start([7])
 
-    assert recall.wanted("us") == [7]
+    assert recall.to_request("us") == [7]
 
 
 def test_what_is_counted_elsewhere_now_is_nobodys_question() -> None:
     recall = LostCounts()
-    recall.begun([7])
-    recall.wanted("us")
-    recall.gone([7])
+    recall.start([7])
+    recall.to_request("us")
+    recall.stop([7])
 
-    assert recall.wanted("us") == recall.wanted("ap") == []
+    assert recall.to_request("us") == recall.to_request("ap") == []
 
 
 def test_whoever_is_given_a_shard_may_ask_as_long_as_nobody_has_answered() -> None:
     recall = LostCounts()
-    recall.begun([3])
-    recall.begun([7])
-    recall.wanted("us")
-    recall.wanted("ap")
-    recall.answered("us", [3])
+    recall.start([3])
+    recall.start([7])
+    recall.to_request("us")
+    recall.to_request("ap")
+    recall.on_answer("us", [3])
 
     assert recall.unanswered([3, 7, 8]) == [7]
 

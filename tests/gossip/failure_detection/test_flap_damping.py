@@ -7,7 +7,7 @@ NS = 1_000_000_000
 
 
 def accuse(damping, *seconds):
-    return [damping.accused(f"n{at % 2}", second * NS) for at, second in enumerate(seconds)]
+    return [damping.on_accusation(f"n{at % 2}", second * NS) for at, second in enumerate(seconds)]
 
 
 def test_three_accusations_in_five_minutes_put_a_member_out():
@@ -48,8 +48,8 @@ def test_one_accuser_alone_puts_nobody_out():
     """consul#5567: the one that accused everybody was the sick one."""
     damping = FlapDamping(Settings.lan())
 
-    assert not any(damping.accused("sick", second * NS) for second in range(20))
-    assert damping.accused("other", 20 * NS)
+    assert not any(damping.on_accusation("sick", second * NS) for second in range(20))
+    assert damping.on_accusation("other", 20 * NS)
 
 
 def test_an_accusation_while_it_is_out_keeps_a_member_out_for_longer():

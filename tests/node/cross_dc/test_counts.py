@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from gossip import Record, Status, pack_records
 from hashring import Member, NodeId, View
 from ringfence.client.limiter import Limiter
-from ringfence.rules.cross_dc_bounds import reach_of
+from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.wire import Done, Exchange, Refused, Source, WindowCounts
 from tests.node.cluster import World, address_of, world
 
@@ -91,8 +91,8 @@ async def test_a_global_limit_is_exceeded_by_no_more_than_the_printed_bound(
         admitted = await both(here, there, key, 100, 6.0)
 
         # 100 a second on both sides is 20 times the limit.
-        reach = reach_of(rule.limit, "global", 2, round(RTT * 1e9), 20.0)
-        assert 600 <= sum(admitted) <= reach.bound
+        bounds = cross_dc_bounds(rule.limit, "global", 2, round(RTT * 1e9), 20.0)
+        assert 600 <= sum(admitted) <= bounds.bound
         assert min(admitted) > 200
 
 
@@ -201,7 +201,7 @@ async def test_counts_are_told_however_much_is_told_of_members(autojump_clock: M
 
 
 def stranger(number: int) -> Record:
-    """A member of no place on the ring that nobody can reach."""
+    """A member of no place on the ring that nobody can bounds."""
     name = f"stranger{number}"
     return Record(name, name, 7101, "eu", "", 1.0, 1, 0, Status.JOINING)
 

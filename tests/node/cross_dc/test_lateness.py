@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossip.cross_dc.count_dissemination import CountDissemination, Fact
+from gossip.cross_dc.count_dissemination import CountDissemination, KeyCounts
 from ringfence.limiter import Algorithm, Code, Engine, EngineRule, Limit
 from ringfence.peering.engine_choice import decide_by
-from ringfence.rules.cross_dc_bounds import reach_of
+from ringfence.rules.cross_dc_bounds import cross_dc_bounds
 from ringfence.wire import Batch, Op
 
 MS = 10**6
@@ -40,10 +40,10 @@ class Center:
     """Units of the other that were heard of."""
     is_waiting: bool = False
 
-    def facts(self, keys: Sequence[bytes], now: int) -> list[Fact]:
+    def facts(self, keys: Sequence[bytes], now: int) -> list[KeyCounts]:
         cells = self.engine.told(keys, now)
         return [
-            Fact(row, self.engine.used(key, now), self.engine.ceiling(key))
+            KeyCounts(row, self.engine.used(key, now), self.engine.ceiling(key))
             for key, row in zip(keys, cells, strict=True)
         ]
 
@@ -67,7 +67,7 @@ class Pair:
         is_admitted = decide_by(center.engine, batch, self.now_ms * MS).codes[0] <= Code.OVER_SOFT
         if is_admitted:
             center.admitted_ms.append(self.now_ms)
-            center.spread.changed(KEY, self.now_ms * MS)
+            center.spread.mark_changed(KEY, self.now_ms * MS)
             if center.heard < len(other.admitted_ms):
                 self.worst_ms = max(self.worst_ms, self.now_ms - other.admitted_ms[center.heard])
         return is_admitted
@@ -85,7 +85,7 @@ class Pair:
 
     def _tell(self, which: int, center: Center) -> None:
         now = self.now_ms * MS
-        rows = center.spread.choose(lambda keys: center.facts(keys, now), 10, now)
+        rows = center.spread.take_due(lambda keys: center.facts(keys, now), 10, now)
         if not rows:
             return
         center.is_waiting = True
@@ -104,9 +104,9 @@ class Pair:
                 continue
             center.is_waiting = False
             if self.centers[1 - which].heard >= sum(cells[1::2]):
-                center.spread.confirmed(key, cells)
+                center.spread.on_acknowledged(key, cells)
             else:
-                center.spread.lost(key, since)
+                center.spread.on_lost(key, since)
 
     @property
     def admitted(self) -> int:
@@ -156,7 +156,7 @@ def test_a_limit_is_exceeded_by_no_more_than_was_admitted_while_counts_were_late
         pair.ask(which)
 
     assert pair.admitted <= limit.amount + pair.within(pair.worst_ms)
-    late_ms = reach_of(limit, "global", 2, 2 * delay_ms * MS, 1.0).staleness_ns / MS
+    late_ms = cross_dc_bounds(limit, "global", 2, 2 * delay_ms * MS, 1.0).staleness_ns / MS
     # What is less than a hundredth may wait for a second; a message lost in a cut, for the next.
     assert pair.worst_ms <= late_ms + 1000 + length + (2 * late_ms if cut else 0)
 

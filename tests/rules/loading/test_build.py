@@ -61,15 +61,15 @@ def warnings_of(*lines):
         (["- {value: v}"], "3: d > ?=v: key is missing or empty; write `key: NAME`"),
         (
             ["- {key: k, value: v}", "- {key: j}", "- {key: k, value: v}"],
-            "5: d > k=v: the same key and value stand in line 3; keep one of them",
+            "5: d > k=v: the same key and value are already in line 3; keep one of them",
         ),
         (
             ["- key: k", "  descriptors:", "  - {key: a}", "  - {key: a}"],
-            "6: d > k > a: the same key and value stand in line 5; keep one of them",
+            "6: d > k > a: the same key and value are already in line 5; keep one of them",
         ),
         (
             ["- {key: k, key: l}"],
-            "3: d > l: key 'key' stands twice, first in line 3; keep one of them",
+            "3: d > l: key 'key' is given twice, first in line 3; keep one of them",
         ),
         (["- {key: k, rate_limit: 5}"], "3: d > k: rate_limit is a whole number, not a map"),
         (["- {key: k, descriptors: {a: b}}"], "3: d > k: descriptors is a map, not a list"),
@@ -77,15 +77,18 @@ def warnings_of(*lines):
         (["- {key: k, quota_mode: 'yes'}"], "3: d > k: quota_mode is the text 'yes'; write true"),
         (
             ["- {key: k, value: v, share_threshold: true}"],
-            "3: d > k=v: share_threshold without a `*` in the value; write a pattern, or drop",
+            "3: d > k=v: share_threshold needs a `*` in the value; write a pattern, or remove",
         ),
-        (["- {key: k, share_threshold: true}"], "3: d > k: share_threshold without a `*`"),
-        (["- {key: k, unit: day}"], "3: d > k: unit stands outside of rate_limit; move it into"),
+        (["- {key: k, share_threshold: true}"], "3: d > k: share_threshold needs a `*`"),
+        (
+            ["- {key: k, unit: day}"],
+            "3: d > k: unit is only allowed inside rate_limit; move it",
+        ),
         (
             ["- {key: k, on_failure: deny}"],
-            "3: d > k: on_failure stands outside of rate_limit; move it into `rate_limit:`",
+            "3: d > k: on_failure is only allowed inside rate_limit; move it into `rate_limit:`",
         ),
-        (["- {key: k, global: true}"], "3: d > k: global stands outside of rate_limit"),
+        (["- {key: k, global: true}"], "3: d > k: global is only allowed inside rate_limit"),
         (["- {key: k, <<: {ky: v}}"], "3: d > k: unknown key 'ky'; did you mean 'key'?"),
         (["- {key: k, metadata: [a]}"], "3: d > k > metadata: metadata is a list, not a map"),
     ],
@@ -105,8 +108,11 @@ def test_a_descriptor_that_is_wrong_is_named_with_line_path_and_mend(lines, prob
         ("domain: 1.5", "1: domain is a number with a point, not text; quote it: domain: '1.5'"),
         ("domain: d\ndescriptors: 5", "2: d: descriptors is a whole number, not a list"),
         ("domain: d\ndescriptor: []", "2: unknown key 'descriptor'; did you mean 'descriptors'?"),
-        ("domain: d\nalgorithm: x", "2: algorithm stands at the top of the file; move it into"),
-        ("domain: d\nglobal: {}", "2: global stands at the top of the file; move it into"),
+        (
+            "domain: d\nalgorithm: x",
+            "2: algorithm is not allowed at the top of the file",
+        ),
+        ("domain: d\nglobal: {}", "2: global is not allowed at the top of the file"),
         ("domain: d\ndefaults: 5", "2: d > defaults: defaults is a whole number, not a map"),
     ],
 )
@@ -146,7 +152,7 @@ def test_a_rule_with_another_mistake_still_has_its_name():
 def test_names_of_other_domains_are_not_replaced():
     text = below(f"- {{key: b, rate_limit: {{replaces: [{{name: x}}], {LIMIT[1:]}}}")
 
-    assert problems_of(text)[0].endswith("give the limit to drop a `name:`")
+    assert problems_of(text)[0].endswith("add `name:` to the limit that must be replaced")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +162,8 @@ def test_a_pattern_behind_a_broader_one_is_refused(first, second):
     lines = [f'- {{key: k, value: "{value}", rate_limit: {LIMIT}}}' for value in (first, second)]
 
     assert problems_of(below(*lines)) == [
-        f"rules.yaml:4: d > k={second}: this pattern can never match: {first!r} in line 3 takes "
-        "all its values; move it above the broader one, or drop it"
+        f"rules.yaml:4: d > k={second}: this pattern can never match: {first!r} in line 3 matches "
+        "all its values; move it above the broader one, or remove it"
     ]
     assert warnings_of(*reversed(lines)) == []
 
@@ -183,8 +189,8 @@ def test_a_value_that_is_exempt_from_the_limit_for_any_value_is_told():
     lines = [f"- {{key: k, rate_limit: {LIMIT}}}", "- {key: k, value: v}"]
 
     assert warnings_of(*lines) == [
-        "rules.yaml:4: d > k=v: no limit stands here, so the one for any 'k' in line 3 does not "
-        "count for this value; if this is no allow-list, add a rate_limit or drop the descriptor"
+        "rules.yaml:4: d > k=v: this value has no limit, and the limit for any 'k' in line 3 does "
+        "not apply to it; unless it is an allow-list, add a rate_limit or remove the descriptor"
     ]
 
 
@@ -196,17 +202,15 @@ def test_a_step_on_the_way_that_hides_the_limit_for_any_value_is_told():
 
     (warning,) = warnings_of(*lines)
 
-    assert warning.endswith(
-        "does not count for this value; if this is no allow-list, add a rate_limit"
-    )
+    assert warning.endswith("does not apply to it; unless it is an allow-list, add a rate_limit")
 
 
 def test_a_rule_that_a_pattern_for_everything_hides_is_told():
     lines = [f'- {{key: k, value: "*", rate_limit: {LIMIT}}}', f"- {{key: k, rate_limit: {LIMIT}}}"]
 
     assert warnings_of(*lines) == [
-        "rules.yaml:4: d > k: this can never be met: '*' in line 3 takes every value; "
-        "drop one of them"
+        "rules.yaml:4: d > k: this can never match: '*' in line 3 matches every value; "
+        "remove one of them"
     ]
 
 
@@ -214,17 +218,17 @@ def test_a_rule_that_a_pattern_for_everything_hides_is_told():
     ("line", "warning"),
     [
         ("- {key: k, value: ''}", "an empty value means any value"),
-        ("- {key: 'k*'}", "a `*` in a key is a plain character"),
-        ("- {key: k, shadow_mode: true}", "shadow_mode does nothing without a rate_limit"),
+        ("- {key: 'k*'}", "a `*` in a key is an ordinary character"),
+        ("- {key: k, shadow_mode: true}", "shadow_mode has no effect without a rate_limit"),
         (
             "- {key: k, rate_limit: {unlimited: true}, value_to_metric: true}",
-            "value_to_metric does nothing for an unlimited rule",
+            "value_to_metric has no effect on an unlimited rule",
         ),
         (
             "- {key: k, rate_limit: {unlimited: true}, detailed_metric: true}",
-            "detailed_metric does nothing for an unlimited rule",
+            "detailed_metric has no effect on an unlimited rule",
         ),
-        ("- {key: k, metadata: {a: b}}", "metadata does nothing without a rate_limit"),
+        ("- {key: k, metadata: {a: b}}", "metadata has no effect without a rate_limit"),
     ],
 )
 def test_what_is_legal_but_odd_is_told(line, warning):
@@ -278,15 +282,15 @@ def test_metadata_keeps_every_kind_of_value():
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
-        ("{a: 2001-01-01}", "2001-01-01 does not survive as a date; quote it: '2001-01-01'"),
-        ("{a: .inf}", ".inf does not survive as a number with a point; quote it: '.inf'"),
-        ("{a: .nan}", ".nan does not survive as a number with a point"),
-        ("{a: 99999999999999999999}", "does not survive as a whole number"),
-        ("{a: 0x1F}", "0x1F does not survive as a whole number; quote it: '0x1F'"),
-        ("{a: 010}", "010 does not survive as a whole number"),
-        ("{a: 190:20:30.5}", "190:20:30.5 does not survive as a number with a point"),
+        ("{a: 2001-01-01}", "2001-01-01 cannot be kept exactly as a date; quote it: '2001-01-01'"),
+        ("{a: .inf}", ".inf cannot be kept exactly as a number with a point; quote it: '.inf'"),
+        ("{a: .nan}", ".nan cannot be kept exactly as a number with a point"),
+        ("{a: 99999999999999999999}", "cannot be kept exactly as a whole number"),
+        ("{a: 0x1F}", "0x1F cannot be kept exactly as a whole number; quote it: '0x1F'"),
+        ("{a: 010}", "010 cannot be kept exactly as a whole number"),
+        ("{a: 190:20:30.5}", "190:20:30.5 cannot be kept exactly as a number with a point"),
         ("{1: x}", "key '1' is a whole number, not text; quote it: '1'"),
-        ("{a: 1, a: 2}", "key 'a' stands twice"),
+        ("{a: 1, a: 2}", "key 'a' is given twice"),
         ("{a: " + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep; flatten it"),
     ],
 )

@@ -97,7 +97,7 @@ def test_amounts_are_whole_numbers_of_32_bits(amount):
         ("requests_per_unit: 5", "unit is missing; add `unit:` with one of: second"),
         (
             "unit: day",
-            "requests_per_unit is missing; add it; `requests_per_unit: 0` refuses everything",
+            "requests_per_unit is missing; add it; `requests_per_unit: 0` denies everything",
         ),
         ("unit: day, requests_per_unit: ", "requests_per_unit is missing; add it"),
         (
@@ -110,12 +110,12 @@ def test_amounts_are_whole_numbers_of_32_bits(amount):
         ("unit: day, requests_per_unit: 010", "requests_per_unit is '010'; write a whole number"),
         ("unit: day, requests_per_unit: 0x10", "requests_per_unit is '0x10'; write a whole number"),
         ("unit: day, requests_per_unit: {}", "requests_per_unit is a map; write a whole number"),
-        ("unlimited: true, unit: day", "unlimited together with unit; keep one of them"),
-        ("unlimited: true, burst: 5", "unlimited together with burst; keep one of them"),
+        ("unlimited: true, unit: day", "unlimited excludes unit; keep one of them"),
+        ("unlimited: true, burst: 5", "unlimited excludes burst; keep one of them"),
         ("unlimited: maybe", "unlimited is the text 'maybe'; write true or false"),
         (
             "unit: day, requests_per_unit: 1, replaces: [{name: ''}]",
-            "name is missing or empty; write `- name: NAME` of the limit to drop",
+            "name is missing or empty; write `- name: NAME` with the name of",
         ),
         ("unit: day, requests_per_unit: 1, replaces: [{}]", "name is missing or empty; write"),
         (
@@ -138,8 +138,8 @@ def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
     ("rate_limit", "problem"),
     [
         ("unit: day, period: 5", "period and unit are both given; keep one of them"),
-        ("period: 0", "period: '0' is not at least 1 ns and whole; write a longer period"),
-        ("period: -5", "period: '-5' is not a period; write seconds, or as `90s` or `15m`"),
+        ("period: 0", "period: must be whole ns, at least 1, got '0'; use a longer period"),
+        ("period: -5", "period: must be a period, got '-5'; write it as `90s` or `15m`"),
         ("period: 5 parsecs", "period: unknown unit 'parsecs'; use one of: second"),
         ("period: [5]", "period is a list; write one value"),
         ("period: 1000 years", "period must be more than 0 s and at most 146 years"),
@@ -147,42 +147,48 @@ def test_an_envoy_key_that_is_wrong_is_named_with_its_mend(rate_limit, problem):
         ("unit: day, burst: 0", "burst is 0; write a whole number from 1 to 4294967295"),
         (
             "unit: day, algorithm: fixed_window, burst: 5",
-            "burst belongs to token_bucket or leaky_bucket, not fixed_window; "
-            "drop it, or write `algorithm: token_bucket`",
+            "burst needs token_bucket or leaky_bucket, got fixed_window; "
+            "remove it, or write `algorithm: token_bucket`",
         ),
         (
             "unit: day, algorithm: token_bucket, mode: queue",
-            "mode belongs to leaky_bucket, not token_bucket",
+            "mode needs leaky_bucket, got token_bucket",
         ),
         ("unit: day, algorithm: leaky_bucket, mode: pipe", "unknown mode 'pipe'; use one of"),
-        ("unit: day, algorithm: token_bucket, slots: 2", "slots belongs to sliding_window, not"),
+        ("unit: day, algorithm: token_bucket, slots: 2", "slots needs sliding_window, got"),
         ("unit: day, slots: 0", "slots is 0; write a whole number from 1 to 3600"),
         ("unit: second, slots: 7", "slots must divide the period of 1 s into equal parts, got 7"),
         (
             "unit: day, algorithm: sliding_window, align: calendar",
-            "align belongs to fixed_window, not sliding_window",
+            "align needs fixed_window, got sliding_window",
         ),
         (
             "unit: hour, align: calendar",
-            "`align: calendar` needs a unit of a day or longer; write a unit of day, week, month, "
-            "year, or drop align",
+            "`align: calendar` needs a unit of a day or longer; use one of the units day, week, "
+            "month, year, or remove align",
         ),
         ("period: 86400, align: calendar", "`align: calendar` needs a unit of a day or longer"),
         ("unit: day, align: moon", "unknown align 'moon'; use one of: calendar, epoch"),
-        ("unit: day, timezone: Europe/Berlin", "timezone only matters to calendar windows; add"),
+        (
+            "unit: day, timezone: Europe/Berlin",
+            "timezone has no effect without calendar",
+        ),
         (
             "unit: day, align: calendar, timezone: Europe/Berln",
             "timezone must be an IANA name that this host knows, got 'Europe/Berln'",
         ),
-        ("unit: day, soft: 10", "soft: '10' is not a share; write it as `10%`"),
+        ("unit: day, soft: 10", "soft: must be a percentage, got '10'; write it as `10%`"),
         ("unit: day, soft: 5000%", "soft must be from 0 % to 1000 %, got 5000 %"),
         ("unit: day, on_failure: alow", "unknown on_failure 'alow'; did you mean 'allow'?"),
         ("unit: day, scope: planet", "unknown scope 'planet'; use one of: datacenter, global"),
         (
             "unit: day, elastic: {pool: p, up_to: 200%}",
-            "`elastic` is not available yet; use `soft: 20%` to admit a fixed share above",
+            "`elastic` is not available yet; use `soft: 20%` to admit a fixed percentage above",
         ),
-        ("unit: day, shadow_mode: true", "shadow_mode stands inside rate_limit; move it out"),
+        (
+            "unit: day, shadow_mode: true",
+            "shadow_mode is not allowed inside rate_limit",
+        ),
         ("unit: day, bursts: 5", "unknown key 'bursts'; did you mean 'burst'?"),
     ],
 )
@@ -204,8 +210,8 @@ def test_a_limit_beside_unlimited_is_told_but_harmless():
     loaded = load_text(text_of("unlimited: true, requests_per_unit: 5"), "rules.yaml")
 
     assert [str(warning) for warning in loaded.warnings] == [
-        "rules.yaml:5: d > k > rate_limit: requests_per_unit means nothing beside unlimited; "
-        "drop one of them"
+        "rules.yaml:5: d > k > rate_limit: requests_per_unit has no effect beside unlimited; "
+        "remove one of them"
     ]
 
 

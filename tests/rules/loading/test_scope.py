@@ -103,39 +103,40 @@ def test_only_counts_that_others_tell_need_a_long_period(keys, limit):
     [
         (
             "scope: global, algorithm: sliding_window_log",
-            ": sliding_window_log cannot count what other data centers tell; "
+            ": sliding_window_log cannot use counts of other data centers; "
             "use sliding_window with `slots`, `global: {mode: split}`, "
             "`global: {mode: home, home: NAME}` or "
             "`scope: datacenter`",
         ),
         (
             "scope: global, algorithm: concurrency",
-            ": concurrency cannot count what other data centers tell; use one of sliding_window, "
+            ": concurrency cannot use counts of other data centers; use one of sliding_window, "
             "fixed_window, token_bucket, leaky_bucket, `global: {mode: home, home: NAME}` or",
         ),
         (
             "algorithm: concurrency, global: {mode: split}",
-            ": units in flight and queues cannot be split among data centers; "
+            ": concurrency limits and queues cannot be split among data centers; "
             "use `global: {mode: home, home: NAME}` or `scope: datacenter`",
         ),
-        ("mode: queue, global: {mode: split}", ": units in flight and queues cannot be split"),
+        ("mode: queue, global: {mode: split}", ": concurrency limits and queues cannot be split"),
         (
             "scope: datacenter, global: {}",
-            ": `scope: datacenter` together with global; keep one of them",
+            ": `scope: datacenter` excludes global; keep one of them",
         ),
         ("global: true", ": global is true or false, not a map; write `key: value` pairs"),
         ("global: {lag: 1s}", " > global: unknown key 'lag'; use one of: mode, home"),
         ("global: {mode: gosip}", " > global: unknown mode 'gosip'; did you mean 'gossip'?"),
         (
             "global: {mode: home}",
-            " > global: mode home without a home; add `home: NAME` of the data center that decides",
+            " > global: mode home needs a home; add `home: NAME` with the name of the "
+            "data center that decides",
         ),
-        ("global: {mode: home, home: ''}", " > global: mode home without a home"),
+        ("global: {mode: home, home: ''}", " > global: mode home needs a home"),
         (
             "global: {home: eu}",
-            " > global: home belongs to mode home; write `mode: home`, or drop it",
+            " > global: home needs mode home; write `mode: home`, or remove it",
         ),
-        ("global: {mode: split, home: eu}", " > global: home belongs to mode home"),
+        ("global: {mode: split, home: eu}", " > global: home needs mode home"),
     ],
 )
 def test_what_cannot_be_is_named_with_its_mend(keys, problem):
@@ -146,19 +147,19 @@ def test_a_period_that_is_over_before_counts_have_come_is_refused():
     found = problem_of("scope: global", limit="period: 3.9, requests_per_unit: 5")
 
     assert found == (
-        "rules.yaml:5: d > k > rate_limit: counts of other data centers come too late for a period "
-        "of 3.9 s; use at least 4 s, `global: {mode: split}`, `global: {mode: home, home: NAME}` or"
-        " `scope: datacenter`"
+        "rules.yaml:5: d > k > rate_limit: counts of other data centers arrive too late for a "
+        "period of 3.9 s; use at least 4 s, `global: {mode: split}`, `global: {mode: home, home: "
+        "NAME}` or `scope: datacenter`"
     )
 
 
 def test_a_default_that_a_rule_cannot_follow_is_told_at_the_rule():
     found = problem_of("algorithm: concurrency", "{scope: global}")
 
-    assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot count")
+    assert found.startswith("rules.yaml:5: d > k > rate_limit: concurrency cannot use counts")
 
 
 def test_a_default_that_is_wrong_is_told_where_it_stands():
     found = problem_of("", "{global: {mode: home}}")
 
-    assert found.startswith("rules.yaml:2: d > defaults > global: mode home without a home")
+    assert found.startswith("rules.yaml:2: d > defaults > global: mode home needs a home")

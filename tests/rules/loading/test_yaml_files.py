@@ -65,15 +65,18 @@ def test_the_example_rules_load_without_a_warning():
         ("domain: d\nbell: \x07\n", "rules.yaml:2: control character U+0007; remove it"),
         ("domain: \ud800\n", "rules.yaml:1: control character U+D800"),
         ('domain: "\\ud800"\n', "rules.yaml:1: "),
-        ("domain: *where\n", "rules.yaml:1: alias *where has no finished anchor above"),
-        ("domain: &d [*d]\n", "rules.yaml:1: alias *d has no finished anchor above"),
+        ("domain: *where\n", "rules.yaml:1: alias *where must refer to a complete value above it"),
+        ("domain: &d [*d]\n", "rules.yaml:1: alias *d must refer to a complete value above it"),
         ("domain: !!python/object:os.system x\n", "rules.yaml:1: tag"),
-        ("domain: !secret x\n", "rules.yaml:1: tag !secret means nothing here; drop the tag"),
+        (
+            "domain: !secret x\n",
+            "rules.yaml:1: tag !secret is not supported in rule files",
+        ),
         ("domain: d\ndescriptors: !!set {a, b}\n", "rules.yaml:2: tag"),
         ("domain: " + "[" * 5000, f"rules.yaml:1: nested more than {MAX_DEPTH} deep"),
         ("- domain: d\n", "rules.yaml:1: a rule file is a list, not a map"),
         ("just text\n", "rules.yaml:1: a rule file is the text 'just text', not a map"),
-        ("<<: 5\ndomain: d\n", "rules.yaml:1: `<<` takes in something that is no map"),
+        ("<<: 5\ndomain: d\n", "rules.yaml:1: `<<` must be given a map"),
     ],
 )
 def test_a_file_that_is_no_good_yaml_is_refused(text, problem):
@@ -112,7 +115,7 @@ def test_anchors_aliases_and_merge_keys_are_understood():
 def test_a_second_key_of_a_merged_map_is_still_refused():
     text = "domain: d\ndescriptors:\n- &a {key: a}\n- {<<: *a, key: b, key: c}\n"
 
-    assert "key 'key' stands twice" in problem_of(text)
+    assert "key 'key' is given twice" in problem_of(text)
 
 
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
@@ -155,7 +158,7 @@ def test_a_directory_without_rule_files_is_refused(tmp_path):
 
     (problem,) = problems_of(load_path, tmp_path)
 
-    assert problem == f"{tmp_path}: no rule file in this directory; put a *.yaml file into it"
+    assert problem == f"{tmp_path}: the directory contains no rule file; add a *.yaml file"
 
 
 def test_all_problems_of_all_files_are_told_at_once(tmp_path):
@@ -215,7 +218,7 @@ def test_merged_files_may_not_speak_of_one_descriptor_twice(tmp_path):
     (problem,) = problems_of(load_path, tmp_path, merge=True)
 
     assert problem.startswith(
-        f"{second}:4: d > k: the same key and value stand in line 3 of {first}; keep one"
+        f"{second}:4: d > k: the same key and value are already in line 3 of {first}; keep one"
     )
 
 

@@ -17,7 +17,7 @@ from ringfence.limiter import (
 )
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.rules import Descriptor
-from ringfence.rules.loading.yaml_files import Loaded, load_text
+from ringfence.rules.loading.yaml_files import LoadedRules, load_text
 from ringfence.wire import Answer, ErrorCode, Message, Refused, Request, Results, decode, encode
 from tests.node.requests.sessions.test_session import APP, check, key_of, running_node, with_columns
 
@@ -125,7 +125,7 @@ def test_the_codec_carries_the_longest_duration_for_any_longer_one() -> None:
     assert answer.results.outcomes.delay_ns == [LONGEST_NS]
 
 
-def rules_of(amount: int) -> Loaded:
+def rules_of(amount: int) -> LoadedRules:
     return load_text(
         "domain: api\ndescriptors:\n  - key: tenant\n    rate_limit:"
         f" {{unit: day, requests_per_unit: {amount}, algorithm: token_bucket}}\n"

@@ -1,0 +1,197 @@
+"""Cursor over the values of a rule file: reads typed fields and reports what is wrong with them.
+
+Methods do not raise. They add problems to the findings, so that one run reports all of them.
+Which keys a map may have is decided by the callers.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from ringfence.errors import ConfigError
+from ringfence.rules.loading.problems import Findings, Problem
+from ringfence.rules.loading.values import Item, Kind, Listing, Scalar, Table
+from ringfence.rules.periods import suggest
+
+__all__ = ["Cursor"]
+
+_NOT_TEXT = (Kind.FLOAT, Kind.OTHER, Kind.MERGE)
+"""Kinds that are rejected where text is expected, since YAML may read them differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Position in a file, and the findings to which its problems are added."""
+
+    findings: Findings
+    file: str
+    trail: tuple[str, ...] = ()
+
+    def below(self, step: str) -> "Cursor":
+        """Return the cursor of a place below this one."""
+        return Cursor(self.findings, self.file, (*self.trail, step))
+
+    def error(self, line: int, what: str, fix: str) -> None:
+        """Add an error: the file cannot be used."""
+        self.findings.errors.append(self._problem(line, what, fix))
+
+    def warn(self, line: int, what: str, fix: str) -> None:
+        """Add a warning: legal, but probably a mistake."""
+        self.findings.warnings.append(self._problem(line, what, fix))
+
+    def fields(
+        self,
+        table: Table,
+        known: Collection[str],
+        refused: Mapping[str, tuple[str, str]],
+        *,
+        keep_null: bool = False,
+    ) -> dict[str, Item]:
+        """Return the fields of a map with known keys; report unknown and repeated keys.
+
+        `refused` maps keys that are wrong here to what is wrong and the fix. Fields without a
+        value are left out unless `keep_null` is set.
+        """
+        fields: dict[str, Item] = {}
+        lines: dict[str, int] = {}
+        for key, value in table.pairs:
+            if not isinstance(key, Scalar) or key.kind is not Kind.TEXT:
+                self._report_key(key)
+            elif key.text in lines:
+                self.error(
+                    key.line,
+                    f"key {_cut(key.text)} is given twice, first in line {lines[key.text]}",
+                    "keep one of them",
+                )
+            else:
+                lines[key.text] = key.line
+                if key.text in known:
+                    if keep_null or not _is_null(value):
+                        fields[key.text] = value
+                elif key.text in refused:
+                    self.error(key.line, *refused[key.text])
+                else:
+                    self.error(key.line, f"unknown key {_cut(key.text)}", suggest(key.text, known))
+        return fields
+
+    def table(self, item: Item, name: str) -> Table | None:
+        """Return a value that must be a map; None when it is not."""
+        if isinstance(item, Table):
+            return item
+        self.error(item.line, f"{name} is {_kind(item)}, not a map", "write `key: value` pairs")
+        return None
+
+    def listing(self, fields: Mapping[str, Item], name: str) -> tuple[Item, ...]:
+        """Return the items of a list; empty when it is absent."""
+        item = fields.get(name)
+        if item is None:
+            return ()
+        if isinstance(item, Listing):
+            return item.items
+        self.error(item.line, f"{name} is {_kind(item)}, not a list", "begin each item with `-`")
+        return ()
+
+    def text(self, fields: Mapping[str, Item], name: str) -> str:
+        """Return a text; empty when absent. Whole numbers and flags count as text, as written."""
+        item = fields.get(name)
+        if item is None:
+            return ""
+        if not isinstance(item, Scalar):
+            self.error(item.line, f"{name} is {_kind(item)}, not text", "write one value")
+            return ""
+        if item.kind in _NOT_TEXT:
+            fix = f"quote it: {name}: '{item.text}'"
+            self.error(item.line, f"{name} is {item.kind}, not text", fix)
+            return ""
+        return item.text
+
+    def required(self, table: Table, fields: Mapping[str, Item], name: str, fix: str) -> str:
+        """Return a text that must be present; empty when it is missing or wrong."""
+        item = fields.get(name)
+        if item is None or (isinstance(item, Scalar) and not item.text):
+            self.error(table.line, f"{name} is missing or empty", fix)
+        return self.text(fields, name)
+
+    def flag(self, fields: Mapping[str, Item], name: str) -> bool:
+        """Return a flag; false when absent."""
+        item = fields.get(name)
+        if item is None:
+            return False
+        if not isinstance(item, Scalar) or item.kind is not Kind.FLAG:
+            self.error(item.line, f"{name} is {_kind(item)}", "write true or false")
+            return False
+        return item.flag
+
+    def whole(self, fields: Mapping[str, Item], name: str, *, least: int, most: int) -> int | None:
+        """Return a whole number in plain decimal; None when absent or wrong."""
+        item = fields.get(name)
+        if item is None:
+            return None
+        fix = f"write a whole number from {least} to {most}"
+        if not isinstance(item, Scalar) or item.kind is not Kind.WHOLE:
+            self.error(item.line, f"{name} is {_kind(item)}", fix)
+            return None
+        number = item.whole
+        if number is None:
+            self.error(item.line, f"{name} is {_cut(item.text)}", f"{fix}, in plain decimal")
+            return None
+        if not least <= number <= most:
+            self.error(item.line, f"{name} is {number}", fix)
+            return None
+        return number
+
+    def parsed(
+        self, fields: Mapping[str, Item], name: str, parse: Callable[[str], int]
+    ) -> int | None:
+        """Return the result of `parse` for a single value; None when absent or wrong."""
+        item = fields.get(name)
+        if item is None:
+            return None
+        if not isinstance(item, Scalar):
+            self.error(item.line, f"{name} is {_kind(item)}", "write one value")
+            return None
+        try:
+            return parse(item.text)
+        except ConfigError as error:
+            what, _, fix = str(error).rpartition("; ")
+            self.error(item.line, f"{name}: {what}", fix)
+            return None
+
+    def choice(self, fields: Mapping[str, Item], name: str, known: Collection[str]) -> str:
+        """Return one of a few words, ignoring case; empty when absent or wrong."""
+        item = fields.get(name)
+        if not isinstance(item, Scalar) or item.kind in _NOT_TEXT:
+            return self.text(fields, name)
+        if item.text.lower() in known:
+            return item.text.lower()
+        self.error(item.line, f"unknown {name} {_cut(item.text)}", suggest(item.text, known))
+        return ""
+
+    def _report_key(self, key: Item) -> None:
+        if isinstance(key, Scalar):
+            what = f"key {_cut(key.text)} is {key.kind}, not text"
+            self.error(key.line, what, f"quote it: '{key.text[:40]}'")
+        else:
+            self.error(key.line, f"a key is {_kind(key)}, not text", "write one word")
+
+    def _problem(self, line: int, what: str, fix: str) -> Problem:
+        return Problem(self.file, line, " > ".join(self.trail), what, fix)
+
+
+def _is_null(item: Item) -> bool:
+    return isinstance(item, Scalar) and item.kind is Kind.NULL
+
+
+def _kind(item: Item) -> str:
+    match item:
+        case Scalar(kind=Kind.TEXT):
+            return f"the text {_cut(item.text)}"
+        case Scalar():
+            return item.kind.value
+        case Listing():
+            return "a list"
+        case Table():
+            return "a map"
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

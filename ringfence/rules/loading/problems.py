@@ -1,0 +1,57 @@
+"""Problems found in rule files: collected during a load, so that one run reports all of them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from ringfence.errors import ConfigError
+
+__all__ = ["Findings", "Problem", "RuleFileError", "in_order"]
+
+_MOST_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error or warning about a rule file."""
+
+    file: str
+    line: int
+    """From 1; 0 when the problem concerns the whole file."""
+    place: str
+    """`domain > key=value > ...`; empty above all domains."""
+    what: str
+    """What is wrong."""
+    fix: str
+    """How to correct it."""
+
+    def __str__(self) -> str:
+        line = f":{self.line}" if self.line else ""
+        place = f" {self.place}:" if self.place else ""
+        return f"{self.file}{line}:{place} {self.what}; {self.fix}"
+
+
+class RuleFileError(ConfigError):
+    """Rule files were rejected as a whole. The message has one line per problem."""
+
+    def __init__(self, problems: Collection[Problem]) -> None:
+        self.problems = tuple(problems)
+        shown = [str(problem) for problem in self.problems[:_MOST_SHOWN]]
+        if len(self.problems) > _MOST_SHOWN:
+            shown.append(f"... and {len(self.problems) - _MOST_SHOWN} more")
+        super().__init__("\n".join(shown))
+
+
+@dataclass(slots=True)
+class Findings:
+    """Errors and warnings of one load, in the order in which they were found."""
+
+    errors: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Sort problems by line within each file; files keep the order of their first problem."""
+    rank: dict[str, int] = {}
+    for problem in problems:
+        rank.setdefault(problem.file, len(rank))
+    return tuple(sorted(problems, key=lambda problem: (rank[problem.file], problem.line)))
