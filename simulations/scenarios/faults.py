@@ -13,17 +13,66 @@ from simulations.scenarios.scenario import Args, Fault
 __all__ = ["VERBS", "FaultyWorld", "Verb", "apply"]
 
 
-class FaultyWorld(Protocol):
-    """What faults are done to; both levels have one."""
+class NamedHosts(Protocol):
+    """Names of the hosts of a world."""
 
     def names(self) -> list[str]:
-        """All hosts."""
+        """Return all hosts."""
 
     def in_datacenter(self, datacenter: str) -> list[str]:
-        """The hosts of a data center."""
+        """Return the hosts of a data center."""
 
     def in_zone(self, zone: str) -> list[str]:
-        """The hosts of a zone, in all data centers."""
+        """Return the hosts of a zone, in all data centers."""
+
+
+class FaultyLinks(Protocol):
+    """Links of a world, by the names of the hosts on both sides."""
+
+    def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
+        """Carry nothing between them."""
+
+    def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """End a `cut`."""
+
+    def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Lose this share of the datagrams."""
+
+    def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Deliver this share of the datagrams twice."""
+
+    def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Delay everything by so many seconds."""
+
+    def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Lose this share of the datagrams in bursts."""
+
+    def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Corrupt this share of the datagrams."""
+
+    def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Replay old datagrams, this many for each new one."""
+
+    def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
+        """Delay everything by chance, by `mean` seconds on average."""
+
+    def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
+        """Hold everything, or deliver it at once."""
+
+    def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
+        """End all connections."""
+
+
+class FaultyWorld(Protocol):
+    """World that faults are applied to."""
+
+    @property
+    def hosts(self) -> NamedHosts:
+        """Its hosts."""
+
+    @property
+    def links(self) -> FaultyLinks:
+        """Its links."""
 
     async def start(self, name: str) -> None:
         """Start a node."""
@@ -32,64 +81,31 @@ class FaultyWorld(Protocol):
         """End a node as a power failure would."""
 
     async def leave(self, name: str) -> None:
-        """Have a node hand over and leave."""
+        """Let a node transfer its shards and leave."""
 
     def pause(self, name: str, is_paused: bool) -> None:
-        """Have a host stand still, or go on."""
-
-    def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Carry nothing between them."""
-
-    def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """Undo `cut`."""
-
-    def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams between them."""
-
-    def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Have this share come twice."""
-
-    def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Have everything take longer."""
-
-    def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams between them in bursts."""
-
-    def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Spoil this share."""
-
-    def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Have old ones come again, this many for each new one."""
-
-    def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Have everything between them take longer by chance, seconds in the mean."""
-
-    def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold everything between them, or let it go at once."""
-
-    def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """End all connections between them."""
+        """Suspend a host, or resume it."""
 
     def set_busy(self, name: str, seconds: float) -> None:
-        """Have a host work for so long on each message."""
+        """Let a host work for so long on each message."""
 
     def move(self, name: str) -> None:
-        """Have a node's next life listen elsewhere."""
+        """Give the next node of a host another port."""
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
-        """Have a node's next life find nobody at the addresses that it is given."""
+        """Give the next node of a host wrong addresses of other members, or right ones."""
 
     def lower_limits(self, name: str, part: float) -> None:
-        """Have one node alone go by this part of every limit; 1 is as ever."""
+        """Let one node alone apply this part of every limit; 1 is the whole limit."""
 
     def plant_errors(self, name: str, count: int) -> None:
-        """Have the next calls and tasks of a node meet an internal error."""
+        """Let the next calls and tasks of a node meet an internal error."""
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Set a host's clock."""
+        """Step a host's clock."""
 
     def drift_clock(self, name: str, ppm: float) -> None:
-        """Have a host's clock run fast or slow."""
+        """Let a host's clock run fast or slow."""
 
 
 Act = Callable[[FaultyWorld, Args], Awaitable[None]]
@@ -136,79 +152,79 @@ async def _resume(world: FaultyWorld, args: Args) -> None:
 
 
 async def _cut(world: FaultyWorld, args: Args) -> None:
-    world.cut(*_sides(world, args), one_way=bool(args.get("one_way", 0)))
+    world.links.cut(*_sides(world, args), one_way=bool(args.get("one_way", 0)))
 
 
 async def _heal(world: FaultyWorld, args: Args) -> None:
-    world.heal(*_sides(world, args))
+    world.links.heal(*_sides(world, args))
 
 
 async def _lose(world: FaultyWorld, args: Args) -> None:
-    world.set_loss(float(args["share"]), *_sides(world, args))
+    world.links.set_loss(float(args["share"]), *_sides(world, args))
 
 
 async def _lose_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_loss(0.0, *_sides(world, args))
+    world.links.set_loss(0.0, *_sides(world, args))
 
 
 async def _repeat(world: FaultyWorld, args: Args) -> None:
-    world.set_repeats(float(args["share"]), *_sides(world, args))
+    world.links.set_repeats(float(args["share"]), *_sides(world, args))
 
 
 async def _repeat_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_repeats(0.0, *_sides(world, args))
+    world.links.set_repeats(0.0, *_sides(world, args))
 
 
 async def _slow(world: FaultyWorld, args: Args) -> None:
-    world.set_slow(float(args["extra_ms"]) / 1000, *_sides(world, args))
+    world.links.set_slow(float(args["extra_ms"]) / 1000, *_sides(world, args))
 
 
 async def _quick(world: FaultyWorld, args: Args) -> None:
-    world.set_slow(0.0, *_sides(world, args))
+    world.links.set_slow(0.0, *_sides(world, args))
 
 
 async def _burst(world: FaultyWorld, args: Args) -> None:
-    world.set_bursts(float(args["share"]), *_sides(world, args))
+    world.links.set_bursts(float(args["share"]), *_sides(world, args))
 
 
 async def _burst_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_bursts(0.0, *_sides(world, args))
+    world.links.set_bursts(0.0, *_sides(world, args))
 
 
 async def _corrupt(world: FaultyWorld, args: Args) -> None:
-    world.set_corrupt(float(args["share"]), *_sides(world, args))
+    world.links.set_corrupt(float(args["share"]), *_sides(world, args))
 
 
 async def _corrupt_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_corrupt(0.0, *_sides(world, args))
+    world.links.set_corrupt(0.0, *_sides(world, args))
 
 
 async def _replay(world: FaultyWorld, args: Args) -> None:
-    world.set_replay(float(args["share"]), *_sides(world, args))
+    world.links.set_replay(float(args["share"]), *_sides(world, args))
 
 
 async def _replay_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_replay(0.0, *_sides(world, args))
+    world.links.set_replay(0.0, *_sides(world, args))
 
 
 async def _spike(world: FaultyWorld, args: Args) -> None:
-    world.set_spikes(float(args["mean_ms"]) / 1000, *_sides(world, args))
+    world.links.set_spikes(float(args["mean_ms"]) / 1000, *_sides(world, args))
 
 
 async def _spike_no_more(world: FaultyWorld, args: Args) -> None:
-    world.set_spikes(0.0, *_sides(world, args))
+    world.links.set_spikes(0.0, *_sides(world, args))
 
 
 async def _clog(world: FaultyWorld, args: Args) -> None:
-    world.set_clog(True, *_sides(world, args))
+    world.links.set_clog(True, *_sides(world, args))
 
 
 async def _unclog(world: FaultyWorld, args: Args) -> None:
-    world.set_clog(False, *_sides(world, args))
+    world.links.set_clog(False, *_sides(world, args))
 
 
 async def _reset(world: FaultyWorld, args: Args) -> None:
-    world.reset(*_sides(world, args))
+    world.links.reset(*_sides(world, args))
 
 
 async def _work(world: FaultyWorld, args: Args) -> None:
@@ -294,12 +310,12 @@ async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:
 def _chosen(world: FaultyWorld, args: Args) -> list[str]:
     """Those that a fault is about: a node, a zone or a data center."""
     if "node" in args:
-        return [name for name in str(args["node"]).split(",") if name in world.names()]
+        return [name for name in str(args["node"]).split(",") if name in world.hosts.names()]
     if "zone" in args:
-        return world.in_zone(str(args["zone"]))
+        return world.hosts.in_zone(str(args["zone"]))
     if "datacenter" in args:
-        return world.in_datacenter(str(args["datacenter"]))
-    return world.names()
+        return world.hosts.in_datacenter(str(args["datacenter"]))
+    return world.hosts.names()
 
 
 def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
@@ -310,5 +326,5 @@ def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
     some = _chosen(world, args)
     if "from" in args:
         return some, _chosen(world, {"node": args["from"]})
-    others = [name for name in world.names() if name not in some]
+    others = [name for name in world.hosts.names() if name not in some]
     return some, others or some

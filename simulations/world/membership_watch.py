@@ -8,7 +8,6 @@ and queues stay within bounds.
 from collections import Counter
 from collections.abc import Sequence
 from math import inf, log10
-from typing import TYPE_CHECKING
 
 from gossip import Changed, Status
 from gossip import Settings as GossipSettings
@@ -16,9 +15,7 @@ from hashring import NodeId
 from ringfence import runtime
 from simulations.reporting.outcome import Violation
 from simulations.scenarios.scenario import Fault
-
-if TYPE_CHECKING:
-    from simulations.world.world import Host, World
+from simulations.world.hosts import Host, Hosts
 
 __all__ = ["MembershipWatch", "detection_bound"]
 
@@ -50,7 +47,7 @@ def detection_bound(members: int) -> float:
 class MembershipWatch:
     """Looks at a world while it runs."""
 
-    def __init__(self, world: "World", faults: Sequence[Fault]) -> None:
+    def __init__(self, hosts: Hosts, faults: Sequence[Fault]) -> None:
         self.violations: list[Violation] = []
         self.detections: list[float] = []
         """Seconds from each crash until all running members of the data center held it dead."""
@@ -60,7 +57,7 @@ class MembershipWatch:
         """Most news that one node had to send."""
         self.converged_at = 0.0
         """When the views of all that run became equal, the last time that they did."""
-        self._world = world
+        self._hosts = hosts
         self._violated: Counter[str] = Counter()
         self._crashes: dict[tuple[str, int], tuple[float, set[str]]] = {}
         """Name and generation of the dead, when they died and who has not noticed."""
@@ -72,20 +69,20 @@ class MembershipWatch:
     def _add_violation(self, name: str, text: str) -> None:
         self._violated[name] += 1
         if self._violated[name] <= _MOST_VIOLATIONS:
-            self.violations.append(Violation(name, self._world.now, text))
+            self.violations.append(Violation(name, self._hosts.now, text))
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def crashed(self, host: "Host") -> None:
+    def crashed(self, host: Host) -> None:
         """Note that a node has ended without a word."""
         assert host.node is not None
         generation = host.node.membership.me.generation
         others = {
             each.name
-            for each in self._world.running()
+            for each in self._hosts.running()
             if each is not host and each.datacenter == host.datacenter
         }
-        self._crashes[host.name, generation] = self._world.now, others
+        self._crashes[host.name, generation] = self._hosts.now, others
 
     def ended(self, name: str) -> None:
         """Note that a node runs no more: it will notice nothing."""
@@ -101,7 +98,7 @@ class MembershipWatch:
             if after.is_gone:
                 self._note_detection((after.name, after.generation), name)
                 if after.status is Status.DEAD:
-                    self._world.note(name, f"holds {after.name} dead")
+                    self._hosts.note(name, f"holds {after.name} dead")
                     self._judge_death(name, change)
             elif before is not None and before.generation < after.generation:
                 self._note_detection((after.name, before.generation), name)
@@ -114,7 +111,7 @@ class MembershipWatch:
 
     def _look(self) -> None:
         digests: set[int] = set()
-        for node in self._world.nodes():
+        for node in self._hosts.nodes():
             membership = node.membership
             self.most_pending = max(self.most_pending, membership.pending)
             if membership.pending > 2 * len(membership.records):
@@ -124,18 +121,18 @@ class MembershipWatch:
         is_converged = len(digests) <= 1
         if is_converged != self._is_converged:
             self._is_converged = is_converged
-            self._world.note("views", "are equal" if is_converged else "differ")
+            self._hosts.note("views", "are equal" if is_converged else "differ")
             if is_converged:
-                self.converged_at = self._world.now
+                self.converged_at = self._hosts.now
         self._judge_detections()
 
     def _judge_detections(self) -> None:
         for (name, generation), (since, unaware) in list(self._crashes.items()):
-            members = self._world.in_datacenter(self._world.hosts[name].datacenter)
+            members = self._hosts.in_datacenter(self._hosts.by_name[name].datacenter)
             bound = detection_bound(len(members))
-            if self._world.now - since > bound:
+            if self._hosts.now - since > bound:
                 del self._crashes[name, generation]
-                if not self._was_unwell(since, self._world.now):
+                if not self._was_unwell(since, self._hosts.now):
                     some = ", ".join(sorted(unaware)[:5])
                     text = f"{len(unaware)} do not know after {bound:.1f} s of {name}: {some}"
                     self._add_violation("detection", text)
@@ -147,22 +144,22 @@ class MembershipWatch:
             unaware.discard(by)
             if not unaware:
                 del self._crashes[key]
-                self.detections.append(self._world.now - since)
+                self.detections.append(self._hosts.now - since)
 
     def _judge_death(self, name: NodeId, change: Changed) -> None:
         """A node that runs and is well must not be declared dead while the network is well."""
         after = change.after
-        subject = self._world.hosts[after.name].node
+        subject = self._hosts.by_name[after.name].node
         if subject is None or subject.membership.me.generation != after.generation:
             return
         self.false_deaths += 1
-        if not self._was_unwell(self._world.now, self._world.now):
+        if not self._was_unwell(self._hosts.now, self._hosts.now):
             text = f"{name} holds {after.name} dead, which is well"
             self._add_violation("false_death", text)
 
     def _was_unwell(self, begin: float, end: float) -> bool:
         """Return whether a fault of links or hosts may have had an effect between two instants."""
-        after = detection_bound(len(self._world.names())) + _SETTINGS.announce_every
+        after = detection_bound(len(self._hosts.names())) + _SETTINGS.announce_every
         return self._unwell_from <= end and begin <= self._unwell_until + after
 
 

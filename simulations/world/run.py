@@ -73,8 +73,9 @@ class _Run:
         async with runtime.open_task_group() as tasks:
             self._world = world = World(self._scenario, self._seed, self._events, tasks)
             await self._come_up()
-            world.began = runtime.current_time()
-            observer = Observer(world, self._ledger)
+            hosts = world.hosts
+            hosts.began = runtime.current_time()
+            observer = Observer(hosts, self._ledger)
             async with runtime.open_task_group() as load:
                 load.start_soon(observer.run)
                 load.start_soon(world.watch.run)
@@ -98,13 +99,13 @@ class _Run:
                 await self._world.connect(f"dc{number + 1}")
 
     async def _load(self, number: int) -> None:
-        load, world = self._scenario.loads[number], self._world
+        load, hosts = self._scenario.loads[number], self._world.hosts
         random = stream(self._seed, "load", number)
         chance = stream(self._seed, "refunds", number)
         charged = stream(self._seed, "charged", number)
         async with runtime.open_task_group() as tasks:
-            for arrival in arrivals_of(load, self._scenario.seconds, len(world.clients), random):
-                await _sleep_until(world.began + arrival.at)
+            for arrival in arrivals_of(load, self._scenario.seconds, len(hosts.clients), random):
+                await _sleep_until(hosts.began + arrival.at)
                 if charged.random() < load.charges:
                     cost = charged.choice(CHARGED)
                     tasks.start_soon(self._charge, load, arrival.client, arrival.key, cost)
@@ -114,45 +115,45 @@ class _Run:
                     )
 
     async def _hold_slots(self, number: int) -> None:
-        holds, world = self._scenario.holds[number], self._world
+        holds, hosts = self._scenario.holds[number], self._world.hosts
         random = stream(self._seed, "holds", number)
         load = Load(per_second=holds.per_second, keys=holds.keys)
         async with runtime.open_task_group() as tasks:
-            for arrival in arrivals(load, self._scenario.seconds, len(world.clients), random):
-                await _sleep_until(world.began + arrival.at)
+            for arrival in arrivals(load, self._scenario.seconds, len(hosts.clients), random):
+                await _sleep_until(hosts.began + arrival.at)
                 seconds = random.uniform(0.0, holds.longest_s)
                 tasks.start_soon(self._hold, holds, arrival.client, arrival.key, seconds)
 
     async def _hold(self, holds: Holds, client: int, key: str, seconds: float) -> None:
-        world = self._world
-        who = world.clients[client]
-        asked = world.now
+        hosts = self._world.hosts
+        who = hosts.clients[client]
+        asked = hosts.now
         async with who.limiter.hold(
             DOMAIN, {holds.rule: key}, max_wait=holds.max_wait, raise_on_denied=False
         ) as decision:
-            told = world.now
+            told = hosts.now
             if decision:
                 await runtime.sleep(seconds)
-            until = world.now
+            until = hosts.now
         is_held = decision.allowed and decision.leases is not None
         self._held.add(
             holds.rule,
             HeldSlot(
-                *(asked, told, who.datacenter, key, holds.max_wait, is_held, until, world.now)
+                *(asked, told, who.datacenter, key, holds.max_wait, is_held, until, hosts.now)
             ),
         )
-        world.note(f"client-{client}", f"{holds.rule}={key} held {is_held} {told:.6f} {until:.6f}")
+        hosts.note(f"client-{client}", f"{holds.rule}={key} held {is_held} {told:.6f} {until:.6f}")
 
     async def _check(self, load: Load, client: int, key: str, cost: int, random: Random) -> None:
-        world = self._world
-        who = world.clients[client]
-        asked = world.now
+        hosts = self._world.hosts
+        who = hosts.clients[client]
+        asked = hosts.now
         rules = [load.rule, load.also] if load.also else [load.rule]
         descriptors = [{rule: key} for rule in rules]
         number = self._ledger.ask(load.rule, key, asked)
         decision = await who.limiter.check(DOMAIN, descriptors, cost)
         self._ledger.answered(number)
-        told, where = world.now, who.datacenter
+        told, where = hosts.now, who.datacenter
         for rule, status in zip(rules, decision.statuses, strict=True):
             answer = Answered(
                 asked, told, where, key, cost, status.allowed, status.source, status.retry_after
@@ -163,33 +164,33 @@ class _Run:
                 self._ledger.add(rule, answer)
             else:
                 await who.limiter.refund(DOMAIN, {rule: key}, cost)
-                self._ledger.add_passing(rule, replace(answer, gone=world.now))
+                self._ledger.add_passing(rule, replace(answer, gone=hosts.now))
         verdict = "allowed" if decision.allowed else "denied"
         what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
-        world.note(f"client-{client}", what)
+        hosts.note(f"client-{client}", what)
 
     async def _charge(self, load: Load, client: int, key: str, cost: int) -> None:
-        world = self._world
-        who = world.clients[client]
-        asked = world.now
+        hosts = self._world.hosts
+        who = hosts.clients[client]
+        asked = hosts.now
         number = self._ledger.ask(load.rule, key, asked)
         decision = await who.limiter.charge(DOMAIN, {load.rule: key}, cost)
         self._ledger.answered(number)
         where, source = who.datacenter, decision.source
-        answer = Answered(asked, world.now, where, key, cost, True, source, is_charge=True)
+        answer = Answered(asked, hosts.now, where, key, cost, True, source, is_charge=True)
         self._ledger.add(load.rule, answer)
         verdict = "within" if decision.allowed else "overdrawn"
-        world.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
+        hosts.note(f"client-{client}", f"{load.rule}={key} {cost} charged {verdict} {source.name}")
 
     async def _fault(self, fault: Fault) -> None:
-        world = self._world
-        await _sleep_until(world.began + fault.at)
-        world.note("fault", f"begins: {fault}")
-        await apply(world, fault, is_end=False)
+        hosts = self._world.hosts
+        await _sleep_until(hosts.began + fault.at)
+        hosts.note("fault", f"begins: {fault}")
+        await apply(self._world, fault, is_end=False)
         if fault.until is not None:
-            await _sleep_until(world.began + fault.until)
-            world.note("fault", f"ends: {fault}")
-            await apply(world, fault, is_end=True)
+            await _sleep_until(hosts.began + fault.until)
+            hosts.note("fault", f"ends: {fault}")
+            await apply(self._world, fault, is_end=True)
 
     async def _calm_down(self) -> None:
         """Wait until the faults have had their last effect."""
@@ -200,20 +201,21 @@ class _Run:
 
     async def _read(self) -> Final:
         world, final = self._world, Final()
+        hosts = world.hosts
         # Who was accused too often stays out of the ring for minutes, by its own decision.
-        running = {host.name for host in world.running() if not host.is_damped}
-        for host in world.running():
-            seen = {name for name, state in world.states(host).items() if state == "alive"}
+        running = {host.name for host in hosts.running() if not host.is_damped}
+        for host in hosts.running():
+            seen = {name for name, state in hosts.states(host).items() if state == "alive"}
             if seen != running:
                 missing, ghosts = sorted(running - seen)[:5], sorted(seen - running)[:5]
                 final.problems.append(f"{host.name} misses {missing} and believes in {ghosts}")
-        if len({node.membership.digest for node in world.nodes()}) > 1:
+        if len({node.membership.digest for node in hosts.nodes()}) > 1:
             final.problems.append("views differ")
-        if not final.problems and not world.is_settled():
+        if not final.problems and not hosts.is_settled():
             final.problems.append("shards are not where they belong")
-        for datacenter in sorted({client.datacenter for client in world.clients}):
+        for datacenter in sorted({client.datacenter for client in hosts.clients}):
             final.problems += self._holders(datacenter)
-            client = next(each for each in world.clients if each.datacenter == datacenter)
+            client = next(each for each in hosts.clients if each.datacenter == datacenter)
             for rule, keys in self._keys():
                 for key in keys[:_MOST_READ]:
                     for _ in range(_TRIES):
@@ -232,7 +234,7 @@ class _Run:
         if match is None:
             return 0
         where = match.rule.home if match.rule.scope == "home" else datacenter
-        nodes = [host.node for host in self._world.running() if host.datacenter == where]
+        nodes = [host.node for host in self._world.hosts.running() if host.datacenter == where]
         counts = [node.used(match.key) for node in nodes if node is not None]
         return max([units for units in counts if units is not None], default=0)
 
@@ -244,7 +246,7 @@ class _Run:
     def _holders(self, datacenter: str) -> list[str]:
         """No shard is decided by two, or by nobody."""
         counts: Counter[int] = Counter()
-        for host in self._world.running():
+        for host in self._world.hosts.running():
             if host.datacenter == datacenter and host.node is not None:
                 counts.update(host.node.held_shards())
         twice = sum(count > 1 for count in counts.values())
@@ -257,14 +259,15 @@ class _Run:
 
     def _close(self, observer: Observer, final: Final) -> None:
         outcome, world = self._outcome, self._world
+        hosts = world.hosts
         counters = world.counters()
         rules = rules_of(world.rules.rules(), self._scenario.loads)
         late_s = observer.stalest_ms / 1000
-        judge = Invariants(rules, self._scenario, late_s, world.began)
+        judge = Invariants(rules, self._scenario, late_s, hosts.began)
         outcome.violations = [*world.watch.violations]
-        outcome.violations += judge.violations(self._ledger, final, world.now)
+        outcome.violations += judge.violations(self._ledger, final, hosts.now)
         held = {rule.path[-1][0]: rule for rule in world.rules.rules()}
-        outcome.violations += judge.slot_violations(self._held, held, final, world.now)
+        outcome.violations += judge.slot_violations(self._held, held, final, hosts.now)
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
         outcome.marks = marks_of(counters)
@@ -275,9 +278,9 @@ class _Run:
             "deaths": counters["gossip_deaths"],
             "false_deaths": world.watch.false_deaths,
             "detection_worst_s": max(world.watch.detections, default=0.0),
-            "detection_bound_s": detection_bound(len(world.in_datacenter("dc1"))),
+            "detection_bound_s": detection_bound(len(hosts.in_datacenter("dc1"))),
             "converged_at_s": world.watch.converged_at,
-            "datagrams_per_node_s": world.datagrams / len(world.names()) / world.now,
+            "datagrams_per_node_s": world.datagrams / len(hosts.names()) / hosts.now,
             "pending_most": world.watch.most_pending,
         }
 

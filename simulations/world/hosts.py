@@ -1,0 +1,147 @@
+"""Hosts and clients of a run: where they are, and what their nodes know of the members."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gossip import Record, Status
+from node.node import Node
+from ringfence import runtime
+from ringfence.client.cluster.cluster import Cluster
+from ringfence.client.limiter import Limiter
+from ringfence.transport.interface import Address
+from simulations.reporting.events import Events
+from simulations.runtimes.virtual_time import HostClock
+from simulations.scenarios.latency import Place
+from simulations.scenarios.planted_errors import FaultyContainment
+from simulations.scenarios.scenario import Scenario
+
+__all__ = ["PORT", "Client", "Host", "Hosts"]
+
+PORT = 7101
+_VIEWERS = 9
+
+
+@dataclass(slots=True)
+class Host:
+    """A machine on which nodes start and end."""
+
+    name: str
+    datacenter: str
+    zone: str
+    clock: HostClock
+    node: Node | None = None
+    life: runtime.CancelScope | None = None
+    errors: FaultyContainment | None = None
+    lives: int = 0
+    port: int = PORT
+    is_seedless: bool = False
+    """Whether the addresses that its node joins by are wrong."""
+
+    @property
+    def is_damped(self) -> bool:
+        """Whether its node stays out of the ring, since members suspected it too often."""
+        return self.node is not None and self.node.is_damped
+
+    @property
+    def place(self) -> Place:
+        """Its data center and zone."""
+        return self.datacenter, self.zone
+
+    @property
+    def address(self) -> Address:
+        """Address of its node."""
+        return self.name, self.port
+
+
+@dataclass(slots=True)
+class Client:
+    """An embedded client in a data center."""
+
+    datacenter: str
+    address: Address
+    cluster: Cluster
+    limiter: Limiter
+
+
+class Hosts:
+    """All hosts and clients of one run."""
+
+    def __init__(self, scenario: Scenario, events: Events, clock: Callable[[], float]) -> None:
+        self.began = 0.0
+        """When the load began, on the clock of the runtime."""
+        self.by_name: dict[str, Host] = {}
+        self.clients: list[Client] = []
+        self._events = events
+        self._clock = clock
+        self._has_one_datacenter = scenario.datacenters == 1
+        for number in range(scenario.nodes):
+            datacenter = f"dc{number % scenario.datacenters + 1}"
+            zone = f"z{number // scenario.datacenters % scenario.zones + 1}"
+            name = f"n{number + 1}"
+            self.by_name[name] = Host(name, datacenter, zone, HostClock(clock))
+
+    @property
+    def now(self) -> float:
+        """Seconds since the load began."""
+        return self._clock() - self.began
+
+    def note(self, who: str, what: str) -> None:
+        """Add to the history."""
+        self._events.add(self._clock(), who, what)
+
+    def names(self) -> list[str]:
+        """Return the names of all hosts."""
+        return list(self.by_name)
+
+    def in_datacenter(self, datacenter: str) -> list[str]:
+        """Return the hosts of a data center."""
+        return [host.name for host in self.by_name.values() if host.datacenter == datacenter]
+
+    def in_zone(self, zone: str) -> list[str]:
+        """Return the hosts of a zone, in all data centers."""
+        return [host.name for host in self.by_name.values() if host.zone == zone]
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that run."""
+        return [host.node for host in self.by_name.values() if host.node is not None]
+
+    def running(self) -> list[Host]:
+        """Return the hosts whose node runs."""
+        return [host for host in self.by_name.values() if host.life is not None]
+
+    def states(self, viewer: Host) -> dict[str, str]:
+        """Return the state of each member as one node knows it."""
+        assert viewer.node is not None
+        records = viewer.node.membership.records
+        return {name: _state_of(record) for name, record in records.items()}
+
+    def views(self) -> list[dict[str, str]]:
+        """Return the states of members at some nodes: among a thousand, most are the same."""
+        return [self.states(host) for host in self.running()[:_VIEWERS]]
+
+    def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
+        """Return data center, life and counters of each node that runs."""
+        if self._has_one_datacenter:
+            return []
+        return [
+            (host.datacenter, (host.name, host.lives), host.node.stats(1).counters)
+            for host in self.running()
+            if host.node is not None
+        ]
+
+    def is_settled(self) -> bool:
+        """Return whether all nodes know each other and hold the shards that they own."""
+        names = {host.name for host in self.running() if not host.is_damped}
+        for host in self.running():
+            assert host.node is not None
+            states = self.states(host)
+            alive = {name for name, state in states.items() if state in ("alive", "suspect")}
+            counters = host.node.stats(1).counters
+            if alive != names or counters["held_shards"] != counters["owned_shards"]:
+                return False
+        return True
+
+
+def _state_of(record: Record) -> str:
+    is_forwarding = record.forward_only and record.status in (Status.ALIVE, Status.SUSPECT)
+    return "forwarding" if is_forwarding else record.status.name.lower()
