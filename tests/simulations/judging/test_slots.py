@@ -47,7 +47,7 @@ def test_slots_are_shared_whatever_happens_to_an_owner(faults, level):
 @LEVELS
 def test_waiters_that_nobody_wakes_are_noticed(monkeypatch, level):
     monkeypatch.setattr(Cluster, "on_slots_free", lambda *_: None)
-    monkeypatch.setattr(Cluster, "slot_pause_s", lambda _: 60.0)
+    monkeypatch.setattr(Cluster, "slot_pause", lambda _: 60.0)
 
     assert "lost_wakeup" in properties(SMALL, level)
 
