@@ -191,7 +191,7 @@ class CrossDcCounts:
                 spread.mark_changed(key, now)
         for name in self._others():
             for key, cells in zip(
-                shared, self._engine.heard(name, shared, self._clock()), strict=True
+                shared, self._engine.remote_counts(name, shared, self._clock()), strict=True
             ):
                 if cells:
                     self._note_heard(name, key, cells)
@@ -221,7 +221,7 @@ class CrossDcCounts:
         self._recalling.ask(self._view.ring(self._datacenter), others)
         for name, spread in self._spreads.items():
             if name not in others:
-                spread.drop_expired(lambda keys: self._engine.told(keys, self._clock()))
+                spread.drop_expired(lambda keys: self._engine.local_counts(keys, self._clock()))
         for name in self._others():
             spread = self._spreads[name]
             if not len(spread):
@@ -278,7 +278,7 @@ class CrossDcCounts:
 
     def _facts(self, keys: Sequence[bytes]) -> list[KeyCounts]:
         now = self._clock()
-        told = self._engine.told(keys, now)
+        told = self._engine.local_counts(keys, now)
         return [
             KeyCounts(cells, self._engine.used(key, now), self._engine.ceiling(key))
             for key, cells in zip(keys, told, strict=True)
@@ -291,7 +291,9 @@ class CrossDcCounts:
         if message.writer != sender or sender == self._datacenter:
             self._counters.add("cells_refused", len(message.keys))
             return _foreign(message.seq, message.writer, sender)
-        refused = self._engine.hear(message.writer, message.keys, message.cells, self._clock())
+        refused = self._engine.merge_remote(
+            message.writer, message.keys, message.cells, self._clock()
+        )
         self._counters.add("cells_received", sum(len(row) // 2 for row in message.cells))
         self._counters.add("cells_refused", refused)
         for key, cells in zip(message.keys, message.cells, strict=True):

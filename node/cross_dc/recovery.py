@@ -97,7 +97,7 @@ class CountRecovery:
         now = self._clock()
         rows: dict[bytes, list[int]] = {}
         for key, own, remembered in zip(
-            reply.keys, self._engine.told(reply.keys, now), reply.cells, strict=True
+            reply.keys, self._engine.local_counts(reply.keys, now), reply.cells, strict=True
         ):
             limit = self._limit_of(key)
             if limit is None or not self._holdings.held[shard_of(key)]:
@@ -126,7 +126,7 @@ class CountRecovery:
             if held[shard] and len(keys) < _KEYS_PER_ANSWER:
                 shards.append(shard)
                 keys += islice(heard.get(shard, ()), _KEYS_PER_ANSWER)
-        cells = self._engine.heard(writer, keys, self._clock())
+        cells = self._engine.remote_counts(writer, keys, self._clock())
         told = [(key, row) for key, row in zip(keys, cells, strict=True) if row]
         return RecoverCountsReply(
             message.seq, shards, [key for key, _ in told], [row for _, row in told]

@@ -41,9 +41,9 @@ class IncomingTransfer:
             return False
         part = next(transfers_of(reply))
         mine, more = self.counts, part.counts
-        if mine.heard or more.heard:
-            heard = mine.heard or [{} for _ in mine.keys]
-            mine.heard = heard + (more.heard or [{} for _ in more.keys])
+        if mine.remote_counts or more.remote_counts:
+            remote_counts = mine.remote_counts or [{} for _ in mine.keys]
+            mine.remote_counts = remote_counts + (more.remote_counts or [{} for _ in more.keys])
         if self.next_part == 1:
             mine.limits = mine.limits.copy()  # All shards of the first reply share these.
         mine.which += [which + len(mine.limits) for which in more.which]
@@ -88,6 +88,6 @@ def _slice(reply: Pulled, start: int, stop: int) -> tuple[Snapshot, list[list[in
         counts.states[start:stop],
         counts.limits,
         counts.which[start:stop],
-        counts.heard[start:stop] if counts.heard else [],
+        counts.remote_counts[start:stop] if counts.remote_counts else [],
     )
     return chosen, reply.tallies[start:stop] if reply.tallies else [[] for _ in chosen.keys]

@@ -300,7 +300,9 @@ def size_of(counts: Snapshot) -> int:
     """Estimate the bytes of counters in a message, from above."""
     size = _ROW_BYTES * len(counts.keys) + sum(map(len, counts.keys))
     size += _NUMBER_BYTES * sum(map(len, counts.states))
-    return size + sum([_heard_size(heard) for heard in counts.heard if heard])
+    return size + sum(
+        [_remote_size(remote_counts) for remote_counts in counts.remote_counts if remote_counts]
+    )
 
 
 def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[Part]:
@@ -315,7 +317,7 @@ def cut(counts: Snapshot, tallies: Sequence[list[int]], least: int = 1) -> list[
     size = 0
     for at, (key, state) in enumerate(zip(counts.keys, counts.states, strict=True)):
         row = _ROW_BYTES + len(key) + _NUMBER_BYTES * (len(state) + len(tallies[at]))
-        row += _heard_size(counts.heard[at]) if counts.heard else 0
+        row += _remote_size(counts.remote_counts[at]) if counts.remote_counts else 0
         is_full = len(parts[-1].counts.keys) >= most_keys or size + row > BYTES_PER_PART
         if is_full and parts[-1].counts.keys:
             parts.append(Part())
@@ -334,8 +336,8 @@ def add_decided(parts: list[Part], decided: Sequence[DecidedCheck]) -> None:
         parts[number].decided += decided[start : start + _DECIDED_PER_PART]
 
 
-def _heard_size(heard: dict[str, list[int]]) -> int:
-    return sum([_ROW_BYTES + 4 * len(n) + _NUMBER_BYTES * len(c) for n, c in heard.items()])
+def _remote_size(remote_counts: dict[str, list[int]]) -> int:
+    return sum([_ROW_BYTES + 4 * len(n) + _NUMBER_BYTES * len(c) for n, c in remote_counts.items()])
 
 
 def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
@@ -346,4 +348,4 @@ def append_row(target: Snapshot | Counts, source: Snapshot, at: int) -> None:
     target.keys.append(source.keys[at])
     target.states.append(source.states[at])
     target.which.append(target.limits.index(limit))
-    target.heard.append(source.heard[at] if source.heard else {})
+    target.remote_counts.append(source.remote_counts[at] if source.remote_counts else {})

@@ -405,8 +405,8 @@ class ShardOwnership:
         unused = [key for key in keys if key not in known]
         if unused:
             counts.limits.append(_NO_LIMIT)
-            if counts.heard:
-                counts.heard.extend({} for _ in unused)
+            if counts.remote_counts:
+                counts.remote_counts.extend({} for _ in unused)
             counts.keys.extend(unused)
             counts.states.extend([] for _ in unused)
             counts.which.extend([len(counts.limits) - 1] * len(unused))

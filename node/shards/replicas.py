@@ -11,7 +11,7 @@ from itertools import islice
 from hashring import NodeId, shard_of
 from node.requests.refund_ledger import rests_within
 from ringfence.limiter import Limit, Snapshot
-from ringfence.limiter.engine import BYTES_PER_KEY, LEAST_BYTES
+from ringfence.limiter.rule_tables import BYTES_PER_KEY, LEAST_BYTES
 
 __all__ = ["Replicas"]
 
@@ -26,14 +26,14 @@ _LOOK_AT = 64
 class _Row:
     state: list[int]
     limit: Limit
-    heard: dict[str, list[int]]
+    remote_counts: dict[str, list[int]]
     at: int
     """When it came: the durations in `state` count from here."""
 
     @property
     def size(self) -> int:
         """Bytes that it takes with its key, roughly."""
-        numbers = len(self.state) + sum(map(len, self.heard.values()))
+        numbers = len(self.state) + sum(map(len, self.remote_counts.values()))
         return _ROW_BYTES + _NUMBER_BYTES * numbers
 
 
@@ -66,8 +66,8 @@ class Replicas:
             self._shards.move_to_end(shard)
             self._dropped(rows.pop(key, None))
             if counts.states[at]:
-                heard = counts.heard[at] if counts.heard else {}
-                row = _Row(counts.states[at], counts.limits[counts.which[at]], heard, now)
+                remote_counts = counts.remote_counts[at] if counts.remote_counts else {}
+                row = _Row(counts.states[at], counts.limits[counts.which[at]], remote_counts, now)
                 rows[key] = row
                 self._size += 1
                 self._bytes += row.size
@@ -86,7 +86,7 @@ class Replicas:
             if not counts.limits or counts.limits[-1] != row.limit:
                 counts.limits.append(row.limit)
             counts.which.append(len(counts.limits) - 1)
-            counts.heard.append(row.heard)
+            counts.remote_counts.append(row.remote_counts)
         return iter(by_instant.items())
 
     def sender_of(self, shard: int) -> NodeId | None:

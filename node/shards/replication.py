@@ -140,7 +140,7 @@ class Replication:
                 self._changed.update(keys)
                 self._counters.add("copies_lost")
 
-        wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.heard)
+        wire = Counts(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)
         link.call(lambda seq: Copy(seq, wire), on_reply)
         self._counters.add("copies_sent")
         self._counters.add("keys_copied", len(keys))
@@ -180,4 +180,4 @@ def _standbys(ring: Ring) -> Sequence[NodeId | None]:
 
 def as_snapshot(counts: Counts) -> Snapshot:
     """Read what came over the wire as the limiter does."""
-    return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.heard)
+    return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)

@@ -1,13 +1,13 @@
-"""The limiter: how much a key may spend, decided by integer arithmetic over a bounded table.
+"""Rate limiting engine: algorithms in integer arithmetic, and bounded tables of counters.
 
-Pure: time comes in as nanoseconds since the Unix epoch, answers go out as values. Which limit
-applies to a request is for `ringfence.rules`, who owns a key for `hashring`.
+No I/O and no clock: times are arguments, in nanoseconds since the Unix epoch. `ringfence.rules`
+matches limits to requests, and `hashring` finds the owner of a key.
 """
 
 from ringfence.limiter.backends import Tables
 from ringfence.limiter.compiled import compiled_tables, why_not_compiled
 from ringfence.limiter.cost_estimate import OverAdmission, bytes_per_key, over_admission
-from ringfence.limiter.engine import Engine, EngineRule
+from ringfence.limiter.engine import Engine
 from ringfence.limiter.limit import (
     MAX_CARRIED_SLOTS,
     NS_PER_SECOND,
@@ -17,6 +17,7 @@ from ringfence.limiter.limit import (
     Limit,
 )
 from ringfence.limiter.outcome import CHARGED_CODES, Code, Outcome, Outcomes
+from ringfence.limiter.rule_tables import EngineRule
 from ringfence.limiter.serialization import BadState, Snapshot
 from ringfence.limiter.table import Table
 

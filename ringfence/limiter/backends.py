@@ -1,7 +1,6 @@
-"""What an engine counts in: tables of the reference, or compiled ones.
+"""Backends of the engine: factories of reference tables or compiled tables.
 
-The engine asks a `Tables` for its tables, and for something that decides whole frames if there is
-any.
+A backend creates tables, and optionally a decider for whole frames.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +15,10 @@ __all__ = ["Frames", "ReferenceTables", "SlowGroup", "Tables"]
 
 
 class Frames(Protocol):
-    """Decides frames whose checks carry no limits, faster than one table at a time."""
+    """Fast decisions on frames whose checks carry no limits."""
 
     def set_tables(self, tables: Sequence[tuple[bytes, Table, bool]]) -> None:
-        """Know exactly these: prefix, table, and whether its denials veto."""
+        """Replace the tables: prefix, table, and whether its denials veto."""
 
     def decide(
         self,
@@ -29,30 +28,30 @@ class Frames(Protocol):
         now: int,
         instants: list[int] | None = None,
     ) -> Outcomes | None:
-        """Decide as `Engine.decide` does; None, and nothing done, when it cannot.
+        """Decide as `Engine.decide` does; None without any effect when that is not possible.
 
         `instants` replace `now`, one per check, as in `Engine.decide_each`.
         """
 
 
 SlowGroup: TypeAlias = Callable[[Sequence[bytes], Sequence[int], int], list[Verdict]]
-"""Decides one group, given as keys, costs and now."""
+"""Function that decides one group from its keys, its costs and the time."""
 
 
 class Tables(Protocol):
-    """Makes the tables of an engine: those of the reference, or compiled ones."""
+    """Factory of the tables of an engine."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
     ) -> Table:
-        """Make an empty table; with `lists_keys` it must be able to list its keys."""
+        """Create an empty table; with `lists_keys` it must be able to list its keys."""
 
     def frames(self, slow_group: SlowGroup) -> Frames | None:
-        """Make what decides whole frames; None when nothing does so faster than the engine."""
+        """Create a decider for whole frames; None when the engine itself is as fast."""
 
 
 class ReferenceTables:
-    """Tables of the reference: all of them can list their keys."""
+    """Factory of reference tables, which can always list their keys."""
 
     def table(
         self, limit: Limit, *, max_keys: int, first_lease: int, is_shared: bool, lists_keys: bool
@@ -61,4 +60,4 @@ class ReferenceTables:
         return Table(limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
 
     def frames(self, slow_group: SlowGroup) -> None:
-        """The engine itself decides as fast."""
+        """Return None: the engine itself is as fast."""

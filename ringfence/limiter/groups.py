@@ -1,7 +1,6 @@
-"""The checks of one frame: which run together, and which stand or fall together.
+"""Groups of checks in one frame: all-or-nothing groups, and runs of checks of one rule.
 
-Decides what an all-or-nothing group charges, and what its members are told when it charges nobody.
-Whose table a check belongs to is the engine's affair.
+Decides what a group charges, and the results of its members when the group is denied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,14 +24,14 @@ __all__ = [
 ]
 
 ID_BYTES = 8
-"""A key begins with so many bytes of its rule's id."""
+"""Length of the rule id at the start of a key."""
 UNKNOWN: Verdict = (Code.UNKNOWN_RULE.value, 0, 0, 0, 0, 0)
 _UNCHARGED = Code.UNCHARGED.value
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One check of a group, with the table that decides it; None when its rule is unknown."""
+    """Check of a group with its table; the table is None when the rule is unknown."""
 
     table: Table | None
     key: bytes
@@ -42,19 +41,19 @@ class Member:
 
     @property
     def amount(self) -> int:
-        """The amount of the limit to apply; 0 when the rule is unknown."""
+        """Amount of the limit that applies; 0 when the rule is unknown."""
         if self.limit is not None:
             return self.limit.amount
         return 0 if self.table is None else self.table.limit.amount
 
 
 def carried(limits: Sequence[Limit], which: Sequence[int], at: int) -> Limit | None:
-    """Find the limit that a check of a frame carries, if any."""
+    """Return the limit that a check carries; None when it carries none."""
     return limits[which[at] - 1] if which and which[at] else None
 
 
 def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut a frame into groups of two and more, and the stretches of lone checks between them."""
+    """Split a frame into groups of at least two checks, and the single checks between them."""
     lone_from = at = 0
     for size in groups:
         if size > 1:
@@ -70,7 +69,7 @@ def spans(groups: Sequence[int], total: int) -> Iterator[tuple[int, int, bool]]:
 def runs(
     keys: Sequence[bytes], limits: Sequence[Limit], which: Sequence[int], start: int, end: int
 ) -> Iterator[tuple[int, int, Limit | None]]:
-    """Cut lone checks into runs of one rule and one limit, so that a run is one table call."""
+    """Split single checks into runs of one rule and one limit; each run is one table call."""
     first = start
     while first < end:
         prefix = keys[first][:ID_BYTES]
@@ -92,19 +91,19 @@ def decide_run(
     limit: Limit | None,
     now: int,
 ) -> list[Verdict]:
-    """Decide lone checks of one rule by one limit; None stands for an unknown rule."""
+    """Decide single checks of one rule by one limit; the table is None for an unknown rule."""
     if table is None:
         return [UNKNOWN] * len(keys)
     return table.verdicts(keys, costs, now, limit)
 
 
 def _ask(member: Member, cost: int, now: int) -> Verdict:
-    """Charge `cost` to the member's key, whatever its own cost is."""
+    """Charge `cost` to the member's key in place of its own cost."""
     return decide_run(member.table, (member.key,), (cost,), member.limit, now)[0]
 
 
 def peek(members: Sequence[Member], now: int) -> Outcomes:
-    """Say how each key stands; changes nothing."""
+    """Return the state of each key without a change."""
     rows = [_ask(member, 0, now) for member in members]
     return columns(rows, [member.amount for member in members])
 
@@ -114,7 +113,7 @@ def _is_admitted(row: Verdict) -> bool:
 
 
 def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
-    """Charge all members one after the other, or none when one that vetoes is denied."""
+    """Charge all members in order, or none when a member that vetoes is denied."""
     rows = [_ask(member, member.cost, now) for member in members]
     blocked = any(
         member.vetoes and not _is_admitted(row) for member, row in zip(members, rows, strict=True)
@@ -124,18 +123,17 @@ def decide_group(members: Sequence[Member], now: int) -> list[Verdict]:
     for member, row in zip(reversed(members), reversed(rows), strict=True):
         if member.table is not None and member.cost and _is_admitted(row):
             member.table.give_back(member.key, member.cost, now, lease=row[5])
-    return _explain(members, rows, now)
+    return _denied_results(members, rows, now)
 
 
-def _explain(members: Sequence[Member], rows: Sequence[Verdict], now: int) -> list[Verdict]:
-    """Answer for a group whose charges were undone.
+def _denied_results(members: Sequence[Member], rows: Sequence[Verdict], now: int) -> list[Verdict]:
+    """Return the results of a group whose charges were undone.
 
-    A denied member is asked once more, for its own cost and what earlier members wanted of the
-    same key together: that is denied for the same reason, and says exactly when, if ever, the
-    whole group fits.
+    A denied member is checked again for its own cost plus the cost of earlier members with the
+    same key. The result is the same denial, with the time when the whole group fits.
     """
     answers: list[Verdict] = []
-    wanted: dict[bytes, int] = {}
+    requested: dict[bytes, int] = {}
     for member, row in zip(members, rows, strict=True):
         is_admitted = _is_admitted(row)
         if is_admitted or not member.cost:
@@ -143,7 +141,7 @@ def _explain(members: Sequence[Member], rows: Sequence[Verdict], now: int) -> li
             code = _UNCHARGED if is_admitted else row[0]
             answers.append((code, remaining, row[2], reset_after, 0, 0))
         else:
-            answers.append(_ask(member, wanted.get(member.key, 0) + member.cost, now))
+            answers.append(_ask(member, requested.get(member.key, 0) + member.cost, now))
         if is_admitted:
-            wanted[member.key] = wanted.get(member.key, 0) + member.cost
+            requested[member.key] = requested.get(member.key, 0) + member.cost
     return answers

@@ -1,8 +1,8 @@
-"""Counters as plain numbers, so that they can move from one node to another.
+"""Serialization of counters as plain numbers, for transfers between nodes.
 
-Decides how a batch of them is laid out and which numbers are absurd whatever they mean. What the
-numbers of one counter mean is its algorithm's: durations, window numbers and counts, never
-instants, since no two hosts' clocks agree.
+Defines the layout of a batch, and bounds that hold for all numbers. Each algorithm defines the
+meaning of its numbers: durations, window numbers and counts, but no instants, because the clocks
+of two hosts differ.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,59 +24,59 @@ __all__ = [
 ]
 
 MOST_UNITS: Final = 2**60
-"""Most units that a counter holds, by whatever was charged: then sums still fit into 64 bits."""
+"""Maximum units in a counter, also after charges, so that sums fit into 64 bits."""
 MOST_NUMBERS: Final = 2**14
-"""Most numbers in one state. Algorithms that would need more write less finely."""
+"""Maximum numbers in one state. Algorithms that need more reduce the resolution."""
 _LARGEST: Final = 2**63 - 1
 
 
 class BadState(ValueError):
-    """Numbers that no counter of that algorithm could have written."""
+    """Error for numbers that no counter of the algorithm could have written."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """The state of counters, column by column."""
+    """States of counters in columns."""
 
     keys: list[bytes]
     states: list[list[int]]
-    """Per key, its counter's numbers; empty for a key that is as new."""
+    """Numbers of each key's counter; empty for a key that is not in use."""
     limits: list[Limit]
     which: list[int]
-    """Per key, the index into `limits` of the limit it was counted by."""
-    heard: list[dict[str, list[int]]]
-    """Per key, what other data centers said of it: window number and count in turns. Empty when
-    none said anything of any key."""
+    """Index into `limits` of the limit that counted each key."""
+    remote_counts: list[dict[str, list[int]]]
+    """Counts of other data centers for each key, by writer: alternating window numbers and counts.
+    Empty when there are none for any key."""
 
 
 def checked(state: Sequence[int], length: int | None = None) -> Sequence[int]:
-    """Return a state of `length` numbers, none negative or beyond 63 bits. Raises `BadState`."""
+    """Validate a state of `length` numbers, each from 0 to 2**63 - 1. Raises `BadState`."""
     if length is not None and len(state) != length:
-        raise BadState(f"a state of {len(state)} numbers instead of {length}")
+        raise BadState(f"state must have {length} numbers, got {len(state)}")
     if state and not 0 <= min(state) <= max(state) <= _LARGEST:
-        raise BadState(f"a state with {min(state)} or {max(state)} in it")
+        raise BadState(f"state must have numbers of 63 bits, got {min(state)} to {max(state)}")
     return state
 
 
 def units_in(counts: Sequence[int]) -> Sequence[int]:
-    """Return counts that together are no more than `MOST_UNITS`. Raises `BadState`."""
+    """Validate that counts add up to at most `MOST_UNITS`. Raises `BadState`."""
     if sum(counts) > MOST_UNITS:
-        raise BadState(f"{sum(counts)} units in one counter")
+        raise BadState(f"counter must have at most {MOST_UNITS} units, got {sum(counts)}")
     return counts
 
 
 def fitting(units: int, held: int) -> int:
-    """How many of `units` a counter takes that holds `held` already."""
+    """Return how many of `units` fit into a counter that has `held` units."""
     return max(0, min(units, MOST_UNITS - held))
 
 
 def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:
-    """Read window numbers and counts that stand in turns; the larger count of a number stands.
+    """Read alternating window numbers and counts; of repeated numbers the larger count is used.
 
     Raises `BadState`.
     """
     if len(cells) % 2:
-        raise BadState(f"{len(cells)} numbers are no pairs")
+        raise BadState(f"cells must be pairs, got {len(cells)} numbers")
     checked(cells)
     pairs: dict[int, int] = {}
     for number, count in zip(cells[::2], cells[1::2], strict=True):
@@ -86,5 +86,5 @@ def pairs_of(cells: Sequence[int]) -> Mapping[int, int]:
 
 
 def in_turns(cells: Mapping[int, int]) -> list[int]:
-    """Write window numbers and counts in turns, the oldest window first."""
+    """Return alternating window numbers and counts, the oldest window first."""
     return [number for cell in sorted(cells.items()) for number in cell]

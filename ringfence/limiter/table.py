@@ -1,14 +1,14 @@
-"""The counters of one rule: which keys have one, under which scheme, and which go when it is full.
+"""Table: the counters of one rule, with conversion between limits and eviction.
 
-The arithmetic of a check is the scheme's; rules and all-or-nothing groups are the engine's. The
-number of keys is bounded and the bytes they take are counted. Neither needs a timer: each new key
-looks at the two entries that were looked at longest ago and drops those that are as new.
+The scheme of a limit does the arithmetic; the engine handles rules and groups. The number of keys
+is bounded and tother bytes are counted. There are no timers: each new key examines two entries and
+removes those that have expired.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
+from ringfence.limiter.counter_map import CounterMap
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.outcome import Code, Outcome, Outcomes
 from ringfence.limiter.reference import (
@@ -28,67 +28,57 @@ from ringfence.limiter.serialization import pairs_of
 __all__ = ["Table"]
 
 _KEPT_SCHEMES = 1024
-"""Limits carried by requests that a table keeps worked out."""
-_LOOK_AT = 2
-"""Entries a new key looks at: with two, rested entries leave faster than new ones come."""
-_SAMPLE = 8
-"""Entries that one eviction chooses from."""
-_ENTRY_BYTES = 400
-"""Of a counter of a few numbers with its key of at most 128 bytes."""
+"""Number of limits from requests whose schemes are cached."""
 _PLAIN_BUCKET = 2
-"""Numbers in the state of a bucket that nobody else pours into."""
+"""Length of the state of a bucket that is not shared between data centers."""
 _CODES = tuple(Code)
 
 
 class Table:
     """Counters by key under one limit, at most `max_keys` of them.
 
-    Only an admitted check creates an entry. A full table evicts, among a few, the key that would
-    lose the least, so that flooding it with keys gives little away.
+    Only an admitted check creates an entry. A full table evicts the key of a small sample that
+    loses the least, so that flooding the table with keys gains little.
     """
 
     def __init__(
         self, limit: Limit, *, max_keys: int, first_lease: int = 1, is_shared: bool = False
     ) -> None:
         if max_keys < 1:
-            raise ValueError(f"max_keys: {max_keys} keys cannot be counted; give at least 1")
+            raise ValueError(f"max_keys must be at least 1, got {max_keys}")
         self.evicted = 0
-        """Keys that were dropped although they were not as new."""
+        """Number of keys that were evicted while in use."""
         self._max_keys = max_keys
         self._is_shared = is_shared
         self._lease_ids = LeaseIds(first_lease)
-        self._counters: OrderedDict[bytes, Counter] = OrderedDict()
-        """In the order in which the hand of the clock will look at them."""
-        self._extra: dict[bytes, int] = {}
-        """By key, the bytes of its counter beyond `_ENTRY_BYTES`, where there are any."""
-        self._extra_bytes = 0
+        self._counters = CounterMap()
         self._schemes: OrderedDict[Limit, Scheme] = OrderedDict()
         self._scheme = self._scheme_of(limit)
 
     def __len__(self) -> int:
-        return len(self._counters)
+        return len(self._counters.by_key)
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes that the counters take with their keys, roughly: what evicting keys gives back."""
-        return _ENTRY_BYTES * len(self._counters) + self._extra_bytes
+        """Approximate bytes of the counters with tother keys, which an eviction frees."""
+        return self._counters.bytes_in_use
 
     @property
     def limit(self) -> Limit:
-        """The limit of every check that carries none."""
+        """Limit of checks that carry none."""
         return self._scheme.limit
 
     @property
     def next_lease(self) -> int:
-        """The id that the next lease of this table will get; all earlier ones were smaller."""
+        """Id of the next slot of this table; all earlier ids were smaller."""
         return self._lease_ids.next
 
     def check_many(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> Outcomes:
-        """Decide checks one after the other, as `check` would; cost 0 peeks.
+        """Decide checks in order, as `check` does; cost 0 peeks.
 
-        `limit`, when given, is applied in place of the table's own.
+        `limit`, when given, replaces the table's own limit.
         Raises `ValueError` when a cost is negative or the lengths differ.
         """
         amount = self.limit.amount if limit is None else limit.amount
@@ -97,12 +87,12 @@ class Table:
     def verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None = None
     ) -> list[Verdict]:
-        """Decide as `check_many` does, in rows: the hot path of every engine call."""
+        """Decide as `check_many` does, with rows as the result: the hot path of the engine."""
         if costs and min(costs) < 0:
-            raise ValueError(f"cost: {min(costs)} is negative; use refund to give back")
+            raise ValueError(f"cost must not be negative, got {min(costs)}; use refund instead")
         own = self._scheme
         scheme = own if limit is None else self._scheme_of(limit)
-        find = self._counters.get
+        find = self._counters.by_key.get
         rows: list[Verdict] = []
         for key, cost in zip(keys, costs, strict=True):
             counter = find(key)
@@ -114,22 +104,22 @@ class Table:
             else:
                 if counter.scheme is not scheme:
                     counter = scheme.adopt(counter, now)
-                    if cost or scheme is own:  # A peek with a carried limit leaves no trace.
-                        self._put(key, counter)
+                    if cost or scheme is own:  # A peek with another limit changes nothing.
+                        self._counters.put(key, counter)
                 row = counter.check(cost, now)
                 if scheme.grows:
-                    self._weigh(key)
+                    self._counters.weigh(key)
             rows.append(row)
         return rows
 
     def check(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Outcome:
-        """Spend `cost` units of a key's budget if they are there; cost 0 peeks."""
+        """Spend `cost` units of a key if they fit; cost 0 peeks."""
         code, *rest = self.verdicts((key,), (cost,), now, limit)[0]
         amount = self.limit.amount if limit is None else limit.amount
         return Outcome(_CODES[code], amount, *rest)
 
     def peek(self, key: bytes, now: int, limit: Limit | None = None) -> Outcome:
-        """Say how a key stands; changes nothing."""
+        """Return the state of a key without a change."""
         return self.check(key, 0, now, limit)
 
     def refund(
@@ -142,34 +132,34 @@ class Table:
         *,
         limit: Limit | None = None,
     ) -> Outcome:
-        """Give back `cost` units that were charged at most `age_ns` ago; answer like a peek.
+        """Refund `cost` units that were charged at most `age_ns` ago; return a peek.
 
-        Age 0 stands for the newest: of a window the one that counts now, of a log the last hits.
+        Age 0 means the newest charge: the current window, or the last hits of a log.
 
-        Gives back what still weighs on the key, and rather less than more: units that have
-        drained or expired since, or were charged to an older window, do not come back twice.
-        Under a concurrency limit, `lease` names the lease to release, 0 the oldest units.
+        Only units that still count are refunded. Units that have drained or expired, or that were
+        charged to an older window, are not refunded twice. Under a concurrency limit, `lease` is
+        the slot to release, 0 the oldest units.
         """
         self.give_back(key, cost, now, age_ns, lease)
         return self.peek(key, now, limit)
 
     def give_back(self, key: bytes, cost: int, now: int, age_ns: int = 0, lease: int = 0) -> None:
-        """Refund without an answer, under the limit that the key was last counted by."""
+        """Refund without a peek, by the limit that last counted the key."""
         if cost < 0 or age_ns < 0:
-            raise ValueError(f"refund: cost {cost} and age {age_ns} must not be negative")
+            raise ValueError(f"refund cost and age must not be negative, got {cost} and {age_ns}")
         counter = self._find(key)
         if counter is None:
             return
         counter.refund(cost, now, age_ns, lease)
-        if counter.is_rested(now):
+        if counter.is_expired(now):
             self.reset(key)
         else:
             self._keep(key, counter, now)
 
     def renew(self, key: bytes, lease: int, now: int) -> Verdict:
-        """Let a lease of a concurrency limit live for a whole period from now.
+        """Extend a slot of a concurrency limit by a whole period from now.
 
-        Denied when the key has no such lease; the key is then as it was.
+        Denied when the key has no such slot; nothing changes then.
         """
         counter = self._find(key)
         if isinstance(counter, Concurrency):
@@ -177,14 +167,14 @@ class Table:
         return DENIED, 0, 0, 0, 0, 0
 
     def reset(self, key: bytes) -> None:
-        """Forget a key."""
-        self._drop(key)
+        """Remove a key."""
+        self._counters.drop(key)
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
-        """Apply another limit from the next check on, to the counts as they are.
+        """Apply another limit from the next check on, and keep the counts.
 
-        A key is converted when it is next asked about: what it has used stays used, so that
-        neither raising nor lowering refills it. Until then it drains by the old limit.
+        A key is converted at its next check. Used units stay used, so a change never refills a key.
+        Until then the key drains by the old limit.
         """
         if is_shared != self._is_shared:
             self._is_shared = is_shared
@@ -194,55 +184,55 @@ class Table:
     # -- moving between nodes ------------------------------------------------------------------
 
     def all_keys(self) -> list[bytes]:
-        """All keys that have a counter."""
-        return list(self._counters)
+        """Return all keys that have a counter."""
+        return list(self._counters.by_key)
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""
-        return key in self._counters
+        return key in self._counters.by_key
 
     def state(self, key: bytes, now: int) -> tuple[list[int], Limit, dict[str, list[int]]] | None:
-        """Write a key's counter down, with its limit and what it heard; None when it is as new."""
+        """Return a counter's state, limit and remote counts; None when the key is not in use."""
         counter = self._find(key)
-        if counter is None or counter.is_rested(now):
+        if counter is None or counter.is_expired(now):
             return None
-        heard = counter.heard_cells(now) if isinstance(counter, Shared) else {}
-        return counter.state(now), counter.scheme.limit, heard
+        remote = counter.remote_cells(now) if isinstance(counter, Shared) else {}
+        return counter.state(now), counter.scheme.limit, remote
 
-    def revive(
+    def restore(
         self,
         key: bytes,
         state: Sequence[int],
         limit: Limit,
-        heard: Mapping[str, Sequence[int]],
+        remote: Mapping[str, Sequence[int]],
         now: int,
     ) -> None:
-        """Put a counter in place of a key's own, which leaves it only what it has heard.
+        """Put a counter in place of a key's own, which leaves it only what it has remote.
 
         What was shared where it comes from stays so until the next check. Raises `BadState`.
         """
-        is_shared = bool(heard) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
+        is_shared = bool(remote) or (limit.is_bucket and len(state) > _PLAIN_BUCKET)
         if is_shared and not self._is_shared:
             scheme = scheme_of(limit, self._lease_ids, is_shared=True)
         else:
             scheme = self._scheme_of(limit)
-        counter = scheme.revive(state, now)
+        counter = scheme.restore(state, now)
         if isinstance(counter, Shared):
-            for writer, cells in heard.items():
-                counter.recall(writer, pairs_of(cells), now)
+            for writer, cells in remote.items():
+                counter.restore_remote(writer, pairs_of(cells), now)
             old = self._find(key)
             known = scheme.adopt(old, now) if isinstance(old, Shared) else None
             if isinstance(known, Shared):
-                for writer, heard_here in known.heard.items():
-                    counter.hear(writer, heard_here, now)
+                for writer, cells_here in known.remote.items():
+                    counter.merge_remote(writer, cells_here, now)
         self.reset(key)
-        if not counter.is_rested(now):
+        if not counter.is_expired(now):
             self._insert(key, counter, now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
-        """Count `cost` whatever the ceiling, then tell whether the key is within its limit.
+        """Count `cost` without regard to the ceiling; return whether the key is within its limit.
 
-        Cost 0 changes nothing. `limit`, when given, is applied in place of the table's own.
+        Cost 0 changes nothing. `limit`, when given, replaces the table's own limit.
         """
         scheme = self._scheme if limit is None else self._scheme_of(limit)
         if cost:
@@ -257,16 +247,16 @@ class Table:
     def charge(
         self, key: bytes, units: int, now: int, age_ns: int, limit: Limit | None = None
     ) -> None:
-        """Count units that were spent `age_ns` ago, whatever the ceiling.
+        """Count units that were spent `age_ns` ago, without regard to the ceiling.
 
-        Without `limit`, by the one that the key was last counted by.
+        The default of `limit` is the one that last counted the key.
         """
         if units < 0 or age_ns < 0:
-            raise ValueError(f"charge: {units} units and age {age_ns} must not be negative")
+            raise ValueError(f"charge and age must not be negative, got {units} and {age_ns}")
         counter = self._find(key)
         if counter is None:
             scheme = self._scheme if limit is None else self._scheme_of(limit)
-            counter = scheme.open(now - age_ns)  # Not used since, so that it has drained since.
+            counter = scheme.open(now - age_ns)  # Unused since then, so it has drained since then.
             counter.charge(units, now, age_ns)
             self._insert(key, counter, now)
             return
@@ -277,8 +267,8 @@ class Table:
 
     # -- other data centers --------------------------------------------------------------------
 
-    def hear(self, key: bytes, writer: str, cells: Sequence[int], now: int) -> int:
-        """Take another data center's counts of a key; return how many were refused.
+    def merge_remote(self, key: bytes, writer: str, cells: Sequence[int], now: int) -> int:
+        """Merge another data center's counts of a key; return the number of rejected cells.
 
         Raises `BadState`.
         """
@@ -291,93 +281,66 @@ class Table:
             counter = self._scheme.adopt(counter, now)
         if not isinstance(counter, Shared):
             return len(known)
-        refused = counter.hear(writer, known, now)
+        refused = counter.merge_remote(writer, known, now)
         if not is_new:
             self._keep(key, counter, now)
-        elif not counter.is_rested(now):
+        elif not counter.is_expired(now):
             self._insert(key, counter, now)
         return refused
 
-    def told(self, key: bytes, now: int) -> list[int]:
-        """What this data center admitted of a key: window number and count in turns."""
+    def local_counts(self, key: bytes, now: int) -> list[int]:
+        """Return this data center's counts of a key: alternating window numbers and counts."""
         counter = self._find(key)
         if counter is None or not self._is_shared:
             return []
-        if counter.scheme is not self._scheme:  # Others number windows by the table's limit.
+        if (
+            counter.scheme is not self._scheme
+        ):  # Other data centers number windows by the table's limit.
             counter = self._scheme.adopt(counter, now)
             self._keep(key, counter, now)
-        return counter.told(now) if isinstance(counter, Shared) else []
+        return counter.local_counts(now) if isinstance(counter, Shared) else []
 
-    def heard(self, key: bytes, writer: str, now: int) -> list[int]:
-        """What another data center has told of a key: window number and count in turns."""
+    def remote_counts(self, key: bytes, writer: str, now: int) -> list[int]:
+        """Return the counts of a key that were received from another data center."""
         counter = self._find(key)
-        return counter.heard_cells(now).get(writer, []) if isinstance(counter, Shared) else []
+        return counter.remote_cells(now).get(writer, []) if isinstance(counter, Shared) else []
 
     def used(self, key: bytes, now: int) -> int:
-        """Units of a key in use."""
+        """Return the units of a key in use."""
         counter = self._find(key)
         return 0 if counter is None else counter.used(now)
 
     # -- keeping within bounds -----------------------------------------------------------------
 
     def evict(self, count: int, now: int) -> None:
-        """Drop up to `count` keys: each time the one of a small sample that loses the least."""
-        for _ in range(min(count, len(self._counters))):
-            sample = list(islice(self._counters.items(), _SAMPLE))
-            victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
-            for key, _counter in sample:
-                self._counters.move_to_end(key)
-            self._drop(victim)
-            self.evicted += counter.used(now) > 0
+        """Evict up to `count` keys: each time the key of a small sample that loses the least."""
+        for _ in range(min(count, len(self._counters.by_key))):
+            self.evicted += self._counters.evict(now).used(now) > 0
 
-    def hand_over(self, prefix: bytes, heir: "Table") -> None:
-        """Move the counters whose keys begin with `prefix` to another table.
+    def hand_over(self, prefix: bytes, other: "Table") -> None:
+        """Move the counters whose keys start with `prefix` to another table.
 
-        Cost: one look at every key. The heir's leases must be numbered beyond this table's.
+        Cost: one test per key. The other table must number its slots beyond this table's.
         """
         for key in [key for key in self.all_keys() if key.startswith(prefix)]:
             counter = self._find(key)
             assert counter is not None
             self.reset(key)
-            heir._put(key, counter)
+            other._counters.put(key, counter)
 
     def _find(self, key: bytes) -> Counter | None:
-        """Find the counter of a key; it may be a copy, so that changes are followed by `_keep`."""
-        return self._counters.get(key)
+        """Return the counter of a key. It may be a copy, so changes must be stored by `_keep`."""
+        return self._counters.by_key.get(key)
 
     def _keep(self, key: bytes, counter: Counter, now: int) -> None:
-        """Put a counter in the place of the one that the key has."""
-        self._put(key, counter)
+        """Replace the counter of a key."""
+        self._counters.put(key, counter)
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
-        for oldest, rival in list(islice(self._counters.items(), _LOOK_AT)):
-            if rival.is_rested(now):
-                self._drop(oldest)
-            else:
-                self._counters.move_to_end(oldest)
+        self._counters.drop_expired(now)
         if len(self) >= self._max_keys:
             self.evict(1, now)
-        self._put(key, counter)
-
-    def _put(self, key: bytes, counter: Counter) -> None:
-        self._counters[key] = counter
-        self._weigh(key)
-
-    def _drop(self, key: bytes) -> None:
-        if self._counters.pop(key, None) is not None:
-            self._extra_bytes -= self._extra.pop(key, 0)
-
-    def _weigh(self, key: bytes) -> None:
-        """Count the bytes of a counter that is there."""
-        counter = self._counters.get(key)
-        extra = 0 if counter is None else counter.extra_bytes
-        before = self._extra.get(key, 0)
-        if extra != before:
-            self._extra_bytes += extra - before
-            if extra:
-                self._extra[key] = extra
-            else:
-                del self._extra[key]
+        self._counters.put(key, counter)
 
     def _scheme_of(self, limit: Limit) -> Scheme:
         scheme = self._schemes.get(limit)

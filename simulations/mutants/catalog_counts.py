@@ -6,7 +6,7 @@ __all__ = ["COUNTS"]
 
 _MERGE = "ringfence.limiter.reference.shared:Shared._merge"
 _SUM = "ringfence.limiter.reference.shared:SharedWindow._sum"
-_TOLD = "ringfence.limiter.reference.shared:SharedWindow.told"
+_TOLD = "ringfence.limiter.reference.shared:SharedWindow.local_counts"
 
 COUNTS = (
     Mutant(
@@ -39,7 +39,7 @@ COUNTS = (
         (
             Edit(
                 _SUM,
-                "count += sum([known.get(number, 0) for known in self.heard.values()])",
+                "count += sum([known.get(number, 0) for known in self.remote.values()])",
                 "pass",
             ),
         ),
@@ -68,7 +68,7 @@ COUNTS = (
         "a merge adds the whole remote count to a bucket each time instead of its growth",
         (
             Edit(
-                "ringfence.limiter.reference.shared:SharedBucket.hear",
+                "ringfence.limiter.reference.shared:SharedBucket.merge_remote",
                 "super().charge(risen, now, 0)",
                 "super().charge(sum(cells.values()), now, 0)",
             ),

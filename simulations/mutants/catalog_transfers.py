@@ -190,7 +190,7 @@ MOVES = (
         "transferred hits get the time of the transfer",
         (
             Edit(
-                "ringfence.limiter.reference.sliding_log:SlidingLogScheme.revive",
+                "ringfence.limiter.reference.sliding_log:SlidingLogScheme.restore",
                 "log.record(count, now - age_ns)",
                 "log.record(count, now)",
             ),

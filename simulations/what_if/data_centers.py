@@ -161,7 +161,7 @@ class DataCenters:
 
     def _heard(self, writer: int, other: int, rows: _Rows, now: int) -> None:
         keys, cells = [row[0] for row in rows], [row[1] for row in rows]
-        self._centers[other].engine.hear(self._centers[writer].name, keys, cells, now)
+        self._centers[other].engine.merge_remote(self._centers[writer].name, keys, cells, now)
 
     def _confirmed(self, writer: int, other: int, rows: _Rows, _now: int) -> None:
         center = self._centers[writer]
@@ -206,6 +206,6 @@ def _facts(
     """Return the facts for `CountDissemination`; `known` caches them within a round."""
     for key in keys:
         if key not in known:
-            cells = engine.told((key,), now)[0]
+            cells = engine.local_counts((key,), now)[0]
             known[key] = KeyCounts(cells, engine.used(key, now), engine.ceiling(key))
     return [known[key] for key in keys]

@@ -189,7 +189,7 @@ def test_frames_whose_lengths_contradict_each_other_are_refused() -> None:
     engine = engine_of(FIVE)
 
     for groups in ([1], [2, 1], [3, -1], [0, 2]):
-        with pytest.raises(ValueError, match="groups: "):
+        with pytest.raises(ValueError, match="groups must"):
             engine.decide([key(0), key(0)], [1, 1], groups, [], [], 0)
     with pytest.raises(ValueError, match="cost"):
         ask(engine, [key(0)], [-1])

@@ -74,8 +74,8 @@ def test_a_counter_that_was_moved_decides_ever_after_as_if_it_had_stayed(
     assert moved.restore(stayed.snapshot([KEY], now + later), now + later) == 0
 
     for instant in range(now + later, now + later + 100, 3):
-        assert told(moved, 0, instant) == told(stayed, 0, instant)
-        assert told(moved, 1, instant) == told(stayed, 1, instant)
+        assert decide_one(moved, 0, instant) == decide_one(stayed, 0, instant)
+        assert decide_one(moved, 1, instant) == decide_one(stayed, 1, instant)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
@@ -88,9 +88,9 @@ def test_a_copy_that_is_renewed_with_every_check_ends_when_the_original_does(
     owner, standby = engine_of(limit, is_shared), engine_of(limit, is_shared)
 
     for now, cost in history:
-        told(owner, cost, now)
+        decide_one(owner, cost, now)
         standby.restore(owner.snapshot([KEY], now), now)
-        assert told(standby, 0, now) == told(owner, 0, now)
+        assert decide_one(standby, 0, now) == decide_one(owner, 0, now)
 
 
 @given(limit=limits, history=histories)
@@ -134,7 +134,7 @@ def test_calendar_windows_are_named_by_the_second_they_begin() -> None:
     assert snapshot.states == [[midnight, 3]]
     other = engine_of(daily)
     other.restore(snapshot, now)
-    assert told(other, 0, now) == told(engine, 0, now)
+    assert decide_one(other, 0, now) == decide_one(engine, 0, now)
 
 
 def test_a_window_that_is_over_leaves_nothing() -> None:
@@ -196,13 +196,13 @@ def test_a_state_that_no_counter_writes_is_refused_and_changes_nothing(
 ) -> None:
     engine = engine_of(limit, is_shared)
     ask(engine, 2, 100)
-    before = told(engine, 0, 100)
+    before = decide_one(engine, 0, 100)
     good = engine.snapshot([KEY], 100)
 
     refused = engine.restore(Snapshot([KEY], [state], [limit], [0], []), 100)
 
     assert refused == 1
-    assert told(engine, 0, 100) == before
+    assert decide_one(engine, 0, 100) == before
     assert engine.snapshot([KEY], 100) == good
 
 
@@ -262,7 +262,7 @@ def test_a_restored_counter_goes_on_by_the_limit_that_holds_here() -> None:
 
     taker.restore(giver.snapshot([KEY], 0), 0)
 
-    assert told(taker, 0, 0).remaining == [8]
+    assert decide_one(taker, 0, 0).remaining == [8]
 
 
 def test_an_empty_state_forgets_its_key() -> None:
@@ -285,8 +285,8 @@ def test_counts_of_an_unknown_rule_wait_for_it() -> None:
     engine.set_rules({0: EngineRule(limit, is_shared=True)})
 
     assert passed_on == Snapshot([KEY], [[0, 3]], [limit], [0], [{"far": [0, 1]}])
-    assert told(engine, 0, 0).remaining == [1]
-    assert engine.told([KEY], 0) == [[0, 3]]
+    assert decide_one(engine, 0, 0).remaining == [1]
+    assert engine.local_counts([KEY], 0) == [[0, 3]]
 
 
 def test_limits_are_written_once_each() -> None:
@@ -302,7 +302,7 @@ def test_limits_are_written_once_each() -> None:
         [Limit.of_ns(5, 100), Limit.of_ns(6, 100)],
         [0, 1, 0],
     )
-    assert snapshot.heard == []
+    assert snapshot.remote_counts == []
 
 
 def test_forgotten_keys_are_gone_and_the_rest_stays() -> None:
@@ -371,6 +371,6 @@ def ask(engine: Engine, cost: int, now: int) -> Outcomes:
     return engine.decide([KEY], [cost], [], [], [], now)
 
 
-def told(engine: Engine, cost: int, now: int) -> Outcomes:
+def decide_one(engine: Engine, cost: int, now: int) -> Outcomes:
     """What an engine says of a check, but for the name of the lease, which is new each time."""
     return replace(ask(engine, cost, now), leases=[])

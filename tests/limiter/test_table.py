@@ -159,12 +159,12 @@ def test_more_carried_limits_than_a_table_keeps_worked_out_lose_no_count() -> No
 def test_nonsense_is_refused_before_anything_is_charged() -> None:
     table = Table(FIVE, max_keys=10)
 
-    with pytest.raises(ValueError, match="cost: -2 is negative"):
+    with pytest.raises(ValueError, match="got -2"):
         table.check_many([b"one", b"two"], [1, -2], 0)
     with pytest.raises(ValueError, match="must not be negative"):
         table.refund(b"one", -1, 0)
     with pytest.raises(ValueError, match="must not be negative"):
         table.refund(b"one", 1, 0, age_ns=-1)
-    with pytest.raises(ValueError, match="max_keys: 0"):
+    with pytest.raises(ValueError, match="max_keys must"):
         Table(FIVE, max_keys=0)
     assert len(table) == 0

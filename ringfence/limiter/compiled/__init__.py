@@ -1,7 +1,6 @@
-"""The limiter in compiled code: the same answers as the reference, many times faster and smaller.
+"""Compiled tables: the same results as the reference, but faster and smaller.
 
-Where the package was installed without a C compiler this folder has no compiled modules, and the
-reference engine runs.
+Without a C compiler at installation there are no compiled modules, and the reference is used.
 """
 
 import sys
@@ -24,16 +23,16 @@ if _why_not is None:
 
 
 def why_not_compiled() -> str | None:
-    """Why there are no compiled tables here; None when there are."""
+    """Return why compiled tables are not available; None when they are."""
     return _why_not
 
 
 def compiled_tables(secret: bytes, *, keeps_keys: bool) -> Tables:
-    """Have an engine count in compiled tables.
+    """Return a factory of compiled tables for an engine.
 
-    `secret`, 16 bytes, keys the identities: whoever knew it could make two keys share a budget.
-    An engine that must list its keys, to hand their counters to other nodes, needs `keeps_keys`.
-    Raises `RuntimeError` when there are none; ask `why_not_compiled` first.
+    `secret`, 16 bytes, is the key of the identity hash; with it, an attacker could make two keys
+    share a counter. An engine that transfers counters to other nodes needs `keeps_keys`.
+    Raises `RuntimeError` when compiled tables are not available, see `why_not_compiled`.
     """
     if _why_not is not None:
         raise RuntimeError(_why_not)

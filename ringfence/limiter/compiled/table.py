@@ -1,11 +1,9 @@
-"""The table of one rule on compiled stores, with the reference beside them for all that is rare.
+"""Table of one rule on compiled stores, with the reference implementation for rare operations.
 
-A key has its counter in exactly one place: in the store of the limit that it was last counted by,
-or, when no slot can hold it, among the reference's counters. Checks by a store's own limit never
-leave compiled code. Everything else, such as the first check after a limit has changed, a refund,
-or a move to another node, reads the counter out of its slot, has the reference do what it
-specifies, and writes it back; so both engines answer alike by construction, and only the checks
-themselves exist twice.
+A counter is in exactly one place: in the store of the limit that last counted the key, or among
+the reference's counters when no slot can hold it. Checks by a store's own limit run entirely in
+compiled code. Rare operations (a changed limit, a refund, a transfer) read the counter from its
+slot, run the reference's code, and write the counter back. So only checks are implemented twice.
 """
 
 from collections.abc import Sequence
@@ -20,19 +18,18 @@ from ringfence.limiter.table import Table
 __all__ = ["CompiledTable"]
 
 _MOST_STORES = 16
-"""Limits of one rule that are counted by compiled code at once."""
+"""Maximum number of limits of one rule with a compiled store."""
 _SECRET_BYTES = 16
 _LOOK_AT = 64
-"""Slots of older stores that a check looks through for entries that are as new."""
+"""Slots of older stores that one check examines for expired entries."""
 
 
 class CompiledTable(HotTable, Table):
     """Counters by key under one limit, at most `max_keys` of them, 16 or 24 bytes a slot.
 
-    `secret`, 16 bytes that no client knows, keys the identities; all tables that hand keys to
-    each other share it. Without `keeps_keys` a slot holds nothing but the identity and the
-    counter, and `all_keys` raises `LookupError`; with it, a reference to the key as well, which is
-    what handing counters to other nodes needs.
+    `secret`, 16 bytes that clients must not know, is the key of the identity hash. Tables that
+    exchange counters share it. With `keeps_keys`, a slot also refers to its key, which transfers
+    to other nodes need; without it, `all_keys` raises `LookupError`.
     """
 
     def __init__(
@@ -47,12 +44,12 @@ class CompiledTable(HotTable, Table):
     ) -> None:
         Table.__init__(self, limit, max_keys=max_keys, first_lease=first_lease, is_shared=is_shared)
         if len(secret) != _SECRET_BYTES:
-            raise ValueError(f"secret: {len(secret)} bytes; give {_SECRET_BYTES} secret ones")
+            raise ValueError(f"secret must have {_SECRET_BYTES} bytes, got {len(secret)}")
         self._secret = secret
         self._keeps_keys = keeps_keys
         self._by_limit: dict[Limit, Store] = {}
         self.stores = []
-        self.odd = self._counters
+        self.odd = self._counters.by_key
         self.own_limit, self.own_amount = limit, limit.amount
         self.most = max_keys
         self.own = self.store_for(limit)
@@ -62,48 +59,48 @@ class CompiledTable(HotTable, Table):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that compiled counters take, keys aside."""
+        """Bytes of the compiled counters without keys."""
         return sum(store.nbytes for store in self.stores)
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes that the counters take with their keys, roughly: what evicting keys gives back."""
+        """Approximate bytes of the counters with their keys, which an eviction frees."""
         return super().bytes_in_use + sum([store.bytes_in_use for store in self.stores])
 
     def change_limit(self, limit: Limit, *, is_shared: bool = False) -> None:
         """Apply another limit from the next check on, as `Table.change_limit` does."""
         if is_shared != self._is_shared:
-            self._by_limit.clear()  # What the stores hold is read, but no longer counted there.
+            self._by_limit.clear()  # The stores are still read, but no longer used for counting.
             self.last_limit = None
         Table.change_limit(self, limit, is_shared=is_shared)
         self.own_limit, self.own_amount = limit, limit.amount
         self.own = self.store_for(limit)
 
     def all_keys(self) -> list[bytes]:
-        """All keys that have a counter. Raises `LookupError` when the table keeps none."""
+        """Return all keys that have a counter. Raises `LookupError` without `keeps_keys`."""
         return [key for store in self.stores for key in store.names()] + Table.all_keys(self)
 
     def has(self, key: bytes) -> bool:
         """Whether a key has a counter."""
-        return any(key in store for store in self.stores) or key in self._counters
+        return any(key in store for store in self.stores) or key in self._counters.by_key
 
     def reset(self, key: bytes) -> None:
-        """Forget a key."""
-        self._drop(key)
+        """Remove a key."""
+        self._counters.drop(key)
         for store in self.stores:
             store.pop(key)
 
     def evict(self, count: int, now: int) -> None:
-        """Drop up to `count` keys: each time the one of a sample that loses the least."""
+        """Evict up to `count` keys: each time the key of a sample that loses the least."""
         for _ in range(min(count, len(self))):
             fullest = max(self.stores, key=len, default=None)
-            if fullest is None or len(fullest) < len(self._counters):
+            if fullest is None or len(fullest) < len(self._counters.by_key):
                 Table.evict(self, 1, now)
             else:
                 self.evicted += fullest.evict(now)
 
     def charge_now(self, key: bytes, cost: int, now: int, limit: Limit | None = None) -> Verdict:
-        """Count `cost` as `Table.charge_now` does; a long log is not read out for it."""
+        """Count `cost` as `Table.charge_now` does, without a copy of a long log."""
         store = self.store_for(self.own_limit if limit is None else limit)
         used = None if store is None or cost < 0 else store.append(key, cost, now)
         if store is None or used is None:
@@ -113,7 +110,7 @@ class CompiledTable(HotTable, Table):
     # -- what compiled code cannot do by itself ------------------------------------------------
 
     def store_for(self, limit: Limit) -> Store | None:
-        """Find the store of a limit, or make one; None when only the reference counts by it."""
+        """Return the store of a limit; None when only the reference supports the limit."""
         store = self._by_limit.get(limit)
         if store is None and len(self.stores) < _MOST_STORES:
             scheme = self._scheme_of(limit)
@@ -125,7 +122,7 @@ class CompiledTable(HotTable, Table):
         return store
 
     def renewed(self, store: Store, now: int) -> Store | None:
-        """Begin a store anew that cannot express `now`; its keys follow one by one."""
+        """Replace a store that cannot express `now`; its keys move one by one."""
         limit = store.scheme.limit
         del self._by_limit[limit]
         self._tidy(now)
@@ -138,11 +135,11 @@ class CompiledTable(HotTable, Table):
     def slow_verdicts(
         self, keys: Sequence[bytes], costs: Sequence[int], now: int, limit: Limit | None
     ) -> list[Verdict]:
-        """Decide by the reference alone: there is no store at all."""
+        """Decide by the reference alone, when there is no store."""
         return Table.verdicts(self, keys, costs, now, limit)
 
     def slow_verdict(self, key: bytes, cost: int, now: int, limit: Limit | None) -> Verdict:
-        """Decide one check wherever its counter is, and have the counter where it belongs."""
+        """Decide one check by the reference, and move its counter to the right place."""
         if not self.stores:
             return Table.verdicts(self, (key,), (cost,), now, limit)[0]
         own = self._scheme
@@ -157,7 +154,7 @@ class CompiledTable(HotTable, Table):
             if counter.scheme is not scheme:
                 counter = scheme.adopt(counter, now)
             row = counter.check(cost, now)
-            if cost or scheme is own:  # A peek with a carried limit leaves no trace.
+            if cost or scheme is own:  # A peek with another limit changes nothing.
                 self._keep(key, counter, now)
         if cost:
             self._tidy(now)
@@ -168,7 +165,7 @@ class CompiledTable(HotTable, Table):
             numbers = store.get(key)
             if numbers is not None:
                 return counter_of(store.scheme, numbers)
-        return self._counters.get(key)
+        return self._counters.by_key.get(key)
 
     def _keep(self, key: bytes, counter: Counter, now: int) -> None:
         numbers = numbers_of(counter)
@@ -179,19 +176,19 @@ class CompiledTable(HotTable, Table):
             if store is not place:
                 store.pop(key)
         if place is None:
-            self._put(key, counter)
+            self._counters.put(key, counter)
         else:
-            self._drop(key)
+            self._counters.drop(key)
 
     def _insert(self, key: bytes, counter: Counter, now: int) -> None:
-        if self._counters:
+        if self._counters.by_key:
             Table._insert(self, key, counter, now)
         elif len(self) >= self._max_keys:
             self.evict(1, now)
         self._keep(key, counter, now)
 
     def _tidy(self, now: int) -> None:
-        """Let older stores, and what they hold that is as new, go."""
+        """Remove expired entries of older stores, and empty stores."""
         for store in [store for store in self.stores if store is not self.own]:
             store.sweep(_LOOK_AT, now)
             if not len(store):

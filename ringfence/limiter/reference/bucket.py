@@ -48,7 +48,7 @@ class BucketScheme(Scheme):
         """Start a bucket with `used` units in it."""
         return Bucket(self, now * self.ticks_per_ns + used * self.unit)
 
-    def revive(self, state: Sequence[int], now: int) -> "Bucket":
+    def restore(self, state: Sequence[int], now: int) -> "Bucket":
         """Read the level: whole units, and ticks beside them."""
         return Bucket(self, now * self.ticks_per_ns + self.level_of(checked(state, 2)))
 

@@ -46,7 +46,7 @@ class ConcurrencyScheme(Scheme):
             counter.grant(used, now)
         return counter
 
-    def revive(self, state: Sequence[int], now: int) -> "Concurrency":
+    def restore(self, state: Sequence[int], now: int) -> "Concurrency":
         """Read leases as id, time left and units in turns, the first to end first."""
         if len(state) % _FIELDS:
             raise BadState(f"{len(state)} numbers are no leases")

@@ -1,7 +1,7 @@
-"""What every algorithm offers: a scheme, shared by all keys of a limit, and a counter per key.
+"""Interface of the algorithms: a scheme for each limit, and a counter for each key.
 
-Decides nothing itself. Which algorithm a limit means stands in `schemes`, the arithmetic in one
-module per algorithm, and which keys have a counter at all in `ringfence.limiter.table`.
+`schemes` maps limits to schemes, and each algorithm has its own module. `ringfence.limiter.table`
+decides which keys have a counter.
 """
 
 from abc import ABC, abstractmethod
@@ -39,10 +39,10 @@ A bare tuple, because the hot path makes one per check and a named value costs t
 
 
 class Counter(ABC):
-    """What one key has used, under one scheme. Owned by one table, changed in place.
+    """Usage of one key under one scheme. One table owns it; it is changed in place.
 
-    `now` is in nanoseconds since the Unix epoch. A `now` smaller than one seen before counts as
-    the largest seen, so a clock that steps back never gives anything away.
+    `now` is in nanoseconds since the Unix epoch. A `now` below an earlier one counts as the largest
+    so far, so a clock that steps back never admits more.
     """
 
     __slots__ = ()
@@ -50,86 +50,86 @@ class Counter(ABC):
 
     @abstractmethod
     def check(self, cost: int, now: int) -> Verdict:
-        """Spend `cost` units if they fit; a denied check leaves the counter as it was.
+        """Spend `cost` units if they fit; a denied check changes nothing.
 
-        Cost 0 peeks: it is denied exactly when nothing remains, with the wait for cost 1, and it
-        reads `OVER_SOFT` while more than the hard limit is in use. Nothing is ever charged by it.
+        Cost 0 peeks and charges nothing. It is denied exactly when nothing remains, with the wait
+        for cost 1. It returns `OVER_SOFT` while more than the hard limit is in use.
         """
 
     @abstractmethod
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Give back `cost` units that were charged at or after `now - age_ns`; never past empty.
+        """Refund `cost` units that were charged at or after `now - age_ns`; never below empty.
 
-        Only what still weighs on the key comes back, and where the exact instant of the charge is
-        unknown the oldest candidate goes, so no refund lets a true window admit more than it
-        would have without the charge. With age 0 it undoes a check made at `now`.
+        Only units that still count are refunded. When the instant of the charge is unknown, the
+        oldest candidate is removed. So no window admits more than it would have without the
+        charge. With age 0 this undoes a check made at `now`.
         """
 
     @abstractmethod
     def used(self, now: int) -> int:
-        """Units in use, rounded up; 0 exactly when the key is as new."""
+        """Return the units in use, rounded up; 0 exactly when the key is not in use."""
 
     @abstractmethod
     def state(self, now: int) -> list[int]:
-        """Write the counter down for another node: what `Scheme.revive` reads."""
+        """Return the counter as numbers for `Scheme.restore` on another node."""
 
     @abstractmethod
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that were spent `age_ns` ago, whatever the ceiling.
+        """Count units that were spent `age_ns` ago, without regard to the ceiling.
 
-        Units that would not weigh any more by now are ignored, and so are those beyond
-        `MOST_UNITS` in all.
+        Units that would have expired by now are ignored, and so are units beyond a total of
+        `MOST_UNITS`.
         """
 
     def standing(self, now: int) -> Verdict:
-        """Tell whether the units in use are within the limit; the answer to a charge.
+        """Return whether the units in use are within the limit; the result of a charge.
 
-        `OVERDRAWN` while more than the ceiling is in use, then with the wait for cost 1; 0 stands
-        for a cost that never passes.
+        `OVERDRAWN` while more than the ceiling is in use, with the wait for cost 1. A wait of 0
+        means that the cost never passes.
         """
         return self.scheme.standing(self.check(0, now), self.used(now))
 
-    def is_rested(self, now: int) -> bool:
-        """Whether forgetting the counter would change nothing."""
+    def is_expired(self, now: int) -> bool:
+        """Whether removing the counter would change nothing."""
         return not self.used(now)
 
     @property
     def extra_bytes(self) -> int:
-        """Bytes beyond those of a counter of a few numbers, roughly; cheap to ask for."""
+        """Approximate bytes beyond those of a small counter; cheap to compute."""
         return 0
 
     def share_in_use(self, now: int) -> int:
-        """Used part of the ceiling in millionths: what forgetting this key would give away."""
+        """Return the used part of the ceiling in millionths, which an eviction would give away."""
         return self.used(now) * 1_000_000 // max(self.scheme.ceiling, 1)
 
 
 class Scheme(ABC):
-    """A limit worked out for counting: the numbers every check of it needs. Never changes."""
+    """Immutable values derived from a limit, which every check needs."""
 
     __slots__ = ("ceiling", "hard", "limit")
     grows: ClassVar[bool] = False
-    """Whether a counter grows with every check."""
+    """Whether counters grow with every check."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit: Final = limit
         self.hard: Final = limit.hard_ceiling
-        """Most units in use that are not yet over the limit."""
+        """Maximum units in use within the limit."""
         self.ceiling: Final = limit.ceiling
-        """Most units in use that are ever admitted, the soft margin included."""
+        """Maximum units in use, including the soft margin."""
 
     @abstractmethod
     def open(self, now: int, used: int = 0) -> Counter:
-        """Start a counter that has `used` units charged at `now`, even more than the ceiling."""
+        """Create a counter with `used` units charged at `now`, possibly above the ceiling."""
 
     @abstractmethod
-    def revive(self, state: Sequence[int], now: int) -> Counter:
-        """Go on from what `Counter.state` wrote, which began to age at `now`.
+    def restore(self, state: Sequence[int], now: int) -> Counter:
+        """Restore a counter from `Counter.state`; its durations start at `now`.
 
         Raises `BadState` for numbers that no counter of this scheme writes.
         """
 
     def standing(self, peek: Verdict, used: int) -> Verdict:
-        """Answer a charge, after which `used` units are in use, by a peek."""
+        """Return the result of a charge from a peek and the units in use after it."""
         _, remaining, retry_after, reset_after, _, _ = peek
         if used > self.ceiling:
             return OVERDRAWN, remaining, retry_after, reset_after, 0, 0
@@ -137,31 +137,31 @@ class Scheme(ABC):
         return code, remaining, 0, reset_after, 0, 0
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Continue under this scheme what another scheme has counted, so that no budget is gained.
+        """Convert a counter of another scheme, so that no budget is gained.
 
-        Unless an algorithm knows better, what is in use now counts as charged now.
+        By default the units in use count as charged now.
         """
         return self.open(now, min(counter.used(now), MOST_UNITS))
 
 
 class LeaseIds:
-    """Gives out lease ids, each once."""
+    """Generator of unique slot ids."""
 
     __slots__ = ("next",)
 
     def __init__(self, first: int) -> None:
         self.next = first
-        """The id that the next lease will get."""
+        """Id of the next slot."""
 
     def take(self) -> int:
-        """Use up one id."""
+        """Return the next id."""
         lease = self.next
         self.next = lease + 1
         return lease
 
 
 def columns(verdicts: Sequence[Verdict], limits: list[int]) -> Outcomes:
-    """Turn rows into the columns of an answer; `limits` is the amount applied per row."""
+    """Convert rows to columns; `limits` is the applied amount of each row."""
     if not verdicts:
         return Outcomes()
     codes, remaining, retry_after, reset_after, delays, leases = zip(*verdicts, strict=True)

@@ -26,7 +26,7 @@ class FirstHitWindowScheme(WindowScheme):
         """Start with `used` units in a window that begins at `now`."""
         return FirstHitWindow(self, *self.window(now), used)
 
-    def revive(self, state: Sequence[int], now: int) -> "FirstHitWindow":
+    def restore(self, state: Sequence[int], now: int) -> "FirstHitWindow":
         """Read the window's age and its count."""
         age_ns, count = checked(state, 2)
         units_in([count])

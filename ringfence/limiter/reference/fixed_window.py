@@ -40,7 +40,7 @@ class FixedWindowScheme(WindowScheme):
         """Start with `used` units in the window that contains `now`."""
         return FixedWindow(self, *self.window(now), used)
 
-    def revive(self, state: Sequence[int], now: int) -> "FixedWindow":
+    def restore(self, state: Sequence[int], now: int) -> "FixedWindow":
         """Read the window's number and its count."""
         number, count = checked(state, 2)
         units_in([count])

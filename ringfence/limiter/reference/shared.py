@@ -2,7 +2,7 @@
 
 Each data center is the only writer of its own count of a numbered window, so hearing the same
 twice, late or in another order changes nothing: the larger count stands. Windows are decided on
-the sum; buckets are charged with what came on top since a writer was last heard.
+the sum; buckets are charged with what came on top since a writer was last remote.
 """
 
 from abc import ABC, abstractmethod
@@ -27,71 +27,71 @@ __all__ = ["Shared", "SharedBucketScheme", "SharedWindowScheme"]
 
 _CELL_BYTES = 100
 _BEFORE = ""
-"""The writer, no data center, of units that were counted before the windows changed."""
+"""Writer name for units that were counted before the windows changed."""
 
 
 class _Numbers(NamedTuple):
-    """The window numbers that count at an instant."""
+    """Window numbers that are relevant at an instant."""
 
     oldest: int
-    """The first that still weighs."""
+    """Oldest window that still counts."""
     current: int
     next: int
-    """Whoever's clock is ahead of ours may be there already."""
+    """Next window, where data centers with a fast clock may already count."""
 
 
 class Shared(ABC):
-    """A counter that hears of other data centers."""
+    """Counter that merges counts of other data centers."""
 
     __slots__ = ()
-    heard: dict[str, dict[int, int]]
-    """Per data center its counts by window number. The inner maps are never changed in place."""
+    remote: dict[str, dict[int, int]]
+    """Counts of other data centers by window number. The inner maps are never changed in place."""
 
     @abstractmethod
     def numbers(self, now: int) -> _Numbers:
-        """Which windows or slots count now."""
+        """Return the relevant windows or slots."""
 
     @abstractmethod
-    def told(self, now: int) -> list[int]:
-        """What this data center admitted: window number and count in turns, oldest first."""
+    def local_counts(self, now: int) -> list[int]:
+        """Return this data center's counts: alternating window numbers and counts, oldest first."""
 
     @abstractmethod
-    def hear(self, writer: str, cells: Mapping[int, int], now: int) -> int:
-        """Take another data center's counts; return how many were refused: of windows to come."""
+    def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
+        """Merge another data center's counts; return the number rejected for future windows."""
 
     @abstractmethod
-    def recall(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """Know again what the counter had heard that this one goes on from."""
+    def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
+        """Restore remote counts of the counter that this one continues."""
 
-    def heard_cells(self, now: int) -> dict[str, list[int]]:
-        """What others said, as `hear` takes it; of windows that still weigh."""
+    def remote_cells(self, now: int) -> dict[str, list[int]]:
+        """Return remote counts of relevant windows, in the format of `merge_remote`."""
         oldest = self.numbers(now).oldest
         cells = {
             writer: in_turns({n: count for n, count in known.items() if n >= oldest})
-            for writer, known in self.heard.items()
+            for writer, known in self.remote.items()
         }
         return {writer: numbers for writer, numbers in cells.items() if numbers}
 
     def _merge(self, writer: str, cells: Mapping[int, int], now: int) -> tuple[int, int]:
-        """Let the larger counts stand; return how many cells were refused, and how much rose."""
+        """Keep the larger counts; return the number of rejected cells and the increase."""
         numbers = self.numbers(now)
-        known = {n: c for n, c in self.heard.get(writer, {}).items() if n >= numbers.oldest}
-        refused = risen = 0
+        known = {n: c for n, c in self.remote.get(writer, {}).items() if n >= numbers.oldest}
+        refused = increase = 0
         for number, count in cells.items():
             if number > numbers.current and number != numbers.next:
                 refused += 1
             elif number >= numbers.oldest and count > known.get(number, 0):
-                risen += count - known.get(number, 0)
+                increase += count - known.get(number, 0)
                 known[number] = count
         if known:
-            self.heard[writer] = known
+            self.remote[writer] = known
         else:
-            self.heard.pop(writer, None)
-        return refused, risen
+            self.remote.pop(writer, None)
+        return refused, increase
 
 
 class SharedWindowScheme(Scheme):
-    """A fixed or sliding window over several data centers."""
+    """Scheme of a fixed or sliding window over several data centers."""
 
     __slots__ = ("inner",)
 
@@ -103,46 +103,46 @@ class SharedWindowScheme(Scheme):
         """Start with `used` units of this data center."""
         return SharedWindow(self, self.inner.open(now, used), {})
 
-    def revive(self, state: Sequence[int], now: int) -> "SharedWindow":
-        """Read what this data center admitted; what was heard comes apart."""
-        return SharedWindow(self, self.inner.revive(state, now), {})
+    def restore(self, state: Sequence[int], now: int) -> "SharedWindow":
+        """Restore the counts of this data center; remote counts are restored separately."""
+        return SharedWindow(self, self.inner.restore(state, now), {})
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep own and heard counts when both schemes have the same windows.
+        """Keep own and remote counts when both schemes have the same windows.
 
-        Otherwise the sum counts on, as nobody's: each data center carries it over for itself, so
-        none must be told.
+        Otherwise the sum continues without a writer: each data center converts it by itself, so
+        it is not sent to others.
         """
         if isinstance(counter, SharedWindow) and counter.scheme.alignment == self.alignment:
             own = self.inner.adopt(counter.own, now)
-            return SharedWindow(self, _plain(own), dict(counter.heard))
+            return SharedWindow(self, _plain(own), dict(counter.remote))
         if isinstance(counter, Shared):
             adopted = self.open(now)
             used = min(counter.used(now), MOST_UNITS)
-            adopted.hear(_BEFORE, {adopted.numbers(now).current: used}, now)
+            adopted.merge_remote(_BEFORE, {adopted.numbers(now).current: used}, now)
             return adopted
         return SharedWindow(self, _plain(self.inner.adopt(counter, now)), {})
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Equal for two schemes exactly when they cut time at the same instants."""
+        """Key that is equal for two schemes exactly when they have the same windows."""
         return type(self.inner), self.inner.alignment
 
 
 class SharedWindow(Counter, Shared):
-    """One key's own window counter and what was heard of others."""
+    """Window counter of this data center, with the counts of others."""
 
-    __slots__ = ("heard", "own", "scheme")
+    __slots__ = ("own", "remote", "scheme")
 
     def __init__(
         self,
         scheme: SharedWindowScheme,
         own: FixedWindow | SlidingWindow,
-        heard: dict[str, dict[int, int]],
+        remote: dict[str, dict[int, int]],
     ) -> None:
         self.scheme: SharedWindowScheme = scheme
         self.own = own
-        self.heard = heard
+        self.remote = remote
 
     def check(self, cost: int, now: int) -> Verdict:
         """Decide on the sum; charge the own count."""
@@ -152,28 +152,30 @@ class SharedWindow(Counter, Shared):
         return row
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Give back what was charged here. Others who were told of it already keep counting it
-        until the own count has passed what they know: a smaller one looks like an old one."""
+        """Refund units that were charged here.
+
+        Other data centers that received the larger count keep it until this count exceeds it,
+        because a smaller count looks like an old one.
+        """
         self.own.refund(cost, now, age_ns, lease)
 
     def used(self, now: int) -> int:
-        """Units of all data centers."""
+        """Return the units of all data centers."""
         return self._sum(now).used(now)
 
-    def is_rested(self, now: int) -> bool:
-        """Whether no count weighs any more, however little: two that weigh less than a unit each
-        may make one together."""
+    def is_expired(self, now: int) -> bool:
+        """Whether no count is relevant; counts below one unit may add up to one."""
         oldest = self.numbers(now).oldest
-        return not self.told(now) and all(
-            n < oldest for known in self.heard.values() for n in known
+        return not self.local_counts(now) and all(
+            n < oldest for known in self.remote.values() for n in known
         )
 
     def state(self, now: int) -> list[int]:
-        """What this data center admitted."""
+        """Return the state of this data center's counter."""
         return self.own.state(now)
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count units that this data center admitted elsewhere."""
+        """Add units that another node of this data center admitted."""
         self.own.charge(units, now, age_ns)
 
     def numbers(self, now: int) -> _Numbers:
@@ -185,7 +187,7 @@ class SharedWindow(Counter, Shared):
         start, end = inner.window(now)
         return _Numbers(inner.number(start), inner.number(start), inner.number(end))
 
-    def told(self, now: int) -> list[int]:
+    def local_counts(self, now: int) -> list[int]:
         """See `Shared`."""
         own = self.own
         if isinstance(own, FixedWindow):
@@ -193,21 +195,21 @@ class SharedWindow(Counter, Shared):
         own = own.rolled(now)
         return in_turns({own.slot - back: count for back, count in enumerate(own.counts) if count})
 
-    def hear(self, writer: str, cells: Mapping[int, int], now: int) -> int:
+    def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """See `Shared`."""
         return self._merge(writer, cells, now)[0]
 
-    def recall(self, writer: str, cells: Mapping[int, int], now: int) -> None:
+    def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
         """See `Shared`."""
-        self.hear(writer, cells, now)
+        self.merge_remote(writer, cells, now)
 
     @property
     def extra_bytes(self) -> int:
-        """Those of the own window and of the cells of other data centers."""
-        return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.heard.values()))
+        """Bytes of the own window and of the cells of other data centers."""
+        return self.own.extra_bytes + _CELL_BYTES * sum(map(len, self.remote.values()))
 
     def _sum(self, now: int) -> FixedWindow | SlidingWindow:
-        """Add all data centers up in a counter of the plain kind."""
+        """Return a counter with the sum of all data centers."""
         own = self.own
         if isinstance(own, FixedWindow):
             start, end, count = own.start, own.end, own.count
@@ -215,20 +217,20 @@ class SharedWindow(Counter, Shared):
                 start, end = own.scheme.window(now)
                 count = 0
             number = own.scheme.number(start)
-            count += sum([known.get(number, 0) for known in self.heard.values()])
+            count += sum([known.get(number, 0) for known in self.remote.values()])
             return FixedWindow(own.scheme, start, end, count)
         total = own.rolled(now)
         counts = list(total.counts)
-        for known in self.heard.values():
+        for known in self.remote.values():
             for number, count in known.items():
-                back = max(0, total.slot - number)  # The next slot, by a clock that is ahead.
+                back = max(0, total.slot - number)  # The next slot of a writer whose clock is fast.
                 if back < len(counts):
                     counts[back] += count
         return SlidingWindow(own.scheme, total.slot, tuple(counts))
 
 
 class SharedBucketScheme(BucketScheme):
-    """A bucket that several data centers pour into."""
+    """Scheme of a bucket that several data centers fill."""
 
     __slots__ = ("period_ns",)
 
@@ -237,103 +239,103 @@ class SharedBucketScheme(BucketScheme):
         self.period_ns: Final = limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "SharedBucket":
-        """Start a bucket with `used` units of this data center in it."""
+        """Create a bucket with `used` units of this data center."""
         bucket = SharedBucket(self, super().open(now, used).tat)
         bucket.note(used, now, 0)
         return bucket
 
-    def revive(self, state: Sequence[int], now: int) -> "SharedBucket":
-        """Read the level, then what this data center admitted by number of the period."""
+    def restore(self, state: Sequence[int], now: int) -> "SharedBucket":
+        """Restore the level and this data center's counts by period number."""
         if len(state) < 2:
             raise BadState("no level")
         level, cells = checked(state[:2]), pairs_of(state[2:])
         bucket = SharedBucket(self, now * self.ticks_per_ns + self.level_of(level))
         if max(cells, default=0) > bucket.numbers(now).next:
-            raise BadState("units that were admitted in a period to come")
+            raise BadState("units in a future period")
         bucket.admitted = dict(cells)
         return bucket
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the level, and who said what when periods are numbered alike.
+        """Keep the level, and the counts by writer when the period is the same.
 
-        The others are told what this data center counted alone until now.
+        Units that this data center counted alone so far are sent to the others.
         """
         bucket = SharedBucket(self, self.tat_after(counter, now))
         if isinstance(counter, SharedBucket):
             if counter.scheme.limit.period_ns == self.period_ns:
-                bucket.admitted, bucket.heard = dict(counter.admitted), dict(counter.heard)
+                bucket.admitted, bucket.remote = dict(counter.admitted), dict(counter.remote)
         elif not isinstance(counter, Shared):
             bucket.note(counter.used(now), now, 0)
         return bucket
 
 
 class SharedBucket(Bucket, Shared):
-    """One key's bucket; what other data centers admit is poured in as it is heard of.
+    """Bucket of one key; units of other data centers are added when their counts arrive.
 
-    They say so by number of the period, so that a count may begin anew without taking the old one
-    back. What is heard of later than the next period is let go: by then most of it has drained.
+    Counts are per period number, so a count can restart without reducing the old one. Counts that
+    arrive later than the next period are ignored, because most of them have drained by then.
     """
 
-    __slots__ = ("admitted", "heard")
+    __slots__ = ("admitted", "remote")
 
     def __init__(self, scheme: BucketScheme, tat: int) -> None:
         super().__init__(scheme, tat)
         self.admitted: dict[int, int] = {}
-        """Units of this data center by number of the period."""
-        self.heard: dict[str, dict[int, int]] = {}
+        """Units of this data center by period number."""
+        self.remote: dict[str, dict[int, int]] = {}
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Pour in, and note it for the others."""
+        """Decide a check, and record an admitted cost for the other data centers."""
         row = super().check(cost, now)
         if cost and row[0] <= OVER_SOFT:
             self.note(cost, now, 0)
         return row
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Pour in units that this data center admitted elsewhere."""
+        """Add units that another node of this data center admitted."""
         super().charge(units, now, age_ns)
         self.note(units, now, age_ns)
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Take out of the bucket, and of what the others will be told."""
+        """Refund units, and reduce the count for the other data centers."""
         super().refund(cost, now, age_ns, lease)
         number = (now - age_ns) // self.scheme.limit.period_ns
         left = self.admitted.pop(number, 0) - cost
         if left > 0:
             self.admitted[number] = left
 
-    def is_rested(self, now: int) -> bool:
-        """Whether it is empty, and no count can be heard or told again."""
+    def is_expired(self, now: int) -> bool:
+        """Whether it is empty, and no count can be remote or told again."""
         oldest = self.numbers(now).oldest
-        cells = (self.admitted, *self.heard.values())
-        return super().is_rested(now) and all(n < oldest for known in cells for n in known)
+        cells = (self.admitted, *self.remote.values())
+        return super().is_expired(now) and all(n < oldest for known in cells for n in known)
 
     def state(self, now: int) -> list[int]:
-        """The level, then what this data center admitted by number of the period."""
-        return [*super().state(now), *self.told(now)]
+        """Return the level, then this data center's counts by period number."""
+        return [*super().state(now), *self.local_counts(now)]
 
     def numbers(self, now: int) -> _Numbers:
         """See `Shared`."""
         current = now // self.scheme.limit.period_ns
         return _Numbers(current - 1, current, current + 1)
 
-    def told(self, now: int) -> list[int]:
+    def local_counts(self, now: int) -> list[int]:
         """See `Shared`."""
         oldest = self.numbers(now).oldest
         return in_turns({n: units for n, units in self.admitted.items() if n >= oldest})
 
-    def hear(self, writer: str, cells: Mapping[int, int], now: int) -> int:
+    def merge_remote(self, writer: str, cells: Mapping[int, int], now: int) -> int:
         """See `Shared`."""
-        refused, risen = self._merge(writer, cells, now)
-        super().charge(risen, now, 0)
+        refused, increase = self._merge(writer, cells, now)
+        super().charge(increase, now, 0)
         return refused
 
-    def recall(self, writer: str, cells: Mapping[int, int], now: int) -> None:
-        """See `Shared`: the level has these units already."""
+    def restore_remote(self, writer: str, cells: Mapping[int, int], now: int) -> None:
+        """See `Shared`: the level already includes these units."""
         self._merge(writer, cells, now)
 
     def note(self, units: int, now: int, age_ns: int) -> None:
-        """Write units down as admitted by this data center."""
+        """Record units that this data center admitted."""
         oldest = self.numbers(now).oldest
         number = (now - age_ns) // self.scheme.limit.period_ns
         for old in [old for old in self.admitted if old < oldest]:
@@ -344,6 +346,6 @@ class SharedBucket(Bucket, Shared):
 
 
 def _plain(counter: Counter) -> FixedWindow | SlidingWindow:
-    """Name the kind that the scheme of a shared window makes."""
+    """Narrow the type to the counters of a shared window."""
     assert isinstance(counter, FixedWindow | SlidingWindow)
     return counter

@@ -48,7 +48,7 @@ class SlidingLogScheme(Scheme):
             log.record(used, now)
         return log
 
-    def revive(self, state: Sequence[int], now: int) -> "SlidingLog":
+    def restore(self, state: Sequence[int], now: int) -> "SlidingLog":
         """Read ages and hits in turns, the oldest first."""
         if len(state) % 2:
             raise BadState(f"{len(state)} numbers are no ages and hits")

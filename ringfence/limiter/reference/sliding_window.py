@@ -47,7 +47,7 @@ class SlidingWindowScheme(Scheme):
         """Start with `used` units in the slot that contains `now`."""
         return SlidingWindow(self, now // self.slot_ns, (used, *self.blank[1:]))
 
-    def revive(self, state: Sequence[int], now: int) -> "SlidingWindow":
+    def restore(self, state: Sequence[int], now: int) -> "SlidingWindow":
         """Read the latest slot's number and the counts from there back."""
         slot, *counts = checked(state, self.slots + 2)
         if slot > now // self.slot_ns + 1:

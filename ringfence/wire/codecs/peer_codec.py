@@ -166,14 +166,14 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
 
 def _write_counts(counts: Counts) -> list[object]:
     limits = [write_limit(limit) for limit in counts.limits]
-    return [counts.keys, counts.states, limits, counts.which, counts.heard]
+    return [counts.keys, counts.states, limits, counts.which, counts.remote_counts]
 
 
 def _read_counts(wire: object, field: str) -> Counts:
     fields = items(wire, field, _COUNT_FIELDS)
     if len(fields) != _COUNT_FIELDS:
         raise bad_field(field, f"{_COUNT_FIELDS} columns")
-    keys, states, limits, which, heard = fields
+    keys, states, limits, which, remote_counts = fields
     read = _read_keys(keys, field)
     wire_limits = items(limits, f"{field}.limits", len(read))
     return Counts(
@@ -181,7 +181,7 @@ def _read_counts(wire: object, field: str) -> Counts:
         _read_rows(states, len(read), f"{field}.states"),
         [read_limit(limit, f"{field}.limits") for limit in wire_limits],
         _read_numbers(which, len(read), f"{field}.which", len(wire_limits) - 1),
-        _read_heard(heard, len(read), f"{field}.heard"),
+        _read_remote_counts(remote_counts, len(read), f"{field}.remote_counts"),
     )
 
 
@@ -223,11 +223,11 @@ def _read_pairs(wire: object, count: int, field: str) -> list[list[int]]:
     return rows
 
 
-def _read_heard(wire: object, count: int, field: str) -> list[dict[str, list[int]]]:
+def _read_remote_counts(wire: object, count: int, field: str) -> list[dict[str, list[int]]]:
     rows = items(wire, field, MAX_MOVED)
     if rows and len(rows) != count:
         raise bad_field(field, f"as many as the keys, {count}, or none")
-    heard: list[dict[str, list[int]]] = []
+    remote_counts: list[dict[str, list[int]]] = []
     for row in rows:
         if type(row) is not dict or len(row) > MAX_WRITERS:
             raise bad_field(field, f"maps by data center, at most {MAX_WRITERS}")
@@ -236,8 +236,9 @@ def _read_heard(wire: object, count: int, field: str) -> list[dict[str, list[int
         }
         if any(len(numbers) % 2 for numbers in cells.values()):
             raise bad_field(field, "arrays of pairs")
-        heard.append({name: _checked(numbers, field, MAX_U64) for name, numbers in cells.items()})
-    return heard
+        checked = {name: _checked(each, field, MAX_U64) for name, each in cells.items()}
+        remote_counts.append(checked)
+    return remote_counts
 
 
 def _read_shards(wire: object, field: str, least: int = 1) -> list[int]:

@@ -63,7 +63,7 @@ class Counts:
     """The limits that the keys were counted by."""
     which: list[int]
     """Per key, an index into `limits`."""
-    heard: list[dict[str, list[int]]]
+    remote_counts: list[dict[str, list[int]]]
     """Per key, the cells of other data centers; empty when no key has any."""
 
 

@@ -139,10 +139,11 @@ class Pair:
         )
         assert found == expected
 
-    def hear(self, rule: int, number: int, cells: Sequence[int]) -> None:
+    def merge_remote(self, rule: int, number: int, cells: Sequence[int]) -> None:
         """Hear of another data center."""
         expected, found = (
-            engine.hear("far", [key_of(rule, number)], [cells], self.now) for engine in self.engines
+            engine.merge_remote("far", [key_of(rule, number)], [cells], self.now)
+            for engine in self.engines
         )
         assert found == expected
 
@@ -168,7 +169,7 @@ class Pair:
         """
         expected, found = (engine.snapshot(keys, self.now) for engine in self.engines)
         assert found.keys == expected.keys
-        assert found.heard == expected.heard
+        assert found.remote_counts == expected.remote_counts
         assert limits_in(found) == limits_in(expected)
         for key in keys:
             assert self.compiled.used(key, self.now) == self.reference.used(key, self.now)
@@ -183,7 +184,7 @@ class Pair:
             engine.decide(keys, [0] * len(keys), [], [], [], self.now) for engine in self.engines
         )
         assert found == expected
-        expected_told, found_told = (engine.told(keys, self.now) for engine in self.engines)
+        expected_told, found_told = (engine.local_counts(keys, self.now) for engine in self.engines)
         for mine, other in zip(found_told, expected_told, strict=True):
             if mine and other:  # Older windows that weigh nothing may have been forgotten.
                 assert mine[-2:] == other[-2:]

@@ -82,8 +82,8 @@ class Agreement(RuleBasedStateMachine):
         self.pair.charge_now(*where, cost, limit)
 
     @rule(where=st.tuples(rules, numbers), cells=st.lists(st.integers(0, 9), max_size=4))
-    def hear(self, where: tuple[int, int], cells: list[int]) -> None:
-        self.pair.hear(*where, cells)
+    def merge_remote(self, where: tuple[int, int], cells: list[int]) -> None:
+        self.pair.merge_remote(*where, cells)
 
     @rule(where=st.tuples(rules, numbers))
     def reset(self, where: tuple[int, int]) -> None:

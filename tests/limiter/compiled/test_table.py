@@ -227,7 +227,7 @@ def test_nonsense_is_refused_before_anything_is_charged() -> None:
     table = table_of(Limit.of_ns(5, MINUTE))
     many = [b"%d" % number for number in range(600)]
 
-    with pytest.raises(ValueError, match="cost: -2 is negative"):
+    with pytest.raises(ValueError, match="-2"):
         table.check_many(many, [1] * 599 + [-2], START)
     with pytest.raises(ValueError, match="600 keys, but 1 costs"):
         table.check_many(many, [1], START)
@@ -235,6 +235,6 @@ def test_nonsense_is_refused_before_anything_is_charged() -> None:
         table.check_many([b"key", "key"], [1, 1], START)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="cost: -1 is negative"):
         table.check(b"key", -1, START)
-    with pytest.raises(ValueError, match="16 secret"):
+    with pytest.raises(ValueError, match="must have 16"):
         CompiledTable(Limit.of_ns(5, 1), max_keys=1, secret=b"short", keeps_keys=False)
     assert len(table) == 0

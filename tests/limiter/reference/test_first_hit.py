@@ -59,5 +59,5 @@ def test_hits_admitted_elsewhere_count_in_the_open_window_or_begin_the_one_of_th
 def test_other_data_centers_cannot_add_to_such_windows() -> None:
     table = Table(FOUR, max_keys=10, is_shared=True)
 
-    assert table.hear(b"key", "dc2", [0, 4], 10 * SECOND) == 1
+    assert table.merge_remote(b"key", "dc2", [0, 4], 10 * SECOND) == 1
     assert table.peek(b"key", 10 * SECOND).remaining == 4

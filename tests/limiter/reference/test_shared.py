@@ -119,7 +119,7 @@ def test_hearing_the_same_before_every_check_puts_nothing_off(limit, told, histo
         for writer, cells in told:
             current = NOW // (limit.period_ns // limit.slots)
             numbers = [part for number, count in cells for part in (current + number, count)]
-            always.hear(writer, [KEY], [[max(0, number) for number in numbers]], now)
+            always.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
         assert ask(always, cost, now) == ask(once, cost, now)
 
 
@@ -155,7 +155,7 @@ def test_windows_to_come_but_the_next_are_refused_and_those_that_are_over_ignore
 ) -> None:
     engine = engine_of(limit)
 
-    refused = hear(engine, limit, "east", cells)
+    refused = merge_remote(engine, limit, "east", cells)
 
     assert refused == sum(1 for number in dict(cells) if number > 1)
     if all(number > 1 or number < -limit.slots for number, _ in cells):
@@ -170,17 +170,17 @@ def test_cells_of_rules_that_are_unknown_or_not_shared_are_refused_and_leave_not
     )
     keys = [number.to_bytes(8, "big") for number in range(3)]
 
-    refused = engine.hear("east", keys, [[100, 1], [100, 1, 101, 1], [100, 1]], NOW)
+    refused = engine.merge_remote("east", keys, [[100, 1], [100, 1, 101, 1], [100, 1]], NOW)
 
     assert (refused, engine.keys()) == (4, [])
-    assert engine.told(keys, NOW) == [[], [], []]
+    assert engine.local_counts(keys, NOW) == [[], [], []]
 
 
 @pytest.mark.parametrize("cells", [[100], [100, -1], [-1, 1], [100, 2**61]])
 def test_absurd_cells_are_refused_whole(cells) -> None:
     engine = engine_of(Limit.of_ns(5, 10))
 
-    assert engine.hear("east", [KEY], [cells], NOW) == 1
+    assert engine.merge_remote("east", [KEY], [cells], NOW) == 1
     assert engine.keys() == []
 
 
@@ -243,10 +243,10 @@ def test_whatever_is_lost_late_or_doubled_in_between_all_agree_in_the_end(
     for now, site, cost in history:
         if ask(sites[site], cost, now).codes[0] <= 1:
             oracle.charge([KEY], [cost], [0], now)
-        sent.append((site, sites[site].told([KEY], now)[0]))
+        sent.append((site, sites[site].local_counts([KEY], now)[0]))
         for number in data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=2)):
             writer, cells = sent[number]
-            sites[1 - writer].hear(f"site-{writer}", [KEY], [cells], now)
+            sites[1 - writer].merge_remote(f"site-{writer}", [KEY], [cells], now)
     now = history[-1][0] if history else NOW
     exchange(sites, now)
 
@@ -265,7 +265,7 @@ def test_a_counter_that_was_moved_brings_what_it_heard(limit, history, told, lat
     moved.restore(stayed.snapshot([KEY], now), now)
 
     if stayed.used(KEY, now):
-        assert moved.told([KEY], now) == stayed.told([KEY], now)
+        assert moved.local_counts([KEY], now) == stayed.local_counts([KEY], now)
     assert_equivalent(moved, stayed, now)
 
 
@@ -306,11 +306,11 @@ def test_own_counts_are_told_by_window_as_long_as_they_weigh() -> None:
         ask(engine, 2, 1_005)
         ask(engine, 3, 1_013)
 
-    assert window.told([KEY], 1_014) == [[101, 3]]
-    assert window.told([KEY], 1_020) == [[]]
-    assert slots.told([KEY], 1_014) == [[100, 2, 101, 3]]
-    assert slots.told([KEY], 1_030) == [[101, 3]]
-    assert slots.told([KEY], 1_040) == [[]]
+    assert window.local_counts([KEY], 1_014) == [[101, 3]]
+    assert window.local_counts([KEY], 1_020) == [[]]
+    assert slots.local_counts([KEY], 1_014) == [[100, 2, 101, 3]]
+    assert slots.local_counts([KEY], 1_030) == [[101, 3]]
+    assert slots.local_counts([KEY], 1_040) == [[]]
 
 
 def test_a_bucket_tells_what_it_admitted_in_this_period_and_the_last() -> None:
@@ -326,20 +326,20 @@ def test_a_bucket_tells_what_it_admitted_in_this_period_and_the_last() -> None:
         1_013,
     )
 
-    assert engine.told([KEY], 1_014) == [[100, 2, 101, 4]]
-    assert engine.told([KEY], 1_020) == [[101, 4]]
-    assert engine.told([KEY], 1_030) == [[]]
+    assert engine.local_counts([KEY], 1_014) == [[100, 2, 101, 4]]
+    assert engine.local_counts([KEY], 1_020) == [[101, 4]]
+    assert engine.local_counts([KEY], 1_030) == [[]]
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "token_bucket"])
 def test_a_refund_touches_own_counts_only(algorithm) -> None:
     engine = engine_of(Limit.of_ns(9, 10, Algorithm(algorithm)))
     ask(engine, 2, NOW)
-    engine.hear("east", [KEY], [[100, 3]], NOW)
+    engine.merge_remote("east", [KEY], [[100, 3]], NOW)
 
     engine.refund([KEY], [1], [], [], [], [], NOW)
 
-    assert engine.told([KEY], NOW) == [[100, 1]]
+    assert engine.local_counts([KEY], NOW) == [[100, 1]]
     assert engine.used(KEY, NOW) == 4
 
 
@@ -350,14 +350,14 @@ def test_what_a_refused_group_gives_back_is_never_told() -> None:
 
     engine.decide([KEY, (1).to_bytes(8, "big")], [1, 1], [2], [], [], NOW)
 
-    assert engine.told([KEY], NOW) == [[]]
+    assert engine.local_counts([KEY], NOW) == [[]]
     assert engine.keys() == []
 
 
 def test_use_and_ceiling_are_those_of_all_data_centers() -> None:
     engine = engine_of(Limit.of_ns(10, 100, Algorithm.FIXED_WINDOW, soft_permille=200))
     ask(engine, 2, NOW)
-    engine.hear("east", [KEY], [[10, 3]], NOW)
+    engine.merge_remote("east", [KEY], [[10, 3]], NOW)
     unknown = (9).to_bytes(8, "big")
 
     assert (engine.used(KEY, NOW), engine.ceiling(KEY)) == (5, 12)
@@ -382,30 +382,31 @@ def test_keys_that_were_only_heard_of_leave_when_their_windows_are_over(limit, t
 
 def test_a_count_of_the_next_window_is_kept_until_that_has_begun() -> None:
     engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
-    engine.hear("east", [KEY], [[101, 4]], NOW)
+    engine.merge_remote("east", [KEY], [[101, 4]], NOW)
     engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW)
 
-    assert engine.snapshot([KEY], NOW).heard == [{"east": [101, 4]}]
+    assert engine.snapshot([KEY], NOW).remote_counts == [{"east": [101, 4]}]
     assert [engine.used(KEY, now) for now in (NOW + 9, NOW + 10, NOW + 20)] == [0, 4, 0]
 
 
 def test_a_bucket_that_has_drained_is_not_filled_by_hearing_old_news() -> None:
     engine = engine_of(Limit.of_ns(10, 10, Algorithm.TOKEN_BUCKET))
-    engine.hear("east", [KEY], [[100, 4]], NOW)
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW)
     ask(engine, 1, NOW)
     engine.decide([KEY + b"2", KEY + b"3"], [1, 1], [], [], [], NOW + 5)
 
-    engine.hear("east", [KEY], [[100, 4]], NOW + 5)
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW + 5)
 
     assert engine.used(KEY, NOW + 5) == 0
-    assert engine.told([KEY], NOW + 5) == [[100, 1]]
+    assert engine.local_counts([KEY], NOW + 5) == [[100, 1]]
 
 
 def test_hearing_of_many_keys_keeps_to_the_bound() -> None:
     engine = Engine(max_keys=20)
     engine.set_rules({0: EngineRule(Limit.of_ns(9, 10), is_shared=True)})
 
-    engine.hear("east", [KEY + b"%d" % number for number in range(50)], [[100, 1]] * 50, NOW)
+    keys = [KEY + b"%d" % number for number in range(50)]
+    engine.merge_remote("east", keys, [[100, 1]] * 50, NOW)
 
     assert len(engine) <= 20
 
@@ -418,7 +419,7 @@ def test_a_counter_keeps_only_cells_that_still_weigh(limit, steps) -> None:
     for gap, told in steps:
         now += gap
         hear_all(engine, limit, told, now)
-        for heard in engine.snapshot([KEY], now).heard:
+        for heard in engine.snapshot([KEY], now).remote_counts:
             assert all(len(cells) <= 2 * (limit.slots + 2) for cells in heard.values())
 
 
@@ -450,7 +451,7 @@ def test_sharing_a_rule_changes_none_of_its_counts(limit, history) -> None:
 
     joined.set_rules({0: EngineRule(limit, is_shared=True)})
 
-    assert sum(joined.told([KEY], now)[0][1::2]) >= joined.used(KEY, now)
+    assert sum(joined.local_counts([KEY], now)[0][1::2]) >= joined.used(KEY, now)
     assert_equivalent(joined, alone, now)
 
 
@@ -458,23 +459,23 @@ def test_a_new_amount_keeps_apart_who_admitted_what() -> None:
     limit = Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW)
     engine = engine_of(limit)
     ask(engine, 2, NOW)
-    engine.hear("east", [KEY], [[100, 3]], NOW)
+    engine.merge_remote("east", [KEY], [[100, 3]], NOW)
 
     engine.set_rules({0: EngineRule(replace(limit, amount=20), is_shared=True)})
-    engine.hear("east", [KEY], [[100, 4]], NOW)
+    engine.merge_remote("east", [KEY], [[100, 4]], NOW)
 
-    assert engine.told([KEY], NOW) == [[100, 2]]
+    assert engine.local_counts([KEY], NOW) == [[100, 2]]
     assert ask(engine, 0, NOW).remaining == [14]
 
 
 def test_counts_of_other_windows_are_carried_over_but_told_to_nobody() -> None:
     engine = engine_of(Limit.of_ns(9, 10, Algorithm.FIXED_WINDOW))
     ask(engine, 2, NOW)
-    engine.hear("east", [KEY], [[100, 3]], NOW)
+    engine.merge_remote("east", [KEY], [[100, 3]], NOW)
 
     engine.set_rules({0: EngineRule(Limit.of_ns(9, 50, slots=5), is_shared=True)})
 
-    assert engine.told([KEY], NOW) == [[]]
+    assert engine.local_counts([KEY], NOW) == [[]]
     assert engine.used(KEY, NOW) == 5
 
 
@@ -495,8 +496,8 @@ def test_calendar_windows_are_shared_by_the_second_they_begin() -> None:
     ask(engine, 2, now)
     cells = [midnight - 86_400, 8, midnight, 3, midnight + 1, 8, next_midnight, 4]
 
-    assert engine.told([KEY], now) == [[midnight, 2]]
-    assert engine.hear("east", [KEY], [cells], now) == 1
+    assert engine.local_counts([KEY], now) == [[midnight, 2]]
+    assert engine.merge_remote("east", [KEY], [cells], now) == 1
     assert engine.used(KEY, now) == 5
     assert engine.used(KEY, next_midnight * SECOND) == 4
 
@@ -516,21 +517,21 @@ def exchange(sites: Sequence[Engine], now: int) -> None:
     for writer, teller in enumerate(sites):
         for listener in sites:
             if listener is not teller:
-                listener.hear(f"site-{writer}", [KEY], teller.told([KEY], now), now)
+                listener.merge_remote(f"site-{writer}", [KEY], teller.local_counts([KEY], now), now)
 
 
-def hear(
+def merge_remote(
     engine: Engine, limit: Limit, writer: str, cells: Sequence[tuple[int, int]], now: int = NOW
 ) -> int:
     """Tell an engine of windows that are numbered from the current one on."""
     current = now // (limit.period_ns // limit.slots)
     numbers = [part for number, count in cells for part in (current + number, count)]
-    return engine.hear(writer, [KEY], [[max(0, number) for number in numbers]], now)
+    return engine.merge_remote(writer, [KEY], [[max(0, number) for number in numbers]], now)
 
 
 def hear_all(engine: Engine, limit: Limit, told, now: int = NOW) -> None:
     for writer, cells in told:
-        hear(engine, limit, writer, cells, now)
+        merge_remote(engine, limit, writer, cells, now)
 
 
 def assert_equivalent(left: Engine, right: Engine, now: int = NOW) -> None:

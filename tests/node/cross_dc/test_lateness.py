@@ -41,7 +41,7 @@ class Center:
     is_waiting: bool = False
 
     def facts(self, keys: Sequence[bytes], now: int) -> list[KeyCounts]:
-        cells = self.engine.told(keys, now)
+        cells = self.engine.local_counts(keys, now)
         return [
             KeyCounts(row, self.engine.used(key, now), self.engine.ceiling(key))
             for key, row in zip(keys, cells, strict=True)
@@ -99,7 +99,7 @@ class Pair:
         center = self.centers[which]
         for key, cells, since in rows:
             if not is_answer:
-                center.engine.hear("other", [key], [cells], self.now_ms * MS)
+                center.engine.merge_remote("other", [key], [cells], self.now_ms * MS)
                 center.heard = max(center.heard, sum(cells[1::2]))
                 continue
             center.is_waiting = False

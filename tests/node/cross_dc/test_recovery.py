@@ -50,8 +50,8 @@ class Host:
         self.engine.charge([KEY], [units], [0], NOW)
 
     def tell(self, other: "Host") -> None:
-        cells = self.engine.told([KEY], NOW)
-        other.engine.hear(self.datacenter, [KEY], cells, NOW)
+        cells = self.engine.local_counts([KEY], NOW)
+        other.engine.merge_remote(self.datacenter, [KEY], cells, NOW)
 
     def ask(self, *others: str) -> None:
         """Ask these data centers, of which each is one host of that name."""
@@ -89,7 +89,7 @@ def two_and_one_that_remembers(count: int) -> tuple[Host, Host, Host]:
     hosts: dict[str, Host] = {}
     a, b, us = Host("a", "eu", hosts), Host("b", "eu", hosts), Host("us", "us", hosts)
     us.holdings.start([SHARD])
-    us.engine.hear("eu", [KEY], [[NUMBER, count]], NOW)
+    us.engine.merge_remote("eu", [KEY], [[NUMBER, count]], NOW)
     return a, b, us
 
 
@@ -122,7 +122,7 @@ def test_of_two_data_centers_that_remember_the_larger_count_stands() -> None:
     a, _, us = two_and_one_that_remembers(100)
     ap = Host("ap", "ap", us._hosts)
     ap.holdings.start([SHARD])
-    ap.engine.hear("eu", [KEY], [[NUMBER, 97]], NOW)
+    ap.engine.merge_remote("eu", [KEY], [[NUMBER, 97]], NOW)
     a.holdings.start([SHARD])
     a.ask("us", "ap")
 

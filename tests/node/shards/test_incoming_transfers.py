@@ -17,10 +17,11 @@ def part(
     limit: Limit = ONE,
     *,
     about: ShardGroup = ABOUT,
-    heard: dict[str, list[int]] | None = None,
+    remote_counts: dict[str, list[int]] | None = None,
     tally: list[int] | None = None,
 ) -> Pulled:
-    counts = Counts([key], [[len(key)]], [limit], [0], [] if heard is None else [heard])
+    remote = [] if remote_counts is None else [remote_counts]
+    counts = Counts([key], [[len(key)]], [limit], [0], remote)
     return Pulled(1, [about], counts, [] if tally is None else [tally])
 
 
@@ -32,16 +33,16 @@ def begun(reply: Pulled) -> IncomingTransfer:
 def test_a_shard_is_whole_with_its_last_part() -> None:
     transfer = begun(part(b"a", tally=[7, 1]))
 
-    assert transfer.add(part(b"bb", OTHER, heard={"eu": [1, 2]}))
+    assert transfer.add(part(b"bb", OTHER, remote_counts={"eu": [1, 2]}))
     assert not transfer.is_whole
-    assert transfer.add(part(b"ccc", heard={"us": [3, 4]}, tally=[8, 2]))
+    assert transfer.add(part(b"ccc", remote_counts={"us": [3, 4]}, tally=[8, 2]))
 
     assert transfer.is_whole
     counts = transfer.counts
     assert counts.keys == [b"a", b"bb", b"ccc"]
     assert counts.states == [[1], [2], [3]]
     assert [counts.limits[which] for which in counts.which] == [ONE, OTHER, ONE]
-    assert counts.heard == [{}, {"eu": [1, 2]}, {"us": [3, 4]}]
+    assert counts.remote_counts == [{}, {"eu": [1, 2]}, {"us": [3, 4]}]
     assert transfer.tallies == [[7, 1], [], [8, 2]]
 
 

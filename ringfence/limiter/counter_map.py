@@ -1,0 +1,69 @@
+"""Counters by key, with their sizes in bytes and their order of eviction."""
+
+from collections import OrderedDict
+from itertools import islice
+
+from ringfence.limiter.reference import Counter
+
+__all__ = ["CounterMap"]
+
+_LOOK_AT = 2
+"""Entries that each new key examines; with two, expired entries leave faster than new ones come."""
+_SAMPLE = 8
+"""Entries from which one eviction chooses."""
+_ENTRY_BYTES = 400
+"""Bytes of a small counter with its key of at most 128 bytes."""
+
+
+class CounterMap:
+    """Counters by key, in the order of the next examination (the clock algorithm)."""
+
+    def __init__(self) -> None:
+        self.by_key: OrderedDict[bytes, Counter] = OrderedDict()
+        self._extra: dict[bytes, int] = {}
+        """Bytes of a counter beyond `_ENTRY_BYTES`, by key, where there are any."""
+        self._extra_bytes = 0
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Approximate bytes of the counters with their keys."""
+        return _ENTRY_BYTES * len(self.by_key) + self._extra_bytes
+
+    def put(self, key: bytes, counter: Counter) -> None:
+        """Insert or replace a counter."""
+        self.by_key[key] = counter
+        self.weigh(key)
+
+    def drop(self, key: bytes) -> None:
+        """Remove a counter if it exists."""
+        if self.by_key.pop(key, None) is not None:
+            self._extra_bytes -= self._extra.pop(key, 0)
+
+    def weigh(self, key: bytes) -> None:
+        """Update the size of a counter that may have grown."""
+        counter = self.by_key.get(key)
+        extra = 0 if counter is None else counter.extra_bytes
+        before = self._extra.get(key, 0)
+        if extra != before:
+            self._extra_bytes += extra - before
+            if extra:
+                self._extra[key] = extra
+            else:
+                del self._extra[key]
+
+    def drop_expired(self, now: int) -> None:
+        """Examine the next entries and remove expired ones."""
+        for key, counter in list(islice(self.by_key.items(), _LOOK_AT)):
+            if counter.is_expired(now):
+                self.drop(key)
+            else:
+                self.by_key.move_to_end(key)
+
+    def evict(self, now: int) -> Counter:
+        """Remove and return the counter of a sample that loses the least."""
+        sample = list(islice(self.by_key.items(), _SAMPLE))
+        victim, counter = min(sample, key=lambda entry: entry[1].share_in_use(now))
+        for key, _counter in sample:
+            self.by_key.move_to_end(key)
+        self.drop(victim)
+        return counter
