@@ -1,4 +1,4 @@
-"""The answer an application gets: a `Decision` per request, a `Status` per counter behind it."""
+"""Decisions: one per request, with a `Status` for each counter that the request matches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,46 +30,46 @@ _UNKNOWN = Code.UNKNOWN_RULE.value
 _OVERDRAWN = Code.OVERDRAWN.value
 _SOURCES = tuple(Source)
 _NO_ROW: OutcomeRow = (0, 0, 0, 0, 0, 0, 0, 0)
-"""In a decision that does not come of a single row."""
+"""Row of a decision that was made from several rows."""
 
 
 @dataclass(slots=True, repr=False)
 class Status:
-    """What one counter said. Durations in seconds.
+    """Result of one counter. Durations are seconds.
 
-    Not frozen, since freezing costs more than all the rest of it. Nobody changes one.
+    It must not be changed. It is not frozen, because freezing would double the cost to make one.
     """
 
     allowed: bool
-    """Whether this counter lets the request pass; a shadow rule always does."""
+    """Whether this counter allows the request; a shadow rule always does."""
     rule: Rule | None
-    """The rule that was met; None when none applies."""
+    """The rule that matched; None without one."""
     limit: int | None
-    """Units per period; None when nothing limits."""
+    """Units per period; None without a limit."""
     remaining: int | None
     """Largest cost that would pass right now; None when unknown or unlimited."""
     retry_after: float | None
-    """0 when allowed; when denied, the same cost passes after it; None when it never would."""
+    """Time after which the same cost passes: 0 when allowed, None when it never passes."""
     reset_after: float
-    """After this long without checks the counter is as new."""
+    """Time without checks after which the counter is reset."""
     delay: float
-    """Queue mode: how long to wait for one's turn."""
+    """Queue mode: time to wait for the turn."""
     source: Source
-    """Who decided."""
+    """What decided."""
     over_soft: bool = False
-    """Admitted over the limit, inside its soft margin."""
+    """Whether it was allowed above the limit, within its soft margin."""
     over_shadow: bool = False
-    """A shadow rule would have denied this."""
+    """Whether a shadow rule would have denied it."""
     is_unknown: bool = False
-    """The owner does not know the rule; it was allowed uncounted."""
+    """Whether the owner does not know the rule. The request was allowed and not counted."""
 
     def __repr__(self) -> str:
-        return f"Status({_in_words(self)})"
+        return f"Status({_describe(self)})"
 
 
 @dataclass(slots=True)
-class Told:
-    """What a `Decision` says; its fields are explained there. Not frozen, as `Status` is not."""
+class _DecisionData:
+    """Fields of a `Decision`, which explains them."""
 
     allowed: bool
     limit: int | None
@@ -86,30 +86,32 @@ class Told:
 
 
 class Decision:
-    """The answer to one request; true when allowed. Durations in seconds.
+    """Decision on one request; true when allowed. Durations are seconds.
 
-    With several counters the numbers are those of the counter that refused (the one to wait for
-    longest), else of the one with the least remaining.
+    With several counters, a denied decision has the numbers of the counter with the longest wait,
+    and an allowed one those of the counter with the least remaining.
 
-    One is made per check, so it keeps the row it came in, and reads a number when it is asked for;
-    all but the one that nearly everybody asks for. Nobody changes one.
+    Each check makes one, so it keeps its row and converts the other fields when they are read. It
+    must not be changed.
     """
 
-    __slots__ = ("_row", "_rule", "_told", "allowed")
+    __slots__ = ("_data", "_row", "_rule", "allowed")
 
     allowed: bool
-    """Whether the request passes."""
+    """Whether the request is allowed."""
 
-    def __init__(self, rule: Rule | None, row: OutcomeRow, told: "Told | None" = None) -> None:
-        """Of one counter, a `row` by its `rule`; of several, what they tell together.
+    def __init__(
+        self, rule: Rule | None, row: OutcomeRow, data: "_DecisionData | None" = None
+    ) -> None:
+        """Make a decision from a `row` of one counter, or from `data` of several.
 
-        The compiled `rows.decisions` does this too.
+        The compiled `_batch_ops.decisions` does this too.
         """
         self._rule = rule
         self._row = row
-        self._told = told
-        if told is not None:
-            self.allowed = told.allowed
+        self._data = data
+        if data is not None:
+            self.allowed = data.allowed
         else:
             code = row[CODE]
             self.allowed = (
@@ -117,90 +119,90 @@ class Decision:
             ) or (rule is not None and rule.shadow)
 
     def __repr__(self) -> str:
-        return f"Decision({_in_words(self)})"
+        return f"Decision({_describe(self)})"
 
     def __bool__(self) -> bool:
         return self.allowed
 
     def __eq__(self, other: object) -> bool:
-        return self._all == other._all if isinstance(other, Decision) else NotImplemented
+        return self._fields == other._fields if isinstance(other, Decision) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # Rules have metadata, which cannot be hashed.
 
     @property
     def limit(self) -> int | None:
-        """Units per period; None when nothing limits."""
-        return self._all.limit
+        """Units per period; None without a limit."""
+        return self._fields.limit
 
     @property
     def remaining(self) -> int | None:
         """Largest cost that would pass right now; None when unknown or unlimited."""
-        return self._all.remaining
+        return self._fields.remaining
 
     @property
     def retry_after(self) -> float | None:
-        """0 when allowed; when denied, the same request passes after it; None if it never would.
+        """Time after which the same request passes: 0 when allowed, None when it never passes.
 
-        Of a concurrency limit an estimate: slots are released at any time.
+        For a concurrency limit it is an estimate, because slots are released at any time.
         """
-        return self._all.retry_after
+        return self._fields.retry_after
 
     @property
     def reset_after(self) -> float:
-        """After this long without checks the counter is as new."""
-        return self._all.reset_after
+        """Time without checks after which the counter is reset."""
+        return self._fields.reset_after
 
     @property
     def delay(self) -> float:
-        """Queue mode: how long to wait for one's turn; `acquire` waits it for you."""
-        return self._all.delay
+        """Queue mode: time to wait for the turn; `acquire` waits for it."""
+        return self._fields.delay
 
     @property
     def source(self) -> Source:
-        """Who decided."""
-        return _SOURCES[self._row[SOURCE]] if self._told is None else self._told.source
+        """What decided: a node, the local cache, a lease or the failure policy."""
+        return _SOURCES[self._row[SOURCE]] if self._data is None else self._data.source
 
     @property
     def rule(self) -> Rule | None:
-        """The rule that was met; None when none applies."""
-        return self._rule if self._told is None else self._told.rule
+        """The rule that decided; None when no rule matches."""
+        return self._rule if self._data is None else self._data.rule
 
     @property
     def over_soft(self) -> bool:
-        """Admitted over the limit, inside its soft margin."""
-        return self._all.over_soft
+        """Whether it was allowed above the limit, within its soft margin."""
+        return self._fields.over_soft
 
     @property
     def over_shadow(self) -> bool:
-        """A shadow rule would have denied this."""
-        return self._all.over_shadow
+        """Whether a shadow rule would have denied it."""
+        return self._fields.over_shadow
 
     @property
     def statuses(self) -> tuple[Status, ...]:
-        """One per descriptor, in order."""
-        return self._all.statuses
+        """The status of each descriptor, in their order."""
+        return self._fields.statuses
 
     @property
     def leases(self) -> Batch | None:
-        """What `release` gives back; None when no concurrency limit was met."""
-        return None if self._told is None else self._told.leases  # A row alone never has any.
+        """Request that releases the slots; None without slots."""
+        return None if self._data is None else self._data.leases  # A single row never has slots.
 
     @property
     def is_permanent(self) -> bool:
-        """Denied, and no wait would help: the cost is larger than the limit could ever admit."""
+        """Whether it is denied for good, because the cost is more than the limit ever admits."""
         return not self.allowed and self.retry_after is None
 
     @property
-    def _all(self) -> "Told":
-        told = self._told
-        if told is None:
+    def _fields(self) -> _DecisionData:
+        data = self._data
+        if data is None:
             assert self._rule is not None
-            told = self._told = _tell([status_of_row(self._rule, self._row)], None)
-        return told
+            data = self._data = _combine([status_of_row(self._rule, self._row)], None)
+        return data
 
 
 class SlotUnavailable(RingfenceError):
-    """No slot of a concurrency limit was free in time, so that the block of `hold` did not run."""
+    """No slot of a concurrency limit was free in time, so the block of `hold` did not run."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(
@@ -213,28 +215,28 @@ class SlotUnavailable(RingfenceError):
 
 NO_RULE = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 UNDECIDED = Status(True, None, None, None, 0.0, 0.0, 0.0, Source.POLICY)
-"""What is said while nobody has told the rules: perhaps one applies."""
+"""Status while the rules are unknown: one may match."""
 
 
 def unlimited(rule: Rule) -> Status:
-    """What a rule without a limit says."""
+    """Make the status of a rule without a limit."""
     return Status(True, rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
 
 def status_of(rule: Rule, verdicts: Results, index: int) -> Status:
-    """Read one row of the columns as the application sees it."""
+    """Make the status of one row of results."""
     return status_of_row(rule, verdicts.row(index))
 
 
 def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
-    """Read one row as the application sees it."""
+    """Make the status of a row."""
     code, limit, remaining, retry_after_ns, reset_after_ns, delay_ns, _, source = row
     is_denied = code == _DENIED or code == _NEVER or code == _OVERDRAWN  # noqa: PLR1714 - faster
     is_shadowed = is_denied and rule.shadow
     is_known = code != _UNKNOWN
     retry_after: float | None = 0.0
     if is_denied and not is_shadowed:
-        # Nothing ever passes an overdrawn limit of 0.
+        # An overdrawn limit of 0 never admits anything.
         is_never = code == _NEVER or (code == _OVERDRAWN and not retry_after_ns)
         retry_after = None if is_never else retry_after_ns / 1e9
     return Status(
@@ -253,36 +255,38 @@ def status_of_row(rule: Rule, row: OutcomeRow) -> Status:
 
 
 def decide(statuses: Sequence[Status], leases: Batch | None = None) -> Decision:
-    """Make one answer of the statuses of a request; of none, that no rule applies."""
-    return Decision(None, _NO_ROW, _tell(statuses, leases))
+    """Combine the statuses of a request; without any, no rule matches."""
+    return Decision(None, _NO_ROW, _combine(statuses, leases))
 
 
 def too_late(decision: Decision) -> Decision:
-    """A turn that comes too late for the caller, as a denial that says when it would have been."""
-    told = replace(decision._all, allowed=False, retry_after=decision.delay, delay=0.0, leases=None)
-    return Decision(None, _NO_ROW, told)
+    """Make the denial of a turn that comes too late; `retry_after` is its delay."""
+    data = replace(
+        decision._fields, allowed=False, retry_after=decision.delay, delay=0.0, leases=None
+    )
+    return Decision(None, _NO_ROW, data)
 
 
-def _tell(statuses: Sequence[Status], leases: Batch | None) -> Told:
+def _combine(statuses: Sequence[Status], leases: Batch | None) -> _DecisionData:
     if len(statuses) == 1:
-        told = statuses[0]
-        allowed, delay = told.allowed, told.delay
-        over_soft, over_shadow = told.over_soft, told.over_shadow
+        data = statuses[0]
+        allowed, delay = data.allowed, data.delay
+        over_soft, over_shadow = data.over_soft, data.over_shadow
     else:
         allowed = not is_denied(statuses)
-        told = _tightest(statuses) if allowed else _slowest(statuses)
+        data = _tightest(statuses) if allowed else _slowest(statuses)
         delay = max([status.delay for status in statuses], default=0.0)
         over_soft = any([status.over_soft for status in statuses])
         over_shadow = any([status.over_shadow for status in statuses])
-    return Told(
+    return _DecisionData(
         allowed,
-        told.limit,
-        told.remaining,
-        0.0 if allowed else told.retry_after,
-        told.reset_after,
+        data.limit,
+        data.remaining,
+        0.0 if allowed else data.retry_after,
+        data.reset_after,
         delay if allowed else 0.0,
-        told.source,
-        told.rule,
+        data.source,
+        data.rule,
         over_soft,
         over_shadow,
         tuple(statuses) or (NO_RULE,),
@@ -291,23 +295,23 @@ def _tell(statuses: Sequence[Status], leases: Batch | None) -> Told:
 
 
 def is_denied(statuses: Sequence[Status]) -> bool:
-    """Denied by any plain rule, or by every quota rule of the request."""
+    """Whether a plain rule denies, or every quota rule of the request."""
     return any([not status.allowed for status in _plain(statuses)]) or _is_quota_spent(statuses)
 
 
-def _in_words(told: Status | Decision) -> str:
-    parts = ["allowed" if told.allowed else "denied"]
-    if told.limit is not None:
-        parts.append(f"{told.remaining} of {told.limit} left")
-    if not told.allowed:
-        wait = "for good" if told.retry_after is None else f"retry after {told.retry_after:g} s"
+def _describe(data: Status | Decision) -> str:
+    parts = ["allowed" if data.allowed else "denied"]
+    if data.limit is not None:
+        parts.append(f"{data.remaining} of {data.limit} left")
+    if not data.allowed:
+        wait = "for good" if data.retry_after is None else f"retry after {data.retry_after:g} s"
         parts.append(wait)
-    if told.delay:
-        parts.append(f"delay {told.delay:g} s")
-    parts += [name for name in ("over_soft", "over_shadow") if getattr(told, name)]
-    parts.append(f"from {told.source}")
-    if told.rule is not None:
-        parts.append(f"rule {_name_of(told.rule)}")
+    if data.delay:
+        parts.append(f"delay {data.delay:g} s")
+    parts += [name for name in ("over_soft", "over_shadow") if getattr(data, name)]
+    parts.append(f"from {data.source}")
+    if data.rule is not None:
+        parts.append(f"rule {_name_of(data.rule)}")
     return ", ".join(parts)
 
 
@@ -330,12 +334,12 @@ def _is_quota_spent(statuses: Sequence[Status]) -> bool:
 
 
 def _tightest(statuses: Sequence[Status]) -> Status:
-    """The status to show of an allowed request."""
+    """Select the status that an allowed request shows."""
     return min(statuses, key=lambda status: _or_infinite(status.remaining), default=NO_RULE)
 
 
 def _slowest(statuses: Sequence[Status]) -> Status:
-    """The status to show of a denied request: of quota rules it is enough that one passes."""
+    """Select the status that a denied request shows; one allowed quota rule is enough."""
     reasons = [status for status in _plain(statuses) if not status.allowed]
     if _is_quota_spent(statuses):
         reasons.append(min(_quotas(statuses), key=_wait_of))
@@ -351,4 +355,4 @@ def _or_infinite(value: float | None) -> float:
 
 
 UNLIMITED = decide([NO_RULE])
-"""The answer to a request that meets no rule."""
+"""Decision on a request that matches no rule."""

@@ -1,7 +1,7 @@
-"""Where a cluster is and how to prove who we are, in one line of text.
+"""Address of a cluster as one line of text, with the client's token.
 
-`ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE` names some of the members; the rest is learned from
-whichever answers first.
+`ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE` names some of the nodes. The first node that answers
+sends the others.
 """
 
 import ipaddress
@@ -27,23 +27,23 @@ __all__ = [
 
 DEFAULT_PORT = 7101
 ENVIRONMENT = "RINGFENCE_URL"
-"""The environment variable that holds the address when the program gives none."""
+"""Environment variable with the address, for programs that give none."""
 
 OPTIONS = ("ca", "datacenter", "server_name", "timeout", "token_file")
-"""What may stand behind the question mark."""
+"""Options after the question mark."""
 _SHAPE = "ringfence://TOKEN@HOST:PORT,HOST:PORT?ca=FILE"
 _USERINFO = re.compile("(?<![^\\s'\"/])(?!TOKEN@)[^\\s'\"/]*@")
 _SECRET = re.compile("[0-9A-Fa-f]{8,}|[0-9A-Za-z_-]{24,}")
-"""What a part of a secret looks like, a mistyped one too."""
+"""Pattern of a part of a secret, also of a mistyped one."""
 _PORT_ALONE = re.compile("[0-9]{1,5}")
-"""No host has such a name: it would be read as an IPv4 address in the form of one number."""
+"""A number alone is a port: as a host it would mean an IPv4 address in one number."""
 _LOOPBACK = "127.0.0.1"
 _TOKEN_AS_HOST = re.compile(r".*\.[0-9A-Za-z_-]{24,}|[0-9A-Fa-f]{32,}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A client's name and secret, written `NAME.SECRET` with the secret in hexadecimal."""
+    """Name and secret of a client, written `NAME.SECRET` with a hexadecimal secret."""
 
     name: str
     secret: bytes
@@ -54,51 +54,51 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUrl:
-    """A parsed address of a cluster."""
+    """Parsed address of a cluster."""
 
     seeds: tuple[Address, ...]
     token: Token | None = None
     ca: Path | None = None
     datacenter: str | None = None
-    """The data center whose owners decide; None for that of the member that answers first."""
+    """Data center whose owners decide; None means that of the first node that answers."""
     server_name: str | None = None
-    """Name the nodes' certificate must carry, when it is not one of `ringfence keys new`."""
+    """Name in the nodes' certificates; None means the name that `ringfence keys new` writes."""
     timeout: float | None = None
-    """Seconds until a member that does not answer is given up."""
+    """Seconds without an answer after which a node is lost."""
 
 
 def parse_url(text: str) -> ClusterUrl:
-    """Read a cluster's address, and the token in its `token_file`.
+    """Parse the address of a cluster, and read the token in its `token_file`.
 
-    Raises `ConfigError` that says which part is wrong and shows nothing of a token.
+    Raises `ConfigError` that names the wrong part and shows nothing of a token.
     """
     try:
         return _parsed(text)
     except ConfigError as error:
-        raise ConfigError(masked(str(error))) from None  # The cause has the token.
+        raise ConfigError(masked(str(error))) from None  # The cause contains the token.
 
 
 def masked(text: str) -> str:
-    """Replace what may be a token or a part of one, in an address or in a message."""
+    """Replace what may be a token, or a part of one, in an address or a message."""
     return _SECRET.sub("...", _USERINFO.sub("...@", text))
 
 
 def _parsed(text: str) -> ClusterUrl:
     if not isinstance(text, str):
-        raise ConfigError(f"cluster address {text!r} is not text; write {_SHAPE}")
+        raise ConfigError(f"cluster address must be text, got {text!r}; write {_SHAPE}")
     text = text.strip()
     scheme, slashes, rest = text.partition("://")
     if not slashes or scheme.lower() != "ringfence":
         raise ConfigError(
-            f"cluster address {text!r} does not begin with ringfence://; write {_SHAPE}"
+            f"cluster address must begin with ringfence://, got {text!r}; write {_SHAPE}"
         )
     place, _, query = rest.partition("?")
     place, _, path = place.partition("/")
     if path:
-        raise ConfigError(f"cluster address {text!r} has a path; write {_SHAPE}")
+        raise ConfigError(f"cluster address must have no path, got {text!r}; write {_SHAPE}")
     userinfo, _, hosts = place.rpartition("@")
     if not hosts:
-        raise ConfigError(f"cluster address {text!r} names no host; write {_SHAPE}")
+        raise ConfigError(f"cluster address must name a host, got {text!r}; write {_SHAPE}")
     options = _options(query)
     return ClusterUrl(
         tuple(_seed(host) for host in hosts.split(",")),
@@ -111,7 +111,7 @@ def _parsed(text: str) -> ClusterUrl:
 
 
 def parse_token(text: str) -> Token:
-    """Read a token as `ringfence keys new` writes it."""
+    """Parse a token as `ringfence keys new` writes it."""
     name, dot, secret = text.rpartition(".")
     try:
         raw = bytes.fromhex(secret)
@@ -119,14 +119,14 @@ def parse_token(text: str) -> Token:
         raw = b""
     if not (dot and 1 <= len(name) <= MAX_TEXT and 16 <= len(raw) <= MAX_CREDENTIAL):
         raise ConfigError(
-            "the token in the cluster address is not one of ours; use the line in a .token file "
-            "that `ringfence keys new` wrote, which reads NAME.HEXADECIMAL"
+            "token in the cluster address must read NAME.HEXADECIMAL, got other text; use the line "
+            "in a .token file that `ringfence keys new` wrote"
         )
     return Token(name, raw)
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """Read `host`, `host:port`, `[ipv6]:port` or a bare IPv6 address; `port` alone is on loopback.
+    """Parse `host`, `host:port`, `[ipv6]:port` or a bare IPv6 address; `port` alone is on loopback.
 
     Raises `ConfigError`.
     """
@@ -140,11 +140,15 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     elif host.count(":") == 1:
         host, _, port = host.partition(":")
     elif host.count(":") > 1 and not _is_ip(host):
-        raise ConfigError(f"address {text!r}: put an IPv6 address in brackets, as in [::1]:7101")
+        raise ConfigError(
+            f"address must have an IPv6 address in brackets, got {text!r}; write [::1]:7101"
+        )
     if not host:
-        raise ConfigError(f"address {text!r} names no host; write HOST:PORT")
+        raise ConfigError(f"address must name a host, got {text!r}; write HOST:PORT")
     if not (port.isdecimal() and 0 <= int(port) <= 65535):
-        raise ConfigError(f"address {text!r}: port {port!r} is not a number from 0 to 65535")
+        raise ConfigError(
+            f"port must be a number from 0 to 65535, got {port!r} in address {text!r}; correct it"
+        )
     return host, int(port)
 
 
@@ -166,10 +170,10 @@ def _token(written: str, file: str | None) -> Token | None:
 def _seed(text: str) -> Address:
     host, port = parse_address(text)
     if _TOKEN_AS_HOST.fullmatch(host):
-        # Looking it up would send the secret to name servers.
+        # A lookup would send the secret to name servers.
         raise ConfigError(f"cluster address: a host must not be a token; write {_SHAPE}")
     if port == 0:
-        raise ConfigError(f"address {text!r}: nobody listens on port 0")
+        raise ConfigError(f"port must be from 1 to 65535, got 0 in address {text!r}; correct it")
     return host, port
 
 
@@ -181,7 +185,9 @@ def _options(query: str) -> dict[str, str]:
                 f"cluster address: unknown option {name!r}; known are {', '.join(OPTIONS)}"
             )
         if not value:
-            raise ConfigError(f"cluster address: option {name!r} has no value")
+            raise ConfigError(
+                f"cluster address: option {name!r} must have a value; write {name}=VALUE"
+            )
     return options
 
 
@@ -194,7 +200,7 @@ def _timeout(text: str | None) -> float | None:
         value = 0.0
     if not 0.001 <= value <= 60:
         raise ConfigError(
-            f"cluster address: timeout {text!r} is not a number of seconds from 0.001 to 60"
+            f"cluster address: timeout must be from 0.001 to 60, got {text!r}; give seconds"
         )
     return value
 

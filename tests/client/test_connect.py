@@ -261,7 +261,7 @@ async def test_an_address_must_be_given_or_stand_in_the_environment(monkeypatch)
 
 
 async def test_arguments_of_a_wrong_kind_are_told(tmp_path):
-    assert "5 is not text" in await refusal_of(5)
+    assert "must be text, got 5" in await refusal_of(5)
     for wait in (-1, "5", float("nan")):
         with pytest.raises(ConfigError, match=r"connect_timeout must be a duration"):
             async with ringfence.connect("ringfence://127.0.0.1:1", connect_timeout=wait):
@@ -275,7 +275,7 @@ async def test_arguments_of_a_wrong_kind_are_told(tmp_path):
 
 
 async def test_a_wrong_address_is_told():
-    assert "does not begin with ringfence://" in await refusal_of("http://a:1")
+    assert "must begin with ringfence://" in await refusal_of("http://a:1")
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "node.example", "[2001:db8::1]"])

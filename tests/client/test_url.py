@@ -69,25 +69,25 @@ def test_a_single_address_is_host_and_port(text, address):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("http://a:1", "does not begin with ringfence://"),
-        ("a:7101", "does not begin with ringfence://"),
-        ("", "does not begin with ringfence://"),
-        ("ringfence://", "names no host"),
-        (f"ringfence://{TOKEN}@", "names no host"),
-        ("ringfence://a:1,,b:2", "names no host"),
-        ("ringfence://:7101", "names no host"),
-        ("ringfence://a/b", "has a path"),
-        ("ringfence://a:port", "port 'port' is not a number"),
-        ("ringfence://a:65536", "port '65536' is not a number"),
-        ("ringfence://a:0", "nobody listens on port 0"),
-        ("ringfence://a:1#b", "port '1#b' is not a number"),
-        ("ringfence://[::1]7101", "is not a number"),
-        ("ringfence://::zz:1", "put an IPv6 address in brackets"),
+        ("http://a:1", "must begin with ringfence://"),
+        ("a:7101", "must begin with ringfence://"),
+        ("", "must begin with ringfence://"),
+        ("ringfence://", "must name a host"),
+        (f"ringfence://{TOKEN}@", "must name a host"),
+        ("ringfence://a:1,,b:2", "must name a host"),
+        ("ringfence://:7101", "must name a host"),
+        ("ringfence://a/b", "must have no path"),
+        ("ringfence://a:port", "port must be a number from 0 to 65535, got 'port'"),
+        ("ringfence://a:65536", "port must be a number from 0 to 65535, got '65536'"),
+        ("ringfence://a:0", "port must be from 1 to 65535, got 0"),
+        ("ringfence://a:1#b", "port must be a number from 0 to 65535, got '1#b'"),
+        ("ringfence://[::1]7101", "port must be a number"),
+        ("ringfence://::zz:1", "must have an IPv6 address in brackets"),
         ("ringfence://a?colour=red", "unknown option 'colour'; known are ca, datacenter"),
-        ("ringfence://a?ca=", "option 'ca' has no value"),
-        ("ringfence://a?timeout=soon", "timeout 'soon' is not a number of seconds"),
-        ("ringfence://a?timeout=0", "timeout '0' is not a number of seconds"),
-        ("ringfence://a?timeout=nan", "timeout 'nan' is not a number of seconds"),
+        ("ringfence://a?ca=", "option 'ca' must have a value"),
+        ("ringfence://a?timeout=soon", "timeout must be from 0.001 to 60, got 'soon'"),
+        ("ringfence://a?timeout=0", "timeout must be from 0.001 to 60, got '0'"),
+        ("ringfence://a?timeout=nan", "timeout must be from 0.001 to 60, got 'nan'"),
     ],
 )
 def test_a_wrong_address_is_told_by_its_wrong_part(text, words):
@@ -134,7 +134,7 @@ def test_a_token_does_not_show_its_secret():
 
 def test_a_port_alone_must_be_a_port_and_a_seed_may_be_one():
     assert parse_url("ringfence://7102").seeds == (("127.0.0.1", 7102),)
-    with pytest.raises(ConfigError, match="'99999' is not a number from 0 to 65535"):
+    with pytest.raises(ConfigError, match="port must be a number from 0 to 65535, got '99999'"):
         parse_address("99999")
 
 

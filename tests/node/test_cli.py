@@ -402,9 +402,9 @@ def test_no_address_at_all_says_how_to_give_one(run: Run) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://127.0.0.1:7101", "does not begin with ringfence://"),
-        ("ringfence://", "names no host"),
-        ("ringfence://127.0.0.1:x", "port 'x'"),
+        ("http://127.0.0.1:7101", "must begin with ringfence://"),
+        ("ringfence://", "must name a host"),
+        ("ringfence://127.0.0.1:x", "got 'x' in address"),
         ("ringfence://secret@127.0.0.1", "use the line in a .token file"),
         ("ringfence://127.0.0.1?cs=x", "unknown option 'cs'"),
         ("ringfence://127.0.0.1?ca=nowhere.pem", "nowhere.pem"),
@@ -450,7 +450,7 @@ def test_an_expired_ca_is_named_with_its_date(run: Run, tmp_path: Path) -> None:
 def test_a_cluster_out_of_reach_is_told_apart_by_its_status(run: Run) -> None:
     message = refused(run("members", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1"), 3)
 
-    assert "no member of the cluster answered" in message
+    assert "no node of the cluster answered" in message
     assert "127.0.0.1:9" in message
 
 
@@ -619,7 +619,7 @@ def test_leave_needs_the_name_of_a_known_member(run: Run, cluster: DemoCluster) 
 def test_leave_fails_when_no_member_answers(run: Run) -> None:
     ran = run("leave", "--cluster", "ringfence://127.0.0.1:9?timeout=0.1")
 
-    assert "no member of the cluster answered" in refused(ran, 3)
+    assert "no node of the cluster answered" in refused(ran, 3)
 
 
 # Nodes that do not start

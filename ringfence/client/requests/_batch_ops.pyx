@@ -1,4 +1,4 @@
-"""What `check_many` does for each of its requests, without a Python call: see `batch_ops_plain`."""
+"""Steps of `check_many` for each request, compiled: see `batch_ops_plain`."""
 
 from cpython.dict cimport PyDict_CheckExact, PyDict_Size
 from cpython.list cimport PyList_New, PyList_SET_ITEM
@@ -38,7 +38,7 @@ cdef enum:
 
 cdef object Decision = _DecisionType
 cdef Py_ssize_t CODE = _CODE
-cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._told, Decision.allowed)
+cdef tuple _SLOTS = (Decision._rule, Decision._row, Decision._data, Decision.allowed)
 cdef long _DENIED = Code.DENIED.value
 cdef long _NEVER = Code.NEVER.value
 cdef PyObject* slots[FIELDS]
@@ -48,7 +48,7 @@ for _at in range(FIELDS):
 
 def find_lone(dict known not None, name, requests):
     """See `batch_ops_plain.find_lone`."""
-    requests = PySequence_Fast(requests, b"requests: not a sequence")
+    requests = PySequence_Fast(requests, b"requests must be a sequence")
     cdef Py_ssize_t n = PySequence_Fast_GET_SIZE(requests)
     cdef PyObject** each = PySequence_Fast_ITEMS(requests)
     cdef Py_ssize_t at

@@ -1,4 +1,4 @@
-"""What `check_many` does for each of its requests, compiled where there was a C compiler."""
+"""Steps of `check_many` for each request, compiled if a C compiler was available."""
 
 try:
     from ringfence.client.requests._batch_ops import decisions, find_lone

@@ -1,4 +1,4 @@
-"""What `check_many` does for each of its requests: the plain twin of the compiled `_batch_ops`."""
+"""Steps of `check_many` for each request, in Python; `_batch_ops` is the compiled twin."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,10 @@ __all__ = ["decisions", "find_lone"]
 def find_lone(
     known: Mapping[object, tuple[Rule, bytes]], name: object, requests: Sequence[object]
 ) -> tuple[list[Rule], list[bytes]] | None:
-    """Look up requests of one entry that is called `name`, as two columns: rules and keys.
+    """Find the rules and keys of requests that have one entry, with the key `name`.
 
-    `known` tells rule and key by the entry's value. None when a request is of another kind, or its
-    value is not known. Raises `TypeError` for a value that cannot be looked up.
+    `known` has rule and key by the entry's value. Returns None when a request has other entries, or
+    its value is not known. Raises `TypeError` for a value that cannot be hashed.
     """
     rules: list[Rule] = []
     keys: list[bytes] = []
@@ -31,5 +31,5 @@ def find_lone(
 
 
 def decisions(rules: list[Rule], rows: list[OutcomeRow]) -> list[Decision]:
-    """Make the decision of each row, by its rule. Raises `ValueError` when lengths differ."""
+    """Make the decision of each row. Raises `ValueError` when the lengths differ."""
     return [Decision(rule, row) for rule, row in zip(rules, rows, strict=True)]

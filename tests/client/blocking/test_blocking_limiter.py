@@ -360,7 +360,7 @@ def test_what_keeps_it_from_starting_is_told_to_the_caller_as_it_is(tmp_path):
 def test_a_wrong_address_is_told_when_it_is_first_used():
     limiter = connect("http://a:1")
 
-    with pytest.raises(ConfigError, match="does not begin with ringfence://"):
+    with pytest.raises(ConfigError, match="must begin with ringfence://"):
         limiter.check("d", {"user": "a"})
 
 

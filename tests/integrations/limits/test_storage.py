@@ -329,7 +329,7 @@ def test_a_forked_child_counts_on():
         ("ringfence://?ca=x", {}, "names no host"),
         ("ringfence+local://h", {}, "neither host nor option"),
         ("async+ringfence+local://", {"connect_timeout": 1}, "neither host nor option"),
-        ("async+ringfence://h:x", {}, "is not a number"),
+        ("async+ringfence://h:x", {}, "port must be a number"),
     ],
 )
 def test_an_address_with_something_wrong_is_refused_at_once(uri, options, mend):
