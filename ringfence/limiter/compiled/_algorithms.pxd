@@ -28,7 +28,7 @@ cdef enum Code:
     NEVER = 3
 
 
-cdef struct Terms:
+cdef struct Params:
     # A limit worked out for counting: the numbers every check of it needs.
     Kind kind
     int words  # per slot, the identity included
@@ -46,7 +46,7 @@ cdef struct Terms:
 
 
 cdef struct Instant:
-    # One instant as the terms see it.
+    # One instant as the params see it.
     int64_t now
     int64_t at  # in ticks since the base
     int64_t number  # of the window
@@ -99,27 +99,27 @@ cdef inline int64_t bucket_level(const uint64_t* word, const Instant* t) noexcep
 
 
 cdef inline bint bucket_check(
-    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+    const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
     """Pour `cost` units in if there is room; say whether the word has changed."""
     cdef int64_t level = bucket_level(word, t)
     cdef int64_t wanted = cost if cost else 1
-    cdef int64_t tpn = terms.ticks_per_ns
+    cdef int64_t tpn = params.ticks_per_ns
     answer.retry_after = answer.delay = 0
-    if wanted > terms.ceiling or level + wanted * terms.unit > terms.capacity:
-        answer.code = NEVER if wanted > terms.ceiling else DENIED
+    if wanted > params.ceiling or level + wanted * params.unit > params.capacity:
+        answer.code = NEVER if wanted > params.ceiling else DENIED
         if answer.code == DENIED:
-            answer.retry_after = _ceil_div(level + wanted * terms.unit - terms.capacity, tpn)
-        answer.remaining = _floor_div(terms.capacity - level, terms.unit) if level < terms.capacity else 0
+            answer.retry_after = _ceil_div(level + wanted * params.unit - params.capacity, tpn)
+        answer.remaining = _floor_div(params.capacity - level, params.unit) if level < params.capacity else 0
         answer.reset_after = _ceil_div(level, tpn)
         return False
     if cost:
-        if terms.is_queue:
+        if params.is_queue:
             answer.delay = _ceil_div(level, tpn)
-        level += cost * terms.unit
+        level += cost * params.unit
         word[0] = <uint64_t>(t.at + level)
-    answer.code = ALLOWED if level <= terms.hard_capacity else OVER_SOFT
-    answer.remaining = _floor_div(terms.capacity - level, terms.unit)
+    answer.code = ALLOWED if level <= params.hard_capacity else OVER_SOFT
+    answer.remaining = _floor_div(params.capacity - level, params.unit)
     answer.reset_after = _ceil_div(level, tpn)
     return cost != 0
 
@@ -127,31 +127,31 @@ cdef inline bint bucket_check(
 # -- fixed windows: one word, number and count ---------------------------------------------------
 
 
-cdef inline int64_t number_of(const Terms* terms, uint64_t word) noexcept nogil:
-    return <int64_t>(word >> terms.count_bits)
+cdef inline int64_t number_of(const Params* params, uint64_t word) noexcept nogil:
+    return <int64_t>(word >> params.count_bits)
 
 
-cdef inline int64_t count_of(const Terms* terms, uint64_t word) noexcept nogil:
-    return <int64_t>(word & ((<uint64_t>1 << terms.count_bits) - 1))
+cdef inline int64_t count_of(const Params* params, uint64_t word) noexcept nogil:
+    return <int64_t>(word & ((<uint64_t>1 << params.count_bits) - 1))
 
 
-cdef inline uint64_t packed(const Terms* terms, int64_t number, int64_t count) noexcept nogil:
-    return (<uint64_t>number << terms.count_bits) | <uint64_t>count
+cdef inline uint64_t packed(const Params* params, int64_t number, int64_t count) noexcept nogil:
+    return (<uint64_t>number << params.count_bits) | <uint64_t>count
 
 
-cdef inline int64_t fixed_used(const Terms* terms, const Instant* t, uint64_t word) noexcept nogil:
-    return count_of(terms, word) if number_of(terms, word) >= t.number else 0
+cdef inline int64_t fixed_used(const Params* params, const Instant* t, uint64_t word) noexcept nogil:
+    return count_of(params, word) if number_of(params, word) >= t.number else 0
 
 
 cdef inline bint fixed_check(
-    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+    const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
     """Count `cost` in the current window if it fits there."""
-    cdef int64_t number = number_of(terms, word[0])
-    cdef int64_t used = count_of(terms, word[0])
+    cdef int64_t number = number_of(params, word[0])
+    cdef int64_t used = count_of(params, word[0])
     cdef int64_t left
     if number > t.number:  # The clock has gone back; never so for calendar windows.
-        left = (number + 1) * terms.period_ns - t.now
+        left = (number + 1) * params.period_ns - t.now
     else:
         if number < t.number:
             number = t.number
@@ -159,10 +159,10 @@ cdef inline bint fixed_check(
         left = t.end - t.now
     cdef int64_t wanted = cost if cost else 1
     answer.retry_after = answer.delay = 0
-    if wanted > terms.ceiling - used:
-        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
+    if wanted > params.ceiling - used:
+        answer.remaining = params.ceiling - used if used < params.ceiling else 0
         answer.reset_after = left if used else 0
-        if wanted > terms.ceiling:
+        if wanted > params.ceiling:
             answer.code = NEVER
         else:
             answer.code = DENIED
@@ -170,9 +170,9 @@ cdef inline bint fixed_check(
         return False
     if cost:
         used += cost
-        word[0] = packed(terms, number, used)
-    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
-    answer.remaining = terms.ceiling - used
+        word[0] = packed(params, number, used)
+    answer.code = ALLOWED if used <= params.hard else OVER_SOFT
+    answer.remaining = params.ceiling - used
     answer.reset_after = left if used else 0
     return cost != 0
 
@@ -181,11 +181,11 @@ cdef inline bint fixed_check(
 
 
 cdef inline void _roll(
-    const Terms* terms, const Instant* t, const uint64_t* words,
+    const Params* params, const Instant* t, const uint64_t* words,
     int64_t* number, int64_t* current, int64_t* oldest
 ) noexcept nogil:
-    number[0] = number_of(terms, words[0])
-    current[0] = count_of(terms, words[0])
+    number[0] = number_of(params, words[0])
+    current[0] = count_of(params, words[0])
     oldest[0] = <int64_t>words[1]
     if t.number > number[0]:
         oldest[0] = current[0] if t.number == number[0] + 1 else 0
@@ -194,19 +194,19 @@ cdef inline void _roll(
 
 
 cdef inline int64_t _estimate(
-    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest
+    const Params* params, const Instant* t, int64_t number, int64_t current, int64_t oldest
 ) noexcept nogil:
-    if oldest and t.now > number * terms.period_ns:
-        oldest = _scaled(oldest, (number + 1) * terms.period_ns - t.now, terms.period_ns)
+    if oldest and t.now > number * params.period_ns:
+        oldest = _scaled(oldest, (number + 1) * params.period_ns - t.now, params.period_ns)
     return current + oldest
 
 
 cdef inline int64_t sliding_used(
-    const Terms* terms, const Instant* t, const uint64_t* words
+    const Params* params, const Instant* t, const uint64_t* words
 ) noexcept nogil:
     cdef int64_t number, current, oldest
-    _roll(terms, t, words, &number, &current, &oldest)
-    return _estimate(terms, t, number, current, oldest)
+    _roll(params, t, words, &number, &current, &oldest)
+    return _estimate(params, t, number, current, oldest)
 
 
 cdef inline int64_t _overlap(int64_t spare, int64_t period_ns, int64_t oldest) noexcept nogil:
@@ -218,11 +218,11 @@ cdef inline int64_t _overlap(int64_t spare, int64_t period_ns, int64_t oldest) n
 
 
 cdef inline int64_t _wait(
-    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest,
+    const Params* params, const Instant* t, int64_t number, int64_t current, int64_t oldest,
     int64_t room
 ) noexcept nogil:
     """Find the exact time until the estimate, now above `room`, is down to it."""
-    cdef int64_t period_ns = terms.period_ns
+    cdef int64_t period_ns = params.period_ns
     cdef int64_t spare = room - current
     cdef int64_t overlap
     if spare >= oldest:
@@ -238,39 +238,56 @@ cdef inline int64_t _wait(
 
 
 cdef inline int64_t _sliding_reset(
-    const Terms* terms, const Instant* t, int64_t number, int64_t current, int64_t oldest
+    const Params* params, const Instant* t, int64_t number, int64_t current, int64_t oldest
 ) noexcept nogil:
     if current:
-        return (number + 2) * terms.period_ns - _floor_div(terms.period_ns - 1, current) - t.now
-    return _wait(terms, t, number, current, oldest, 0)
+        return (number + 2) * params.period_ns - _floor_div(params.period_ns - 1, current) - t.now
+    return _wait(params, t, number, current, oldest, 0)
 
 
 cdef inline bint sliding_check(
-    const Terms* terms, const Instant* t, uint64_t* words, int64_t cost, Answer* answer
+    const Params* params, const Instant* t, uint64_t* words, int64_t cost, Answer* answer
 ) noexcept nogil:
     """Count `cost` in the current window if the estimate leaves room for it."""
     cdef int64_t number, current, oldest
-    _roll(terms, t, words, &number, &current, &oldest)
-    cdef int64_t used = _estimate(terms, t, number, current, oldest)
+    _roll(params, t, words, &number, &current, &oldest)
+    cdef int64_t used = _estimate(params, t, number, current, oldest)
     cdef int64_t wanted = cost if cost else 1
     answer.retry_after = answer.delay = 0
-    if wanted > terms.ceiling - used:
-        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
+    if wanted > params.ceiling - used:
+        answer.remaining = params.ceiling - used if used < params.ceiling else 0
         answer.reset_after = (
-            _sliding_reset(terms, t, number, current, oldest) if used else 0
+            _sliding_reset(params, t, number, current, oldest) if used else 0
         )
-        if wanted > terms.ceiling:
+        if wanted > params.ceiling:
             answer.code = NEVER
         else:
             answer.code = DENIED
-            answer.retry_after = _wait(terms, t, number, current, oldest, terms.ceiling - wanted)
+            answer.retry_after = _wait(params, t, number, current, oldest, params.ceiling - wanted)
         return False
     if cost:
         used += cost
         current += cost
-        words[0] = packed(terms, number, current)
+        words[0] = packed(params, number, current)
         words[1] = <uint64_t>oldest
-    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
-    answer.remaining = terms.ceiling - used
-    answer.reset_after = _sliding_reset(terms, t, number, current, oldest) if used else 0
+    answer.code = ALLOWED if used <= params.hard else OVER_SOFT
+    answer.remaining = params.ceiling - used
+    answer.reset_after = _sliding_reset(params, t, number, current, oldest) if used else 0
     return cost != 0
+
+
+cdef inline int read_params(Params* params, dict values) except -1:
+    """Read the parameters that `params.params_of` computes for a scheme."""
+    params.kind = values["kind"]
+    params.words = 3 if params.kind == SLIDING else 2
+    params.ceiling = values["ceiling"]
+    params.hard = values["hard"]
+    params.unit = values.get("unit", 0)
+    params.ticks_per_ns = values.get("ticks_per_ns", 0)
+    params.capacity = values.get("capacity", 0)
+    params.hard_capacity = values.get("hard_capacity", 0)
+    params.is_queue = values.get("is_queue", False)
+    params.period_ns = values.get("period_ns", 0)
+    params.count_bits = values.get("count_bits", 0)
+    params.hit_bytes = values.get("hit_bytes", 0)
+    return 0

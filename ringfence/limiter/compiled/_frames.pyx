@@ -245,7 +245,7 @@ cdef class Frames:
                 continue
             table = <HotTable>asked[at].table
             store = table.hot_store(self._frame, now)
-            if store.terms.kind == LOG:
+            if store.params.kind == LOG:
                 table.give_back(<object>asked[at].key, asked[at].units, now)
             else:
                 store.put_back(asked[at].identity, asked[at].was_there, asked[at].before)

@@ -13,7 +13,7 @@ cdef object columns_of(list codes, list limits, list remaining, list retry, list
 cdef class HotTable:
     cdef public Store own
     cdef public list stores
-    cdef public object odd
+    cdef public object overflow
     cdef public object own_limit
     cdef public object own_amount
     cdef public int64_t most

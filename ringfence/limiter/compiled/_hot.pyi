@@ -8,7 +8,7 @@ from ringfence.limiter.reference import Counter, Verdict
 class HotTable:
     own: Store | None
     stores: list[Store]
-    odd: MutableMapping[bytes, Counter]
+    overflow: MutableMapping[bytes, Counter]
     own_limit: Limit
     own_amount: int
     most: int

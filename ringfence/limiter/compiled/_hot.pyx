@@ -95,7 +95,7 @@ cdef int64_t cost_of(PyObject* cost) except -1:
 cdef class HotTable:
     """The stores of one table, and the checks that they can decide by themselves.
 
-    A key has its counter in one of the `stores` or among the `odd` ones, which the reference
+    A key has its counter in one of the `stores` or in `overflow`, which the reference
     counts. The subclass says what becomes of a check that its store cannot decide.
     """
 
@@ -218,7 +218,7 @@ cdef class HotTable:
         return columns_of(codes, [amount] * n, remaining, retry, reset, delay, leases)
 
     cdef Py_ssize_t _size(self):
-        cdef Py_ssize_t size = len(self.odd)
+        cdef Py_ssize_t size = len(self.overflow)
         cdef Store store
         for store in self.stores:
             size += store.now_in.count + store.moved_from.count

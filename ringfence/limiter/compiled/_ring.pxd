@@ -11,7 +11,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from ringfence.limiter.compiled._algorithms cimport (
-    ALLOWED, DENIED, NEVER, OVER_SOFT, Answer, Instant, Terms,
+    ALLOWED, BUCKET, DENIED, FIXED, LOG, NEVER, OVER_SOFT, SLIDING, Answer, Instant, Params,
+    bucket_level, fixed_used, sliding_used,
 )
 
 
@@ -110,13 +111,13 @@ cdef inline Ring* _with_room(Ring* ring, int width, uint32_t room) noexcept nogi
 
 
 cdef inline Ring* ring_append(
-    Ring* ring, const Terms* terms, int64_t stamp, int64_t count
+    Ring* ring, const Params* params, int64_t stamp, int64_t count
 ) noexcept nogil:
     """Write hits down at a stamp later than all others; return the ring, NULL without memory.
 
     Without memory the old ring stays as it was.
     """
-    cdef int width = terms.hit_bytes
+    cdef int width = params.hit_bytes
     cdef int64_t gap = 0 if ring == NULL or not ring.used else stamp - ring.last
     cdef uint32_t used = 0 if ring == NULL else ring.used
     cdef uint32_t room = 0 if ring == NULL else ring.room
@@ -130,8 +131,8 @@ cdef inline Ring* ring_append(
     if used + units > room:
         # By quarters, and not beyond what a full log of lone hits takes.
         wanted = used + used // 4 + FEWEST_UNITS
-        if wanted > <uint64_t>terms.ceiling:
-            wanted = <uint64_t>terms.ceiling
+        if wanted > <uint64_t>params.ceiling:
+            wanted = <uint64_t>params.ceiling
         if wanted < used + units:
             wanted = used + units
         larger = _with_room(ring, width, <uint32_t>wanted)
@@ -163,20 +164,20 @@ cdef inline Ring* ring_append(
 
 
 cdef inline Ring* ring_record(
-    Ring* ring, const Terms* terms, int64_t stamp, int64_t count
+    Ring* ring, const Params* params, int64_t stamp, int64_t count
 ) noexcept nogil:
     """Write hits down at a stamp, or with the newest ones when the clock went back."""
     if ring == NULL or not ring.used or stamp > ring.last:
-        return ring_append(ring, terms, stamp, count)
+        return ring_append(ring, params, stamp, count)
     # Take the newest entry out, and write it again with more hits.
     cdef uint32_t begin = ring.used - ring.newest
-    cdef Hits newest = ring_read(ring, terms.hit_bytes, begin)
+    cdef Hits newest = ring_read(ring, params.hit_bytes, begin)
     cdef int64_t last = ring.last
     cdef Ring* written
     ring.used = begin
     ring.total -= newest.count
     ring.last = last - newest.gap
-    written = ring_append(ring, terms, last, newest.count + count)
+    written = ring_append(ring, params, last, newest.count + count)
     if written == NULL:
         ring.used = begin + newest.units
         ring.total += newest.count
@@ -184,80 +185,131 @@ cdef inline Ring* ring_record(
     return written
 
 
-cdef inline void ring_expire(Ring* ring, const Terms* terms, int64_t now) noexcept nogil:
+cdef inline void ring_expire(Ring* ring, const Params* params, int64_t now) noexcept nogil:
     """Stop counting hits at or before `now - period`."""
-    cdef int64_t oldest_kept = now - terms.period_ns
+    cdef int64_t oldest_kept = now - params.period_ns
     cdef Hits hits
     while ring.used and ring.first <= oldest_kept:
-        hits = ring_read(ring, terms.hit_bytes, 0)
+        hits = ring_read(ring, params.hit_bytes, 0)
         ring.total -= hits.count
         ring.used -= hits.units
         ring.head += hits.units
         if ring.head >= ring.room:
             ring.head -= ring.room
         if ring.used:
-            ring.first += ring_read(ring, terms.hit_bytes, 0).gap
+            ring.first += ring_read(ring, params.hit_bytes, 0).gap
 
 
-cdef inline bint ring_is_rested(const Ring* ring, const Terms* terms, int64_t now) noexcept nogil:
-    return ring == NULL or not ring.used or ring.last <= now - terms.period_ns
+cdef inline bint ring_is_expired(const Ring* ring, const Params* params, int64_t now) noexcept nogil:
+    return ring == NULL or not ring.used or ring.last <= now - params.period_ns
 
 
 cdef inline int64_t _ring_wait(
-    const Ring* ring, const Terms* terms, int64_t excess, int64_t now
+    const Ring* ring, const Params* params, int64_t excess, int64_t now
 ) noexcept nogil:
     """Find the time until `excess` hits, all of them in the log, have expired."""
     cdef uint32_t at = 0
     cdef int64_t stamp = ring.first
-    cdef Hits hits = ring_read(ring, terms.hit_bytes, 0)
+    cdef Hits hits = ring_read(ring, params.hit_bytes, 0)
     while excess > hits.count:
         excess -= hits.count
         at += hits.units
-        hits = ring_read(ring, terms.hit_bytes, at)
+        hits = ring_read(ring, params.hit_bytes, at)
         stamp += hits.gap
-    return stamp + terms.period_ns - now
+    return stamp + params.period_ns - now
 
 
 cdef inline int ring_check(
-    const Terms* terms, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
+    const Params* params, const Instant* t, uint64_t* word, int64_t cost, Answer* answer
 ) noexcept nogil:
     """Record `cost` hits if the window has room; 1 when the word has changed, -1 without memory."""
     cdef Ring* ring = <Ring*>word[0]
     cdef int64_t used = 0
     cdef int64_t wanted = cost if cost else 1
     if ring != NULL:
-        ring_expire(ring, terms, t.now)
+        ring_expire(ring, params, t.now)
         used = ring.total
     answer.retry_after = answer.delay = 0
-    if wanted > terms.ceiling - used:
-        answer.remaining = terms.ceiling - used if used < terms.ceiling else 0
-        answer.reset_after = ring.last + terms.period_ns - t.now if used else 0
-        if wanted > terms.ceiling:
+    if wanted > params.ceiling - used:
+        answer.remaining = params.ceiling - used if used < params.ceiling else 0
+        answer.reset_after = ring.last + params.period_ns - t.now if used else 0
+        if wanted > params.ceiling:
             answer.code = NEVER
         else:
             answer.code = DENIED
-            answer.retry_after = _ring_wait(ring, terms, used + wanted - terms.ceiling, t.now)
+            answer.retry_after = _ring_wait(ring, params, used + wanted - params.ceiling, t.now)
         return 0
     if cost:
-        ring = ring_record(ring, terms, t.now, cost)
+        ring = ring_record(ring, params, t.now, cost)
         if ring == NULL:
             return -1
         word[0] = <uint64_t>ring
         used += cost
-    answer.code = ALLOWED if used <= terms.hard else OVER_SOFT
-    answer.remaining = terms.ceiling - used
-    answer.reset_after = ring.last + terms.period_ns - t.now if used else 0
+    answer.code = ALLOWED if used <= params.hard else OVER_SOFT
+    answer.remaining = params.ceiling - used
+    answer.reset_after = ring.last + params.period_ns - t.now if used else 0
     return cost != 0
 
 
-cdef inline bint ring_is_full(const Ring* ring, const Terms* terms) noexcept nogil:
+cdef inline bint ring_is_full(const Ring* ring, const Params* params) noexcept nogil:
     """Whether charges past the limit must share entries. Walks the log only when it is in debt."""
-    cdef int64_t most = terms.ceiling + EXTRA_ENTRIES
+    cdef int64_t most = params.ceiling + EXTRA_ENTRIES
     cdef int64_t entries = 0
     cdef uint32_t at = 0
     if ring.total < most or ring.used < most:
         return False
     while at < ring.used and entries < most:
-        at += ring_read(ring, terms.hit_bytes, at).units
+        at += ring_read(ring, params.hit_bytes, at).units
         entries += 1
     return entries >= most
+
+
+cdef inline Ring* ring_of(const Params* params, list stamps, list counts) except? NULL:
+    """Make the ring of a log from its stamps and counts; NULL for a log without hits."""
+    cdef Ring* ring = NULL
+    cdef Ring* longer
+    for stamp, count in zip(stamps, counts):
+        if count == 0:
+            continue
+        longer = ring_append(ring, params, stamp, count)
+        if longer == NULL:
+            free(ring)
+            raise MemoryError
+        ring = longer
+    return ring
+
+
+cdef inline tuple ring_numbers(const Ring* ring, int width):
+    """Return the stamps and the counts of a ring."""
+    cdef int64_t stamp = ring.first
+    cdef uint32_t at = 0
+    cdef Hits hits
+    cdef list stamps = []
+    cdef list counts = []
+    while at < ring.used:
+        hits = ring_read(ring, width, at)
+        if at:
+            stamp += hits.gap
+        stamps.append(stamp)
+        counts.append(hits.count)
+        at += hits.units
+    return stamps, counts
+
+
+cdef inline int64_t weight_of(const Params* params, const Instant* instant, uint64_t* words) noexcept nogil:
+    """Return the units that removing an entry would give away; comparable within one limit."""
+    if params.kind == BUCKET:
+        return bucket_level(words, instant)
+    if params.kind == FIXED:
+        return fixed_used(params, instant, words[0])
+    if params.kind == SLIDING:
+        return sliding_used(params, instant, words)
+    ring_expire(<Ring*>words[0], params, instant.now)
+    return (<Ring*>words[0]).total
+
+
+cdef inline bint is_expired(const Params* params, const Instant* instant, uint64_t* words) noexcept nogil:
+    """Whether removing an entry would change nothing."""
+    if params.kind == LOG:
+        return ring_is_expired(<Ring*>words[0], params, instant.now)
+    return weight_of(params, instant, words) == 0

@@ -1,7 +1,7 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
-from ringfence.limiter.compiled._algorithms cimport Answer, Instant, Terms
+from ringfence.limiter.compiled._algorithms cimport Answer, Instant, Params
 from ringfence.limiter.compiled._siphash cimport SipKey
 from ringfence.limiter.compiled._slots cimport Slots
 
@@ -10,11 +10,11 @@ cdef enum Decided:
     DONE = 0
     ABSENT = 1  # no entry here, and there may be one elsewhere: nothing was decided
     FULL = 2  # a new entry needs room first: nothing was decided
-    ODD = 3  # beyond the compiled arithmetic: nothing was decided
+    BEYOND = 3  # beyond the compiled arithmetic: nothing was decided
 
 
 cdef class Store:
-    cdef Terms terms
+    cdef Params params
     cdef Instant instant
     cdef Slots now_in
     cdef Slots moved_from
@@ -46,8 +46,6 @@ cdef class Store:
     cdef int _resize(self) except -1
     cdef void _move_on(self, int steps) noexcept
     cdef void _sweep(self, int steps) noexcept
-    cdef bint _is_rested(self, uint64_t* words) noexcept nogil
-    cdef int64_t _weight(self, uint64_t* words) noexcept nogil
     cdef void _release(self, Slots* part, uint64_t place) noexcept
     cdef void _remove(self, Slots* part, uint64_t place) noexcept
     cdef int64_t _evict(self) noexcept

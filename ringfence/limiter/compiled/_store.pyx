@@ -12,12 +12,12 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from ringfence.limiter.compiled._algorithms cimport (
-    BUCKET, FIXED, LOG, SLIDING, Answer, Terms, bucket_check, bucket_level, count_of, fixed_check,
-    fixed_used, number_of, packed, sliding_check, sliding_used,
+    BUCKET, FIXED, LOG, SLIDING, Answer, Params, bucket_check, count_of, fixed_check,
+    number_of, packed, read_params, sliding_check,
 )
 from ringfence.limiter.compiled._ring cimport (
-    EXTRA_ENTRIES, Hits, Ring, ring_append, ring_bytes, ring_check, ring_expire, ring_is_full,
-    ring_is_rested, ring_read, ring_record,
+    EXTRA_ENTRIES, Ring, ring_bytes, ring_check, ring_expire, ring_is_full,
+    is_expired, ring_numbers, ring_of, ring_record, weight_of,
 )
 from ringfence.limiter.compiled._siphash cimport sip_key, siphash
 from ringfence.limiter.compiled._slots cimport (
@@ -31,7 +31,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     STEPS = 32  # slots that a new key moves on a table that is being resized
-    # Slots that a new key looks through for entries that are as new. While the hand goes round
+    # Slots that a new key looks through for expired entries. While the hand goes round
     # once, what it has not reached yet grows denser by one part in so many; a log's entries are
     # somewhere else, so that looking at them costs more.
     LOOK_AT = 16
@@ -56,30 +56,19 @@ def siphash_of(bytes secret not None, bytes text not None) -> int:
 cdef class Store:
     """Counters by key under one scheme, without any bound of its own.
 
-    `terms` are what `ringfence.limiter.compiled.params` makes of the scheme. With `keeps_names` a
+    `params` are what `ringfence.limiter.compiled.params` makes of the scheme. With `keeps_names` a
     slot also refers to its key; otherwise keys cannot be listed.
     """
 
-    def __cinit__(self, scheme, dict terms not None, bytes secret not None, bint keeps_names):
-        self.terms.kind = terms["kind"]
-        self.terms.words = 3 if self.terms.kind == SLIDING else 2
-        self.terms.ceiling = terms["ceiling"]
-        self.terms.hard = terms["hard"]
-        self.terms.unit = terms.get("unit", 0)
-        self.terms.ticks_per_ns = terms.get("ticks_per_ns", 0)
-        self.terms.capacity = terms.get("capacity", 0)
-        self.terms.hard_capacity = terms.get("hard_capacity", 0)
-        self.terms.is_queue = terms.get("is_queue", False)
-        self.terms.period_ns = terms.get("period_ns", 0)
-        self.terms.count_bits = terms.get("count_bits", 0)
-        self.terms.hit_bytes = terms.get("hit_bytes", 0)
+    def __cinit__(self, scheme, dict params not None, bytes secret not None, bint keeps_names):
+        read_params(&self.params, params)
         if len(secret) != 16:
             raise ValueError(f"a SipHash key has 16 bytes, this one {len(secret)}")
         self.key = sip_key(secret)
         self.scheme = scheme
         self.keeps_names = keeps_names
         self.instant.now = -1
-        if not slots_open(&self.now_in, self.terms.words, FEWEST, keeps_names):
+        if not slots_open(&self.now_in, self.params.words, FEWEST, keeps_names):
             raise MemoryError
 
     def __dealloc__(self):
@@ -105,14 +94,14 @@ cdef class Store:
         cdef uint64_t size = self.now_in.size
         if self.is_moving:
             size += self.moved_from.size - self.given_back
-        return size * 8 * (self.terms.words + self.keeps_names) + self.ring_bytes
+        return size * 8 * (self.params.words + self.keeps_names) + self.ring_bytes
 
     @property
     def bytes_in_use(self) -> int:
         """Bytes that entries take with their names and rings: what dropping them gives back."""
         cdef uint64_t count = self.now_in.count + self.moved_from.count
         # An eighth of the homes stays empty; a name is at most an object of 176 bytes.
-        return count * (9 * (self.terms.words + self.keeps_names) + 176 * self.keeps_names) + self.ring_bytes
+        return count * (9 * (self.params.words + self.keeps_names) + 176 * self.keeps_names) + self.ring_bytes
 
     def names(self) -> list:
         """All keys that have a counter. Raises `LookupError` when they are not kept."""
@@ -135,28 +124,14 @@ cdef class Store:
         counts of a log.
         """
         cdef uint64_t* word = self._find(self.identity(<PyObject*>name))
-        cdef Ring* ring
-        cdef Hits hits
-        cdef int64_t stamp
-        cdef unsigned int at = 0
         if word == NULL:
             return None
-        if self.terms.kind == BUCKET:
-            return (<int64_t>word[1] + self.terms.base_ns * <object>self.terms.ticks_per_ns,)
-        if self.terms.kind != LOG:
-            numbers = (number_of(&self.terms, word[1]), count_of(&self.terms, word[1]))
-            return numbers if self.terms.kind == FIXED else (*numbers, <int64_t>word[2])
-        stamps, counts = [], []
-        ring = <Ring*>word[1]
-        stamp = ring.first
-        while at < ring.used:
-            hits = ring_read(ring, self.terms.hit_bytes, at)
-            if at:
-                stamp += hits.gap
-            stamps.append(stamp)
-            counts.append(hits.count)
-            at += hits.units
-        return stamps, counts
+        if self.params.kind == BUCKET:
+            return (<int64_t>word[1] + self.params.base_ns * <object>self.params.ticks_per_ns,)
+        if self.params.kind != LOG:
+            numbers = (number_of(&self.params, word[1]), count_of(&self.params, word[1]))
+            return numbers if self.params.kind == FIXED else (*numbers, <int64_t>word[2])
+        return ring_numbers(<Ring*>word[1], self.params.hit_bytes)
 
     def put(self, bytes name not None, tuple numbers not None, now) -> bool:
         """Write a key's counter; False, and no trace, when its numbers do not fit in a slot."""
@@ -164,45 +139,37 @@ cdef class Store:
         cdef uint64_t[2] words
         cdef uint64_t* word
         cdef Ring* ring = NULL
-        cdef Ring* longer
         if not 0 <= now < LATEST or not self.enter(now):
             return False
         words[1] = 0
-        if self.terms.kind == BUCKET:
-            tat = numbers[0] - self.terms.base_ns * <object>self.terms.ticks_per_ns
+        if self.params.kind == BUCKET:
+            tat = numbers[0] - self.params.base_ns * <object>self.params.ticks_per_ns
             if not -LATEST < tat < LATEST:
                 return False
             words[0] = <uint64_t><int64_t>tat
-        elif self.terms.kind == LOG:
+        elif self.params.kind == LOG:
             if sum(numbers[1]) >= LARGEST or not numbers[0] or numbers[0][0] <= -LATEST:
                 return False
-            for stamp, count in zip(*numbers):
-                if count == 0:
-                    continue
-                longer = ring_append(ring, &self.terms, stamp, count)
-                if longer == NULL:
-                    free(ring)
-                    raise MemoryError
-                ring = longer
+            ring = ring_of(&self.params, numbers[0], numbers[1])
             if ring == NULL:
                 return False
             words[0] = <uint64_t>ring
         else:
-            if numbers[1] >> self.terms.count_bits or numbers[0] >> (64 - self.terms.count_bits):
+            if numbers[1] >> self.params.count_bits or numbers[0] >> (64 - self.params.count_bits):
                 return False
-            words[0] = packed(&self.terms, numbers[0], numbers[1])
-            if self.terms.kind == SLIDING:
+            words[0] = packed(&self.params, numbers[0], numbers[1])
+            if self.params.kind == SLIDING:
                 words[1] = numbers[2]
         word = self._find(identity)
         if word == NULL:
-            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+            self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
             self._insert(identity, words, <PyObject*>name)
             return True
-        if self.terms.kind == LOG:
-            self.ring_bytes -= ring_bytes(<Ring*>word[1], self.terms.hit_bytes)
-            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+        if self.params.kind == LOG:
+            self.ring_bytes -= ring_bytes(<Ring*>word[1], self.params.hit_bytes)
+            self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
             free(<Ring*>word[1])
-        memcpy(word + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+        memcpy(word + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         return True
 
     def append(self, bytes name not None, units, now):
@@ -213,30 +180,30 @@ cdef class Store:
         cdef uint64_t* word
         cdef Ring* ring
         cdef int64_t stamp, count
-        if self.terms.kind != LOG or not 0 <= now < LATEST or not self.enter(now):
+        if self.params.kind != LOG or not 0 <= now < LATEST or not self.enter(now):
             return None
         word = self._find(self.identity(<PyObject*>name))
         if word == NULL:
             return None
         ring = <Ring*>word[1]
         stamp = now
-        ring_expire(ring, &self.terms, stamp)
+        ring_expire(ring, &self.params, stamp)
         if not ring.used or stamp < ring.last:
             return None
         count = max(0, min(units, MOST_UNITS - ring.total))
         if count:
-            if stamp - ring.last <= self.terms.period_ns // EXTRA_ENTRIES and ring_is_full(
-                ring, &self.terms
+            if stamp - ring.last <= self.params.period_ns // EXTRA_ENTRIES and ring_is_full(
+                ring, &self.params
             ):
                 stamp = ring.last
-            self.ring_bytes -= ring_bytes(ring, self.terms.hit_bytes)
-            ring = ring_record(ring, &self.terms, stamp, count)
+            self.ring_bytes -= ring_bytes(ring, self.params.hit_bytes)
+            ring = ring_record(ring, &self.params, stamp, count)
             if ring == NULL:
                 ring = <Ring*>word[1]
-                self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+                self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
                 raise MemoryError
             word[1] = <uint64_t>ring
-            self.ring_bytes += ring_bytes(ring, self.terms.hit_bytes)
+            self.ring_bytes += ring_bytes(ring, self.params.hit_bytes)
         return ring.total
 
     def pop(self, bytes name not None) -> bool:
@@ -256,7 +223,7 @@ cdef class Store:
         return self._evict() > 0
 
     def sweep(self, int steps, now) -> None:
-        """Look through some slots for entries that are as new, and drop them."""
+        """Look through some slots for expired entries, and drop them."""
         if 0 <= now < LATEST:
             self.enter(now)
             if self.is_moving:
@@ -279,23 +246,23 @@ cdef class Store:
         if now == self.instant.now:
             return self.is_within
         self.is_within = True
-        if self.terms.kind == BUCKET:
-            since = now - self.terms.base_ns
-            span = LATEST if self.terms.ticks_per_ns == 1 else LARGEST // self.terms.ticks_per_ns
+        if self.params.kind == BUCKET:
+            since = now - self.params.base_ns
+            span = LATEST if self.params.ticks_per_ns == 1 else LARGEST // self.params.ticks_per_ns
             if not -span < since < span and not self.now_in.count + self.moved_from.count:
-                self.terms.base_ns = now
+                self.params.base_ns = now
                 since = 0
             if -span < since < span:
-                self.instant.at = since * self.terms.ticks_per_ns
+                self.instant.at = since * self.params.ticks_per_ns
             else:  # Nothing can be poured in; what is there has drained, or never will.
                 self.is_within = False
                 self.instant.at = LATEST if since > 0 else -LATEST
-        elif self.terms.kind != LOG:
+        elif self.params.kind != LOG:
             if not self.instant.start <= now < self.instant.end:
-                if self.terms.period_ns:
-                    self.instant.number = now // self.terms.period_ns
-                    self.instant.start = self.instant.number * self.terms.period_ns
-                    self.instant.end = self.instant.start + self.terms.period_ns
+                if self.params.period_ns:
+                    self.instant.number = now // self.params.period_ns
+                    self.instant.start = self.instant.number * self.params.period_ns
+                    self.instant.end = self.instant.start + self.params.period_ns
                 else:
                     start, end = self.scheme.window(now)
                     self.instant.number = self.scheme.number(start)
@@ -320,20 +287,20 @@ cdef class Store:
         cdef uint64_t[2] fresh
         if word != NULL:
             if (
-                self.terms.period_ns == 0 and self.terms.kind == FIXED
-                and number_of(&self.terms, word[1]) > self.instant.number
+                self.params.period_ns == 0 and self.params.kind == FIXED
+                and number_of(&self.params, word[1]) > self.instant.number
             ):
-                return ODD
+                return BEYOND
             self._apply(word + 1, cost, answer)
             return DONE
         if not is_alone:
             return ABSENT
-        fresh[0] = <uint64_t>self.instant.at if self.terms.kind == BUCKET else 0
+        fresh[0] = <uint64_t>self.instant.at if self.params.kind == BUCKET else 0
         fresh[1] = 0
         if self._apply(fresh, cost, answer):
             if self.room <= 0:
-                if self.terms.kind == LOG:
-                    self.ring_bytes -= ring_bytes(<Ring*>fresh[0], self.terms.hit_bytes)
+                if self.params.kind == LOG:
+                    self.ring_bytes -= ring_bytes(<Ring*>fresh[0], self.params.hit_bytes)
                     free(<Ring*>fresh[0])
                 return FULL
             self._insert(identity, fresh, name)
@@ -345,7 +312,7 @@ cdef class Store:
         cdef uint64_t* word = self._find(identity)
         if word == NULL:
             return False
-        memcpy(words, word + 1, (self.terms.words - 1) * sizeof(uint64_t))
+        memcpy(words, word + 1, (self.params.words - 1) * sizeof(uint64_t))
         return True
 
     cdef void put_back(self, uint64_t identity, bint was_there, const uint64_t* words) noexcept:
@@ -356,7 +323,7 @@ cdef class Store:
         if slot(part, place)[0] != identity:
             return
         if was_there:
-            memcpy(slot(part, place) + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+            memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         else:
             self._remove(part, place)
 
@@ -377,17 +344,17 @@ cdef class Store:
     cdef int _apply(self, uint64_t* words, int64_t cost, Answer* answer) except -1:
         """Decide over the words of a slot; say whether they have changed."""
         cdef int changed
-        if self.terms.kind == BUCKET:
-            return bucket_check(&self.terms, &self.instant, words, cost, answer)
-        if self.terms.kind == FIXED:
-            return fixed_check(&self.terms, &self.instant, words, cost, answer)
-        if self.terms.kind == SLIDING:
-            return sliding_check(&self.terms, &self.instant, words, cost, answer)
-        cdef size_t before = ring_bytes(<Ring*>words[0], self.terms.hit_bytes)
-        changed = ring_check(&self.terms, &self.instant, words, cost, answer)
+        if self.params.kind == BUCKET:
+            return bucket_check(&self.params, &self.instant, words, cost, answer)
+        if self.params.kind == FIXED:
+            return fixed_check(&self.params, &self.instant, words, cost, answer)
+        if self.params.kind == SLIDING:
+            return sliding_check(&self.params, &self.instant, words, cost, answer)
+        cdef size_t before = ring_bytes(<Ring*>words[0], self.params.hit_bytes)
+        changed = ring_check(&self.params, &self.instant, words, cost, answer)
         if changed < 0:
             raise MemoryError
-        self.ring_bytes += ring_bytes(<Ring*>words[0], self.terms.hit_bytes) - before
+        self.ring_bytes += ring_bytes(<Ring*>words[0], self.params.hit_bytes) - before
         return changed
 
     # -- keeping in order ----------------------------------------------------------------------
@@ -399,7 +366,7 @@ cdef class Store:
         if self.is_moving:
             self._move_on(STEPS)
         else:
-            self._sweep(LOOK_AT_LOGS if self.terms.kind == LOG else LOOK_AT)
+            self._sweep(LOOK_AT_LOGS if self.params.kind == LOG else LOOK_AT)
             if self.now_in.count * 16 >= self.now_in.homes * self._fullest() or (
                 self.now_in.homes > 1024 and self.now_in.count * 4 < self.now_in.homes
             ):
@@ -409,7 +376,7 @@ cdef class Store:
         if not make_way(part, place):
             raise MemoryError
         slot(part, place)[0] = identity
-        memcpy(slot(part, place) + 1, words, (self.terms.words - 1) * sizeof(uint64_t))
+        memcpy(slot(part, place) + 1, words, (self.params.words - 1) * sizeof(uint64_t))
         if self.keeps_names:
             Py_INCREF(<object>name)
             part.names[place] = name
@@ -417,13 +384,13 @@ cdef class Store:
 
     cdef uint64_t _fullest(self) noexcept nogil:
         """Sixteenths of the homes that may be taken: the larger slots must be packed closer."""
-        return 14 if self.terms.words > 2 else 13
+        return 14 if self.params.words > 2 else 13
 
     cdef int _resize(self) except -1:
         """Begin to move to an array with an eighth more homes than entries need."""
         self.moved_from = self.now_in
         if not slots_open(
-            &self.now_in, self.terms.words, self.moved_from.count * 18 // self._fullest() + FEWEST, self.keeps_names
+            &self.now_in, self.params.words, self.moved_from.count * 18 // self._fullest() + FEWEST, self.keeps_names
         ):
             self.now_in = self.moved_from
             self.moved_from.size = self.moved_from.count = 0
@@ -435,7 +402,7 @@ cdef class Store:
         return 0
 
     cdef void _move_on(self, int steps) noexcept:
-        """Move the next slots to the new array, but for entries that are as new."""
+        """Move the next slots to the new array, but for expired entries."""
         cdef Slots* old = &self.moved_from
         cdef Slots* new = &self.now_in
         cdef uint64_t* word
@@ -446,7 +413,7 @@ cdef class Store:
             if word[0]:
                 self.bound = word[0] + 1
                 old.count -= 1
-                if self._is_rested(word + 1):
+                if is_expired(&self.params, &self.instant, word + 1):
                     self._release(old, self.next_place)
                 else:
                     place = seek(new, word[0], 0)
@@ -475,41 +442,24 @@ cdef class Store:
             self.given_back = self.next_place
 
     cdef void _sweep(self, int steps) noexcept:
-        """Drop entries that are as new from the slots under the hand."""
+        """Drop expired entries from the slots under the hand."""
         cdef uint64_t* word
         while steps:
             steps -= 1
             if self.hand >= self.now_in.size:
                 self.hand = 0
             word = slot(&self.now_in, self.hand)
-            if word[0] and self._is_rested(word + 1):
+            if word[0] and is_expired(&self.params, &self.instant, word + 1):
                 self._remove(&self.now_in, self.hand)
             else:
                 self.hand += 1
 
-    cdef bint _is_rested(self, uint64_t* words) noexcept nogil:
-        """Whether forgetting an entry would change nothing."""
-        if self.terms.kind == LOG:
-            return ring_is_rested(<Ring*>words[0], &self.terms, self.instant.now)
-        return self._weight(words) == 0
-
-    cdef int64_t _weight(self, uint64_t* words) noexcept nogil:
-        """What forgetting an entry would give away; of one limit, so that units compare."""
-        if self.terms.kind == BUCKET:
-            return bucket_level(words, &self.instant)
-        if self.terms.kind == FIXED:
-            return fixed_used(&self.terms, &self.instant, words[0])
-        if self.terms.kind == SLIDING:
-            return sliding_used(&self.terms, &self.instant, words)
-        ring_expire(<Ring*>words[0], &self.terms, self.instant.now)
-        return (<Ring*>words[0]).total
-
     cdef void _release(self, Slots* part, uint64_t place) noexcept:
         """Let go of what a slot refers to."""
         cdef Ring* ring
-        if self.terms.kind == LOG:
+        if self.params.kind == LOG:
             ring = <Ring*>slot(part, place)[1]
-            self.ring_bytes -= ring_bytes(ring, self.terms.hit_bytes)
+            self.ring_bytes -= ring_bytes(ring, self.params.hit_bytes)
             free(ring)
         if part.names != NULL:
             Py_DECREF(<object>part.names[place])
@@ -524,7 +474,7 @@ cdef class Store:
         cdef Slots* part = &self.now_in
         cdef uint64_t scanned, place, lightest = 0
         cdef int64_t weight, least = -1
-        cdef int64_t full = self.terms.capacity if self.terms.kind == BUCKET else self.terms.ceiling
+        cdef int64_t full = self.params.capacity if self.params.kind == BUCKET else self.params.ceiling
         cdef int seen = 0
         if self.is_moving and self.moved_from.count > SAMPLE:
             part = &self.moved_from
@@ -537,7 +487,7 @@ cdef class Store:
             self.hand += 1
             if slot(part, place)[0] == 0:
                 continue
-            weight = self._weight(slot(part, place) + 1)
+            weight = weight_of(&self.params, &self.instant, slot(part, place) + 1)
             if least < 0 or weight < least:
                 least = weight
                 lightest = place

@@ -14,9 +14,9 @@ from ringfence.limiter.reference.shared import Shared, SharedBucketScheme
 from ringfence.limiter.reference.sliding_log import SlidingLog, SlidingLogScheme
 from ringfence.limiter.reference.sliding_window import SlidingWindow, SlidingWindowScheme
 
-__all__ = ["Numbers", "Terms", "counter_of", "numbers_of", "terms_of"]
+__all__ = ["Numbers", "Params", "counter_of", "numbers_of", "params_of"]
 
-Terms: TypeAlias = dict[str, int]
+Params: TypeAlias = dict[str, int]
 """A scheme's numbers by name, as `Store` takes them."""
 Numbers: TypeAlias = tuple[int, ...] | tuple[list[int], list[int]]
 """A counter's numbers, as `Store.put` takes them."""
@@ -29,20 +29,20 @@ _MOST_TICKS_PER_NS = 2**20
 _MOST_HITS = 2**31
 
 
-def terms_of(scheme: Scheme) -> Terms | None:
+def params_of(scheme: Scheme) -> Params | None:
     """Work out how a store counts by a scheme; None when only the reference can."""
     match scheme:
         case SharedBucketScheme():
             return None
         case BucketScheme():
-            return _bucket_terms(scheme)
+            return _bucket_params(scheme)
         case FixedWindowScheme():
             period_ns = 0 if scheme.limit.calendar is not None else scheme.limit.period_ns
-            return _window_terms(_FIXED, scheme, period_ns)
+            return _window_params(_FIXED, scheme, period_ns)
         case SlidingWindowScheme() if scheme.slots == 1:
-            return _window_terms(_SLIDING, scheme, scheme.slot_ns)
+            return _window_params(_SLIDING, scheme, scheme.slot_ns)
         case SlidingLogScheme() if scheme.ceiling < _MOST_HITS:
-            return _log_terms(scheme)
+            return _log_params(scheme)
         case _:
             return None
 
@@ -83,7 +83,7 @@ def counter_of(scheme: Scheme, numbers: Numbers) -> Counter:
             raise AssertionError(f"{numbers} are no counter under {scheme.limit}")
 
 
-def _bucket_terms(scheme: BucketScheme) -> Terms | None:
+def _bucket_params(scheme: BucketScheme) -> Params | None:
     if scheme.capacity >= _MOST_TICKS or scheme.ticks_per_ns > _MOST_TICKS_PER_NS:
         return None
     return {
@@ -98,7 +98,7 @@ def _bucket_terms(scheme: BucketScheme) -> Terms | None:
     }
 
 
-def _window_terms(kind: int, scheme: Scheme, period_ns: int) -> Terms | None:
+def _window_params(kind: int, scheme: Scheme, period_ns: int) -> Params | None:
     """Share a word between the window's number, until `_LATEST`, and its count."""
     unit_ns = period_ns or 10**9
     count_bits = 64 - (_LATEST // unit_ns + 1).bit_length()
@@ -113,7 +113,7 @@ def _window_terms(kind: int, scheme: Scheme, period_ns: int) -> Terms | None:
     }
 
 
-def _log_terms(scheme: SlidingLogScheme) -> Terms:
+def _log_params(scheme: SlidingLogScheme) -> Params:
     """Make hits so wide that, of a full log, few of the times between them are too long."""
     usual_gap_ns = 4 * scheme.period_ns // max(scheme.ceiling, 1)
     return {

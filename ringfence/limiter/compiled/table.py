@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ringfence.limiter.compiled._hot import HotTable
 from ringfence.limiter.compiled._store import Store
-from ringfence.limiter.compiled.params import counter_of, numbers_of, terms_of
+from ringfence.limiter.compiled.params import counter_of, numbers_of, params_of
 from ringfence.limiter.limit import Limit
 from ringfence.limiter.reference import OVER_SOFT, Counter, Verdict
 from ringfence.limiter.table import Table
@@ -49,7 +49,7 @@ class CompiledTable(HotTable, Table):
         self._keeps_keys = keeps_keys
         self._by_limit: dict[Limit, Store] = {}
         self.stores = []
-        self.odd = self._counters.by_key
+        self.overflow = self._counters.by_key
         self.own_limit, self.own_amount = limit, limit.amount
         self.most = max_keys
         self.own = self.store_for(limit)
@@ -114,9 +114,9 @@ class CompiledTable(HotTable, Table):
         store = self._by_limit.get(limit)
         if store is None and len(self.stores) < _MOST_STORES:
             scheme = self._scheme_of(limit)
-            terms = terms_of(scheme)
-            if terms is not None:
-                store = Store(scheme, terms, self._secret, self._keeps_keys)
+            params = params_of(scheme)
+            if params is not None:
+                store = Store(scheme, params, self._secret, self._keeps_keys)
                 self._by_limit[limit] = store
                 self.stores.append(store)
         return store
