@@ -1,0 +1,52 @@
+"""Limiters in this process, with rules and clocks that tests write."""
+
+from contextlib import asynccontextmanager
+
+import trio
+
+import ringfence
+from ringfence.rules.loading.mapping import load_mapping
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+
+
+class HandClock:
+    """Time that a test moves, in the middle of a minute to begin with."""
+
+    def __init__(self):
+        self.at = 30 * SECOND
+
+    def now(self):
+        return self.at
+
+
+class TrioClock:
+    """trio's virtual time as the limiter's."""
+
+    def now(self):
+        return round(trio.current_time() * SECOND)
+
+
+def limited(amount, **more):
+    return {"requests_per_unit": amount, "unit": "minute", "algorithm": "fixed_window"} | more
+
+
+def described(key, amount=None, **more):
+    """One line of a rule file, for any value of `key`."""
+    value = {} if amount is None else {"rate_limit": limited(amount)}
+    return {"key": key} | value | more
+
+
+def rules_of(*descriptors):
+    return load_mapping({"domain": "d", "descriptors": list(descriptors)}).rules
+
+
+@asynccontextmanager
+async def limiter_of(*descriptors, clock=None):
+    async with ringfence.local(rules_of(*descriptors), clock=clock or HandClock()) as limiter:
+        yield limiter
+
+
+async def left(limiter, **entries):
+    return (await limiter.peek("d", entries)).remaining
