@@ -146,7 +146,7 @@ async def test_a_limiter_that_outlives_its_block_is_closed(url):
         await limiter.check("d", {"user": "later"})
 
 
-async def test_a_data_center_that_no_member_is_in_is_told_at_once(url):
+async def test_an_unknown_data_center_is_an_error_at_once(url):
     with (
         trio.fail_after(3),
         pytest.raises(ConfigError, match=r"in data center 'zz'.*known are 'dc1'"),
@@ -155,7 +155,7 @@ async def test_a_data_center_that_no_member_is_in_is_told_at_once(url):
             raise AssertionError
 
 
-async def test_rules_of_ones_own_replace_those_of_the_cluster(url):
+async def test_rules_of_the_client_replace_those_of_the_cluster(url):
     own = load_mapping(RULES | {"domain": "mine"}).rules
     async with ringfence.connect(url, rules=own, raise_on_outage=True) as limiter:
         assert (await limiter.check("mine", {"user": "a"})).remaining == 4
@@ -183,7 +183,7 @@ async def test_without_a_cluster_an_error_comes_when_asked_for(autojump_clock):
             raise AssertionError
 
 
-async def test_how_long_to_wait_for_a_member_can_be_said(autojump_clock):
+async def test_an_address_may_set_the_answer_timeout(autojump_clock):
     begun = trio.current_time()
     with pytest.raises(PeerUnavailable, match="within 20 s"):
         async with ringfence.connect(nobody(), raise_on_outage=True, connect_timeout=20):
@@ -260,7 +260,7 @@ async def test_an_address_must_be_given_or_stand_in_the_environment(monkeypatch)
     assert "set RINGFENCE_URL to ringfence://TOKEN@HOST:PORT?ca=FILE" in await refusal_of(None)
 
 
-async def test_arguments_of_a_wrong_kind_are_told(tmp_path):
+async def test_arguments_of_a_wrong_type_are_errors(tmp_path):
     assert "must be text, got 5" in await refusal_of(5)
     for wait in (-1, "5", float("nan")):
         with pytest.raises(ConfigError, match=r"connect_timeout must be a duration"):
@@ -274,7 +274,7 @@ async def test_arguments_of_a_wrong_kind_are_told(tmp_path):
             raise AssertionError
 
 
-async def test_a_wrong_address_is_told():
+async def test_a_wrong_address_is_an_error():
     assert "must begin with ringfence://" in await refusal_of("http://a:1")
 
 
@@ -287,7 +287,7 @@ async def test_beyond_loopback_a_ca_is_needed(host):
     assert TOKEN not in message
 
 
-async def test_a_ca_file_that_is_not_there_is_told(tmp_path):
+async def test_a_missing_ca_file_is_an_error(tmp_path):
     missing = tmp_path / "ca.pem"
 
     assert f"cannot read the CA certificate {missing}" in await refusal_of(
@@ -295,7 +295,7 @@ async def test_a_ca_file_that_is_not_there_is_told(tmp_path):
     )
 
 
-async def test_a_ca_file_that_holds_no_certificate_is_told(tmp_path):
+async def test_a_ca_file_without_a_certificate_is_an_error(tmp_path):
     empty = tmp_path / "ca.pem"
     empty.write_text("nothing", "utf-8")
 
@@ -308,7 +308,7 @@ async def test_a_ca_file_that_holds_no_certificate_is_told(tmp_path):
 
 
 @BACKENDS
-def test_local_rules_may_be_a_mapping_a_rule_set_a_file_or_a_directory(backend, tmp_path):
+def test_local_takes_a_mapping_a_rule_set_or_a_path(backend, tmp_path):
     file = tmp_path / "rules.yaml"
     file.write_text(
         "domain: d\ndescriptors:\n- key: user\n  rate_limit: {requests_per_unit: 5, unit: hour}\n",
@@ -323,7 +323,7 @@ def test_local_rules_may_be_a_mapping_a_rule_set_a_file_or_a_directory(backend, 
     anyio.run(run, backend=backend)
 
 
-async def test_a_rule_file_that_is_not_there_is_told(tmp_path):
+async def test_a_missing_rule_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         async with ringfence.local(tmp_path / "missing.yaml"):
             raise AssertionError
@@ -362,7 +362,7 @@ trio.run(run)
 """
 
 
-def test_without_yaml_a_mapping_works_and_a_file_says_what_to_install():
+def test_without_yaml_a_file_raises_with_what_to_install():
     out = run_python(WITHOUT_YAML).splitlines()
 
     assert out == [

@@ -27,7 +27,7 @@ def allowed(remaining, **flags):
     return told(Code.ALLOWED, of=rule(**flags), remaining=remaining)
 
 
-def test_a_status_tells_seconds_and_who_decided():
+def test_a_status_has_seconds_and_its_source():
     status = told(
         Code.DENIED, remaining=0, retry=1_500_000_000, reset=2 * SECOND, source=Source.STANDBY
     )
@@ -74,11 +74,11 @@ def test_a_shadow_rule_only_remarks_that_it_would_have_denied():
     assert decision.retry_after == 0.0
 
 
-def test_a_counter_of_a_denied_group_that_would_have_passed_counts_as_allowed():
+def test_an_uncharged_counter_of_a_denied_group_is_allowed():
     assert told(Code.UNCHARGED).allowed
 
 
-def test_a_rule_that_the_owner_does_not_know_allows_and_has_no_numbers():
+def test_a_status_of_an_unknown_rule_allows_without_numbers():
     status = told(Code.UNKNOWN_RULE, limit=0, remaining=0)
 
     assert status.allowed

@@ -14,7 +14,7 @@ from tests.client.limiters import SECOND, HandClock, described, left, limited, l
 # -- one descriptor --------------------------------------------------------------------------------
 
 
-async def test_a_limit_admits_its_amount_and_tells_when_there_is_more():
+async def test_a_limit_admits_its_amount_and_states_when_more_is_free():
     clock = HandClock()
     async with limiter_of(described("user", 2), clock=clock) as limiter:
         decisions = [await limiter.check("d", {"user": "a"}) for _ in range(3)]
@@ -67,7 +67,7 @@ async def test_entries_are_met_in_their_order():
     ("domain", "descriptors"),
     [("other", {"user": "a"}), ("d", {"path": "/"})],
 )
-async def test_what_meets_no_rule_is_allowed(domain, descriptors):
+async def test_a_request_without_a_matching_rule_is_allowed(domain, descriptors):
     async with limiter_of(described("user", 0)) as limiter:
         decision = await limiter.check(domain, descriptors)
 
@@ -102,7 +102,7 @@ async def test_a_cost_over_the_limit_is_denied_for_good():
     assert decision.retry_after is None
 
 
-async def test_a_peek_spends_nothing_and_says_what_a_check_would_meet():
+async def test_a_peek_spends_nothing_and_returns_the_decision_of_a_check():
     async with limiter_of(described("user", 1)) as limiter:
         assert (await limiter.peek("d", {"user": "a"})).remaining == 1
         assert await limiter.check("d", {"user": "a"})
@@ -211,7 +211,7 @@ async def test_quota_rules_deny_together_only():
     assert [decision.allowed for decision in decisions] == [True, True, False, False]
 
 
-async def test_what_spent_quotas_deny_is_charged_nowhere():
+async def test_requests_that_spent_quotas_deny_are_not_charged():
     async with limiter_of(*with_quotas()) as limiter:
         request = [{"user": "a"}, {"tenant": "t"}, {"path": "/"}]
         for _ in range(4):
@@ -241,7 +241,7 @@ async def test_a_replaced_rule_is_neither_asked_nor_charged():
         assert await left(limiter, user="a") == 1
 
 
-async def test_one_counter_that_is_met_twice_is_charged_twice_or_not_at_all():
+async def test_a_counter_matched_twice_is_charged_twice_or_never():
     async with limiter_of(described("user", 3)) as limiter:
         twice = [{"user": "a"}, {"user": "a"}]
 

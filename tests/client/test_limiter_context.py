@@ -9,7 +9,9 @@ from ringfence import ConfigError
 @pytest.mark.parametrize(
     ("name", "argument"), [("connect", "ringfence://127.0.0.1:1"), ("local", {})]
 )
-async def test_awaiting_or_a_plain_with_says_what_to_write(name: str, argument: object) -> None:
+async def test_the_error_of_await_or_plain_with_shows_what_to_write(
+    name: str, argument: object
+) -> None:
     opening = getattr(ringfence, name)(argument)
 
     with pytest.raises(ConfigError, match=rf"got await; write `async with ringfence\.{name}"):

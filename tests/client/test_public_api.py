@@ -104,7 +104,7 @@ async def test_a_closed_limiter_refuses_calls_and_closes_twice_without_effect() 
                 await call
 
 
-async def test_what_opens_a_limiter_can_be_entered_again_but_not_twice_at_once() -> None:
+async def test_a_limiter_context_can_be_entered_again_but_not_nested() -> None:
     opening = ringfence.local(RULES)
     assert isinstance(opening, AbstractAsyncContextManager)
 

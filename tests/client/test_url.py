@@ -90,7 +90,7 @@ def test_a_single_address_is_host_and_port(text, address):
         ("ringfence://a?timeout=nan", "timeout must be from 0.001 to 60, got 'nan'"),
     ],
 )
-def test_a_wrong_address_is_told_by_its_wrong_part(text, words):
+def test_the_error_of_an_address_names_its_wrong_part(text, words):
     assert words in message_of(text)
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_address_is_told_by_its_wrong_part(text, words):
         "x" * 256 + "." + SECRET,
     ],
 )
-def test_a_token_that_keys_new_did_not_write_is_refused_with_the_mend(token):
+def test_a_malformed_token_is_an_error_with_a_remedy(token):
     assert "ringfence keys new" in message_of(f"ringfence://{token}@a:1")
 
 
@@ -132,7 +132,7 @@ def test_a_token_does_not_show_its_secret():
     assert repr(bytes.fromhex(SECRET)) not in repr(token)
 
 
-def test_a_port_alone_must_be_a_port_and_a_seed_may_be_one():
+def test_a_seed_may_be_a_port_alone():
     assert parse_url("ringfence://7102").seeds == (("127.0.0.1", 7102),)
     with pytest.raises(ConfigError, match="port must be a number from 0 to 65535, got '99999'"):
         parse_address("99999")

@@ -4,7 +4,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,7 +14,6 @@ from ringfence.client.blocking.background_thread import BackgroundThread
 from ringfence.errors import ConfigError
 from tests.client.blocking.programs import RULES_OF_USERS, run_python
 
-ROOT = Path(__file__).parents[3]
 RULES = {
     "domain": "d",
     "descriptors": [
@@ -77,7 +75,7 @@ def test_a_call_that_was_started_can_be_cancelled():
         assert ended.wait(5)
 
 
-def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_back():
+def test_an_interrupted_wait_cancels_and_undoes_its_call():
     begun, ended = threading.Event(), threading.Event()
 
     async def wait_long(limiter):
@@ -109,7 +107,7 @@ def test_a_wait_that_is_interrupted_cancels_the_call_and_what_it_took_is_given_b
         assert limiter.check_limit("1/hour queue burst 2", "a", cost=0).remaining == 1
 
 
-def test_an_interrupt_that_comes_while_a_call_is_started_cancels_it_as_well(monkeypatch):
+def test_an_interrupt_while_a_call_starts_cancels_it(monkeypatch):
     begun, ended = threading.Event(), threading.Event()
 
     async def wait_long(limiter):
@@ -134,7 +132,7 @@ def test_an_interrupt_that_comes_while_a_call_is_started_cancels_it_as_well(monk
         assert ended.wait(5)
 
 
-def test_what_a_started_call_raises_is_what_its_future_raises():
+def test_the_future_of_a_started_call_raises_its_error():
     async def fail(limiter):
         raise ZeroDivisionError
 
@@ -144,7 +142,7 @@ def test_what_a_started_call_raises_is_what_its_future_raises():
         assert limiter.check("d", {"user": "a"})
 
 
-async def test_a_thread_with_an_event_loop_of_its_own_can_start_calls_and_close():
+async def test_a_thread_with_its_own_event_loop_can_start_calls():
     limiter = local(RULES)
     limiter.start(lambda each: each.check("d", {"user": "a"})).result(timeout=5)
     limiter.close()
@@ -185,7 +183,7 @@ async def waiters(limiter):
     return len(limiter._decider._slots)
 
 
-def test_what_gets_no_slot_raises_and_ad_hoc_limits_are_held_too():
+def test_hold_raises_without_a_slot_for_rules_and_ad_hoc_limits():
     with local(RULES) as limiter, limiter.hold("d", {"job": "x"}, 2):
         with (
             pytest.raises(ringfence.SlotUnavailable),
@@ -224,7 +222,7 @@ ringfence.Limiter.release_held = told
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_what_has_no_places_cannot_be_held():
+def test_a_limit_without_slots_cannot_be_held():
     with local(RULES) as limiter:
         with (
             pytest.raises(ConfigError, match="algorithm concurrency"),
@@ -297,7 +295,7 @@ def test_threads_share_one_limiter_and_one_budget():
     assert sum(decision.allowed for decision in decisions) == 5
 
 
-def test_what_counts_in_this_process_is_asked_in_the_callers_own_thread():
+def test_a_local_limiter_is_called_in_the_callers_thread():
     """To cross over to another thread and back takes twenty times as long as to decide."""
     asked_by = set()
 
@@ -341,12 +339,12 @@ def test_threads_that_come_first_together_start_it_once():
     assert {count for _, count in found} == {1}
 
 
-def test_what_is_wrong_is_told_to_the_caller_as_it_is():
+def test_errors_of_a_call_reach_the_caller_unchanged():
     with local(RULES) as limiter, pytest.raises(ConfigError, match="whole number"):
         limiter.check("d", {"user": "a"}, -1)
 
 
-def test_what_keeps_it_from_starting_is_told_to_the_caller_as_it_is(tmp_path):
+def test_errors_of_the_start_reach_the_caller_unchanged(tmp_path):
     limiter = local(tmp_path / "missing.yaml")
 
     for _ in range(2):
@@ -355,7 +353,7 @@ def test_what_keeps_it_from_starting_is_told_to_the_caller_as_it_is(tmp_path):
     assert threads() == 0
 
 
-def test_a_wrong_address_is_told_when_it_is_first_used():
+def test_a_wrong_address_raises_at_the_first_call():
     limiter = connect("http://a:1")
 
     with pytest.raises(ConfigError, match="must begin with ringfence://"):
@@ -391,7 +389,7 @@ class Announcing:
         return await self._limiter.acquire(*arguments, **options)
 
 
-def test_a_program_that_never_closes_ends_all_the_same():
+def test_a_program_that_never_closes_its_limiter_ends():
     code = (
         f"import ringfence.blocking as b; limiter = b.local({RULES_OF_USERS});"
         "print(limiter.check('d', {'user': 'a'}).allowed)"

@@ -6,7 +6,6 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ import ringfence
 from ringfence.blocking import BlockingLimiter, local
 from tests.client.blocking.programs import RULES_OF_USERS, run_python
 
-ROOT = Path(__file__).parents[3]
 RULES = {
     "domain": "d",
     "descriptors": [
@@ -80,7 +78,7 @@ def test_a_forked_child_can_close_what_it_inherited_and_what_it_started():
 
 
 @forks
-def test_a_forked_child_is_not_kept_by_a_lock_that_another_thread_held():
+def test_a_lock_held_during_a_fork_does_not_block_the_child():
     entered, leave = threading.Event(), threading.Event()
 
     @asynccontextmanager

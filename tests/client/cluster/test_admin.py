@@ -25,7 +25,7 @@ async def test_every_members_counters_can_be_had_and_a_lost_one_has_none(autojum
         ]
 
 
-async def test_a_member_tells_what_it_knows_of_all(autojump_clock):
+async def test_a_node_sends_what_it_knows_of_all_members(autojump_clock):
     async with town() as t:
         cluster = await t.joined()
         a, b, c = cluster.members

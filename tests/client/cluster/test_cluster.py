@@ -59,7 +59,7 @@ async def test_a_client_of_one_shot_asks_one_seed_that_answers(autojump_clock):
         assert [name for name, count in t.requests().items() if count] == ["b"]
 
 
-async def test_a_request_that_meets_no_rule_asks_nobody(autojump_clock):
+async def test_a_request_without_a_matching_rule_sends_no_message(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined())
         await limiter.check("d", {"path": "/"})
@@ -80,7 +80,7 @@ async def test_each_connection_is_a_sender_of_its_own(autojump_clock):
         assert len(set.union(*sessions)) == 3
 
 
-async def test_a_refused_token_is_told_at_once(autojump_clock):
+async def test_a_rejected_token_is_an_error_at_once(autojump_clock):
     async with town() as t:
         for node in t.nodes.values():
             node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
@@ -92,7 +92,7 @@ async def test_a_refused_token_is_told_at_once(autojump_clock):
         assert "no such token" in str(error)
 
 
-async def test_a_token_that_the_only_living_member_refuses_is_told_too(autojump_clock):
+async def test_a_token_that_the_only_live_node_rejects_is_an_error(autojump_clock):
     async with town(serve=False) as t:
         await t.serve("b")
         t.nodes["b"].refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "no such token")
@@ -100,9 +100,7 @@ async def test_a_token_that_the_only_living_member_refuses_is_told_too(autojump_
         assert isinstance(await (await t.client()).wait_joined(5), AccessDenied)
 
 
-async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
-    autojump_clock, caplog
-):
+async def test_a_node_without_a_known_name_is_logged_by_its_address(autojump_clock, caplog):
     caplog.set_level("INFO", "ringfence")
     async with town(serve=False) as t:
         await t.client("a")
@@ -118,7 +116,7 @@ async def test_a_member_that_has_never_said_its_name_is_told_of_by_its_address(
     assert told[-1].startswith("Ringfence: node a at a:7101 is lost: ")
 
 
-async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock):
+async def test_the_error_of_a_missing_token_shows_how_to_write_one(autojump_clock):
     async with town() as t:
         for node in t.nodes.values():
             node.refusal = Refused(0, ErrorCode.BAD_CREDENTIAL, "'anonymous' is not known")
@@ -129,7 +127,7 @@ async def test_a_client_without_a_token_is_told_how_to_write_one(autojump_clock)
         assert str(error) == "b:7101: this cluster wants a token: write ringfence://TOKEN@b:7101"
 
 
-async def test_until_a_member_has_told_rules_decisions_are_made_for_want_of_one(autojump_clock):
+async def test_decisions_come_from_the_policy_until_rules_arrive(autojump_clock):
     async with town(serve=False) as t:
         cluster = await t.client()
         limiter = Limiter(cluster)
@@ -153,7 +151,7 @@ async def test_rules_that_arrive_later_are_looked_at_for_what_was_expected(autoj
         assert "domain 'dd' has no rules" in caplog.text
 
 
-async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojump_clock):
+async def test_the_error_without_an_answer_names_seeds_and_reasons(autojump_clock):
     async with town(serve=False) as t:
         begun = trio.current_time()
         error = await (await t.client("a", "b")).wait_joined(5)
@@ -164,7 +162,7 @@ async def test_when_nobody_answers_the_error_names_who_was_asked_and_why(autojum
         assert trio.current_time() == begun + 5
 
 
-async def test_a_client_that_found_nobody_joins_when_somebody_starts(autojump_clock):
+async def test_a_client_without_nodes_joins_when_nodes_start(autojump_clock):
     async with town(serve=False) as t:
         cluster = await t.client()
         limiter = Limiter(cluster)
@@ -190,7 +188,7 @@ async def test_a_question_that_went_unanswered_is_asked_again(autojump_clock, ki
         assert await sources(Limiter(cluster)) == {Source.OWNER}
 
 
-async def test_a_seed_under_another_name_is_the_member_that_it_says_it_is(autojump_clock):
+async def test_a_seed_by_another_address_is_identified_by_its_name(autojump_clock):
     async with town() as t:
         t.nodes["a"].rows = t.rows = [
             MemberRow("a", "another.name", 7101, "dc1", "", 1.0, "alive"),
@@ -224,7 +222,7 @@ async def test_a_client_can_name_its_data_center(autojump_clock):
         assert t.requests() == {"a": 1, "b": 0, "c": 0}
 
 
-async def test_a_data_center_without_members_is_never_joined_but_found_when_it_has_some(
+async def test_a_data_center_is_joined_once_it_has_members(
     autojump_clock,
 ):
     async with town(*two_datacenters()) as t:
@@ -290,7 +288,7 @@ async def test_when_the_members_known_are_gone_the_seeds_tell_of_others(autojump
         assert t.requests()["e"] == 1
 
 
-async def test_a_member_that_says_goodbye_hands_its_keys_to_standbys_at_once(autojump_clock):
+async def test_standbys_decide_at_once_after_a_goodbye(autojump_clock):
     async with town() as t:
         limiter = Limiter(await t.joined())
         node = t.nodes["a"]
@@ -319,7 +317,7 @@ async def test_a_member_that_knows_no_reports_is_sent_one_and_no_more(autojump_c
         assert [node.count(Report) for node in t.nodes.values()] == [1, 1, 1]
 
 
-async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_clock):
+async def test_an_outage_has_the_reason_that_a_node_sent(autojump_clock):
     async with town() as t:
         cluster = await t.joined()
         assert cluster.outage() is None
@@ -331,7 +329,7 @@ async def test_why_no_member_decides_is_known_when_one_has_said_so(autojump_cloc
 
 
 @pytest.mark.parametrize("many", [1, 5])
-async def test_what_the_token_may_not_do_raises_whatever_the_rules_say(autojump_clock, many):
+async def test_a_missing_scope_raises_for_any_on_failure(autojump_clock, many):
     async with town() as t:
         cluster = await t.joined()
         limiter = Limiter(cluster)

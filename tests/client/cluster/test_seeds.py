@@ -64,7 +64,7 @@ async def serving(name: str, host: str, port: int) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def test_when_all_known_members_are_gone_the_names_of_the_seeds_are_looked_up_again() -> None:
+async def test_seed_names_are_resolved_again_after_losing_all_nodes() -> None:
     resolver = Resolver()
     trio.socket.set_custom_hostname_resolver(resolver)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

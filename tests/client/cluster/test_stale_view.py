@@ -45,7 +45,7 @@ async def test_denials_end_with_the_rules_that_they_were_made_by(autojump_clock)
     assert (before.allowed, after.allowed) == (False, True)
 
 
-async def test_a_client_that_asks_nothing_hears_of_new_rules_all_the_same(autojump_clock):
+async def test_an_idle_client_receives_new_rules(autojump_clock):
     async with town(user=9) as t:
         limiter = Limiter(await t.joined())
         t.change_rules(rules_of(2, path=1))
@@ -101,7 +101,7 @@ async def test_a_member_that_has_not_reloaded_takes_nothing_back(autojump_clock)
         assert cluster.rules.version == 2
 
 
-async def test_many_checks_of_a_rule_that_an_owner_does_not_know_fetch_the_rules_once(
+async def test_many_checks_of_an_unknown_rule_fetch_the_rules_once(
     autojump_clock,
 ):
     async with town(user=9) as t:
@@ -129,7 +129,7 @@ async def test_rules_of_its_own_travel_with_a_clients_checks(autojump_clock):
         assert sum(node.count(AskRules) for node in t.nodes.values()) == 0
 
 
-async def test_an_older_member_is_asked_once_whether_it_tells_of_denials_that_end(autojump_clock):
+async def test_an_older_node_is_asked_once_to_revoke_denials(autojump_clock):
     async with town(row("a")) as t:
         t.nodes["a"].is_old = True
         cluster = await t.joined()

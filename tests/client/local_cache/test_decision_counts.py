@@ -65,7 +65,7 @@ def test_no_decision_is_lost_and_every_report_can_be_sent(
     assert not tally
 
 
-def test_the_keys_denied_most_are_named_and_the_others_are_counted_by_rule() -> None:
+def test_the_most_denied_keys_are_named_and_others_counted_by_rule() -> None:
     tally = DecisionCounts(rule_of)
     for value in range(100):
         tally.add(key_of(1, value), DENIED, CACHE, 100 + value)

@@ -52,7 +52,7 @@ def test_nothing_is_sent_when_nothing_was_decided() -> None:
     assert not w.reporting.has_any
 
 
-def test_reports_are_numbered_and_go_to_one_member_for_as_long_as_it_answers() -> None:
+def test_numbered_reports_go_to_one_node_while_it_answers() -> None:
     w = World()
     for count in (3, 4):
         w.count(count)
@@ -76,7 +76,7 @@ def test_one_report_is_in_flight_at_a_time() -> None:
     assert w.numbers()["b"] == [(1, 3), (2, 4)]
 
 
-def test_a_report_without_an_answer_goes_to_the_same_member_again_under_its_number() -> None:
+def test_an_unanswered_report_is_sent_to_the_same_node_again() -> None:
     w = World()
     w.count(3)
     w.send()
@@ -99,7 +99,7 @@ def test_another_member_gets_it_once_the_first_one_is_gone() -> None:
     assert w.numbers()["c"] == [(1, 3)]
 
 
-def test_another_member_gets_it_when_the_first_one_is_out_of_reach_for_long() -> None:
+def test_another_node_gets_the_report_after_a_long_outage() -> None:
     w = World()
     w.count(3)
     w.send()

@@ -81,7 +81,7 @@ class World:
         return None if verdicts is None else verdicts.row(0)
 
 
-def test_a_denial_stands_until_retry_after_has_passed_since_it_was_asked_for():
+def test_a_cached_denial_lasts_for_retry_after_from_its_request():
     w = World()
     w.learn(key_of("token"), retry_after=10.0)
 
@@ -92,7 +92,7 @@ def test_a_denial_stands_until_retry_after_has_passed_since_it_was_asked_for():
     assert (still, w.knows(key_of("token"))) == (True, False)
 
 
-def test_what_is_left_of_a_denial_is_told():
+def test_a_cached_denial_shows_its_remaining_durations():
     w = World()
     w.learn(key_of("token"), retry_after=10.0)
     w.now += 4.0
@@ -121,7 +121,7 @@ def test_only_denials_that_depend_on_time_alone_are_remembered():
     assert [name for name in names if w.knows(key_of(name))] == TIMELY
 
 
-def test_what_the_owner_did_not_say_of_one_counter_alone_is_not_remembered():
+def test_only_denials_of_ungrouped_counters_by_owners_are_cached():
     w = World()
     w.learn(key_of("token", "1"), source=Source.STANDBY)
     w.learn(key_of("token", "2"), source=Source.POLICY)
@@ -137,7 +137,7 @@ def test_what_the_owner_did_not_say_of_one_counter_alone_is_not_remembered():
     assert w.knows(key_of("log", "3"))
 
 
-def test_a_denial_that_is_lifted_is_forgotten_when_its_own_teller_says_so():
+def test_a_denial_is_dropped_when_its_own_node_revokes_it():
     w = World()
     w.learn(key_of("token"), teller="a")
     w.denials.on_revoked("b", [key_of("token")])
@@ -173,7 +173,7 @@ def test_the_oldest_denial_makes_room():
         max_size=40,
     ),
 )
-def test_nobody_is_denied_here_who_would_have_passed_at_the_owner(name, steps):
+def test_a_cached_denial_never_outlasts_that_of_the_owner(name, steps):
     w, owner, key, now = World(), Engine(max_keys=10), key_of(name), START
     owner.set_rules(engine_rules(RULES.rules()))
     for cost, pause, on_the_way in steps:
@@ -191,7 +191,7 @@ def test_nobody_is_denied_here_who_would_have_passed_at_the_owner(name, steps):
             w.denials.add_results("a", batch, verdicts, w.now)
 
 
-def test_a_batch_is_decided_here_only_when_nothing_of_it_must_be_asked():
+def test_a_batch_is_decided_locally_only_if_every_row_is_cached():
     w = World()
     w.learn(key_of("token"), key_of("fixed"))
     both = [key_of("token"), key_of("fixed")]

@@ -49,7 +49,7 @@ def test_a_lease_pays_for_checks_until_it_is_used_up():
     assert w.spend(1, cost=3) == [False]
 
 
-def test_a_lease_is_over_when_three_quarters_of_its_time_are_from_when_it_was_asked_for():
+def test_a_lease_is_used_for_three_quarters_of_its_time():
     w = World()
     w.borrow(units=100, seconds=1.0)
     w.now += 0.74
@@ -60,7 +60,7 @@ def test_a_lease_is_over_when_three_quarters_of_its_time_are_from_when_it_was_as
     assert w.told() == [((1,), (20,))]
 
 
-def test_what_is_over_is_told_without_another_check():
+def test_a_tick_gives_back_expired_leases():
     w = World()
     w.borrow(units=100)
     w.spend(3)
@@ -83,7 +83,7 @@ def test_the_next_lease_is_there_before_the_last_unit_is_gone():
     assert w.told() == [((1,), (100,))]
 
 
-def test_a_next_lease_that_is_over_is_not_spent_when_nothing_has_ticked_since():
+def test_an_expired_next_lease_is_not_spent_without_a_tick():
     w = World()
     w.borrow(units=100, number=1, seconds=4.0)
     w.spend(51)
@@ -95,7 +95,7 @@ def test_a_next_lease_that_is_over_is_not_spent_when_nothing_has_ticked_since():
     assert (all(within), beyond) == (True, [False])
 
 
-def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
+def test_a_refused_lease_is_requested_again_after_the_owners_pause():
     w = World()
     w.spend(16)
     w.leases.on_answer(w.asks[-1], "owner", w.now, LeaseGrant(1, 0, 0, SECOND, 0, 0, 0))
@@ -108,7 +108,7 @@ def test_a_key_that_nobody_lends_is_left_alone_for_as_long_as_the_owner_says():
     assert (quiet, len(w.asks)) == (1, 2)
 
 
-def test_what_is_recalled_by_whoever_lent_it_is_told_at_once():
+def test_a_recalled_lease_is_given_back_at_once():
     w = World()
     w.borrow(units=100)
     w.spend(7)
@@ -131,7 +131,7 @@ def test_what_a_lost_owner_lent_is_spent_no_more():
     assert len(w.leases) == 0
 
 
-def test_a_decision_by_lease_tells_what_is_left():
+def test_a_decision_by_lease_shows_the_remaining_units():
     w = World()
     w.borrow(units=100)
     lease = w.leases.spend(KEY, 1, w.now)
@@ -140,7 +140,7 @@ def test_a_decision_by_lease_tells_what_is_left():
     assert lease.row() == (0, 1000, 599, 0, SECOND, 0, 0, 6)
 
 
-def test_keys_that_are_asked_about_together_are_hot_as_those_asked_about_alone():
+def test_keys_of_one_batch_become_hot_as_single_keys_do():
     w = World()
     cold = [b"cold-%d" % number for number in range(500)]
     w.leases.count_all([*cold, *[KEY] * 3], w.now)

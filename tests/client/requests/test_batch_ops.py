@@ -75,7 +75,7 @@ def test_as_many_rules_as_rows_are_needed(rows):
 
 @pytest.mark.parametrize("code", range(6))
 @pytest.mark.parametrize("rule", [RULE, SHADOW])
-def test_a_decision_of_a_row_is_the_same_whoever_made_it(rows, rule, code):
+def test_compiled_and_plain_decisions_of_a_row_are_equal(rows, rule, code):
     row = (code, 9, 3, 10**9, 10**9, 5, 0, 1)
 
     [made] = rows.decisions([rule], [row])

@@ -9,7 +9,7 @@ from tests.client.limiters import described, limiter_of
 
 
 @pytest.mark.parametrize("cost", [-1, 2**53, 1.0, True, "1", None])
-async def test_a_cost_that_is_none_is_told_to_its_caller(cost):
+async def test_an_invalid_cost_raises_in_the_caller(cost):
     async with limiter_of(described("user", 1)) as limiter:
         for call in (
             lambda: limiter.check("d", {"user": "a"}, cost),
@@ -45,7 +45,7 @@ async def test_a_cost_that_is_none_is_told_to_its_caller(cost):
         ([{}], "must have an entry"),
     ],
 )
-async def test_descriptors_that_make_no_sense_are_told_to_their_caller(descriptors, words):
+async def test_malformed_descriptors_raise_in_the_caller(descriptors, words):
     async with limiter_of(described("user", 1)) as limiter:
         with pytest.raises(ConfigError, match=words):
             await limiter.check("d", descriptors)
@@ -61,7 +61,7 @@ async def test_a_domain_that_is_not_text_is_an_error(domain):
             await limiter.check_many(domain, [{"user": "a"}])
 
 
-async def test_a_value_that_is_not_text_is_told_even_where_no_rule_could_apply():
+async def test_a_value_that_is_not_text_is_always_an_error():
     async with limiter_of(described("user", 1)) as limiter:
         with pytest.raises(ConfigError, match="must be text"):
             await limiter.check("other", {"user": 42})
@@ -82,7 +82,7 @@ async def test_many_requests_are_a_list(requests):
 
 
 @pytest.mark.parametrize("max_wait", ["1", None, float("nan"), -1, True])
-async def test_how_long_to_wait_is_a_number_of_seconds(max_wait):
+async def test_max_wait_is_a_number_of_seconds(max_wait):
     async with limiter_of(described("user", 5)) as limiter:
         with pytest.raises(ConfigError, match=r"max_wait must be a duration"):
             await limiter.acquire("d", {"user": "a"}, max_wait=max_wait)
@@ -108,7 +108,7 @@ async def test_an_ad_hoc_limit_needs_a_key_of_text(key):
             await limiter.check_limit("5/s", *key)
 
 
-async def test_an_ad_hoc_limit_that_nobody_understands_is_told():
+async def test_a_malformed_ad_hoc_limit_is_an_error():
     async with limiter_of() as limiter:
         with pytest.raises(ConfigError):
             await limiter.check_limit("a few per minute", "key")

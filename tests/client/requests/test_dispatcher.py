@@ -95,7 +95,7 @@ class AheadForGood(Elsewhere):
         self.refreshed += 1
 
 
-async def test_what_stands_beside_an_unknown_rule_is_charged_once():
+async def test_a_known_rule_beside_an_unknown_one_is_charged_once():
     limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
     both = [{"user": "a"}, {"new": "a"}]
 
@@ -104,7 +104,7 @@ async def test_what_stands_beside_an_unknown_rule_is_charged_once():
     assert [status.remaining for status in decision.statuses] == [4, 4]
 
 
-async def test_what_stands_beside_an_unknown_rule_is_refunded_once():
+async def test_a_known_rule_beside_an_unknown_one_is_refunded_once():
     limiter = Limiter(AheadForGood(rules_of(*NEW), rules_of(*OLD)))
     both = [{"user": "a"}, {"new": "a"}]
     await limiter.check("d", both, cost=4)
@@ -159,7 +159,7 @@ async def test_an_outage_is_a_decision_unless_asked_otherwise():
         await Limiter(decider, raise_on_outage=True).check("d", {"user": "a"})
 
 
-async def test_an_outage_that_is_a_refusal_says_why():
+async def test_an_outage_by_rejection_raises_its_reason():
     decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost = True
     decider.refusal = AccessDenied("the token lacks the scope 'reset'")
@@ -168,7 +168,7 @@ async def test_an_outage_that_is_a_refusal_says_why():
         await Limiter(decider, raise_on_outage=True).reset("d", {"user": "a"})
 
 
-async def test_what_the_token_may_not_do_is_denied_and_never_an_outage():
+async def test_a_missing_scope_raises_access_denied_and_is_no_outage():
     decider = Elsewhere(rules_of(*OLD), rules_of(*OLD))
     decider.is_lost = True
     decider.denial = AccessDenied("the token lacks the scope 'check'")
@@ -190,7 +190,7 @@ async def test_what_the_token_may_not_do_is_denied_and_never_an_outage():
             await call
 
 
-async def test_before_any_rule_is_known_no_decision_says_that_none_applies():
+async def test_decisions_without_known_rules_come_from_the_policy():
     decider = Elsewhere(RuleSet(), RuleSet())
     decider.knows_rules = False
 
@@ -204,7 +204,7 @@ async def test_before_any_rule_is_known_no_decision_says_that_none_applies():
         assert held
 
 
-async def test_a_limiter_is_of_no_use_after_its_block():
+async def test_a_limiter_raises_after_its_block():
     async with limiter_of(described("user", 5)) as limiter:
         decision = await limiter.check("d", {"user": "a"})
 

@@ -21,7 +21,7 @@ def usual(known, *entries):
     return match.rule, match.key
 
 
-def test_a_counter_is_found_as_the_rules_find_it_the_first_time_and_later():
+def test_cached_matches_equal_the_matches_of_the_rules():
     known, found = rules(), MatchCache()
 
     first = found.find(known, "d", {"user": "ann"})
@@ -35,7 +35,7 @@ def test_a_counter_is_found_as_the_rules_find_it_the_first_time_and_later():
     )
 
 
-def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
+def test_only_requests_of_one_plain_counter_are_cached():
     known, found = rules(), MatchCache()
 
     for descriptors in (
@@ -55,7 +55,7 @@ def test_requests_that_need_more_than_one_plain_counter_are_left_to_the_rules():
             assert found.find_all(known, "d", [{"user": "ann"}, descriptors]) is None
 
 
-def test_what_meets_no_rule_is_told_as_such_but_not_among_many():
+def test_unmatched_requests_are_cached_alone_but_not_in_batches():
     known, found = rules(), MatchCache()
 
     assert found.find(known, "d", {"nobody": "knows"}) == (None, b"")
@@ -88,7 +88,7 @@ def test_a_number_that_equals_another_is_no_text_for_that():
     assert found.find(known, "d", {"user": 1}) is None
 
 
-def test_new_rules_are_asked_anew():
+def test_new_rules_clear_the_cached_matches():
     old, new, found = rules(5), rules(9), MatchCache()
     found.find(old, "d", {"user": "ann"})
 

@@ -85,7 +85,7 @@ def test_the_blocking_limiter_counts_and_raises_alike(caplog: pytest.LogCaptureF
         assert limiter.unmatched == {"known": 0, "unknown": 1}
 
 
-def test_what_was_expected_of_a_blocking_limiter_is_looked_at_when_it_opens(
+def test_expected_descriptors_are_verified_when_a_blocking_limiter_opens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limiter = ringfence.blocking.local(FILE)
@@ -98,7 +98,7 @@ def test_what_was_expected_of_a_blocking_limiter_is_looked_at_when_it_opens(
         assert limiter.expect("api", ["client"]) == []
 
 
-def test_what_is_expected_is_looked_at_when_the_rules_are_known_and_after_each_change(
+def test_expected_descriptors_are_verified_at_each_change_of_rules(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     unmatched = UnmatchedChecks()

@@ -27,7 +27,7 @@ def test_a_renewal_without_an_answer_is_tried_again_sooner():
     assert held.next_due() == 25.0
 
 
-def test_what_is_released_is_what_was_taken_anew_and_tells_how_long_it_was_held():
+def test_a_release_has_the_newest_slot_ids_and_their_age():
     held, mine = HeldSlots(), slots()
     held.keep(mine, 60.0, 0.0)
     [due] = held.due(20.0)
@@ -42,7 +42,7 @@ def test_what_is_released_is_what_was_taken_anew_and_tells_how_long_it_was_held(
     assert held.let_go(mine, 31.0) is mine
 
 
-def test_slots_that_nobody_can_release_any_more_are_not_renewed():
+def test_slots_of_dropped_decisions_are_not_renewed():
     held, mine = HeldSlots(), slots()
     held.keep(mine, 60.0, 0.0)
     assert held.origins() == [mine]

@@ -62,7 +62,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_queue(autojump_clock):
         assert await left(limiter, user="a") == 1
 
 
-async def test_acquire_asks_again_when_the_denial_said_so(autojump_clock):
+async def test_acquire_checks_again_after_retry_after(autojump_clock):
     bucket = {"rate_limit": limited(60, algorithm="token_bucket", burst=1)}
     async with limiter_of(described("user", **bucket), clock=TrioClock()) as limiter:
         begun = trio.current_time()
@@ -103,7 +103,7 @@ async def test_acquire_gives_up_at_once_when_the_wait_would_be_too_long(autojump
     assert trio.current_time() == begun
 
 
-async def test_acquire_does_not_wait_for_what_never_comes(autojump_clock):
+async def test_acquire_does_not_wait_for_a_cost_that_never_passes(autojump_clock):
     async with limiter_of(described("user", 5), clock=TrioClock()) as limiter:
         assert (await limiter.acquire("d", {"user": "a"}, 6, max_wait=1e9)).is_permanent
 
@@ -141,7 +141,7 @@ async def test_a_place_is_given_back_when_the_block_is_cancelled(autojump_clock)
         assert await left(limiter, job="x") == 1
 
 
-async def test_what_has_no_places_cannot_be_held_and_is_not_charged():
+async def test_a_limit_without_slots_cannot_be_held_and_is_not_charged():
     async with limiter_of(described("user", 5)) as limiter:
         for entries in ({"user": "a"}, {"path": "/"}):
             with pytest.raises(ConfigError, match="must have a rule with algorithm concurrency"):
@@ -150,7 +150,7 @@ async def test_what_has_no_places_cannot_be_held_and_is_not_charged():
         assert await left(limiter, user="a") == 5
 
 
-async def test_only_ones_own_place_is_released_and_only_once():
+async def test_a_decision_releases_only_its_own_slot_and_only_once():
     async with limiter_of(described("job", **places(2))) as limiter:
         first = await limiter.check("d", {"job": "x"})
         await limiter.check("d", {"job": "x"})
@@ -181,7 +181,7 @@ async def test_a_denied_request_holds_no_place():
         assert await left(limiter, job="x") == 1
 
 
-async def test_a_turn_given_up_releases_its_own_place_and_nobody_elses(autojump_clock):
+async def test_a_given_up_turn_releases_only_its_own_slot(autojump_clock):
     rules = described("job", **places(9)), described("user", **queue(1, 9))
     async with limiter_of(*rules, clock=TrioClock()) as limiter:
         both = [{"job": "x"}, {"user": "a"}]
