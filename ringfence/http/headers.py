@@ -247,5 +247,6 @@ def _quota(limit: Limit) -> str:
 
 def _structured(text: str) -> str:
     """Write a string of a structured field; what is not printable ASCII shows as `?`."""
+    # `http_sf` takes 9 us for a field, an f-string 0.15 us. The tests use it as the oracle.
     plain = "".join([letter if " " <= letter <= "~" else "?" for letter in text])
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

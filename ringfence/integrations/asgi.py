@@ -1,7 +1,7 @@
 """Rate limits for any ASGI application, on asyncio and on trio servers.
 
-Plain ASGI: the application's messages pass as they are, but for the headers of a response's start.
-Streams, files and WebSockets are not touched, and nothing is read of a request's body.
+The middleware adds headers to the start of a response and forwards all other messages unchanged.
+It does not touch streams, files and WebSockets, and does not read request bodies.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -14,10 +14,18 @@ import anyio
 from ringfence.client import Decision, Limiter, connect
 from ringfence.errors import ConfigError
 from ringfence.integrations._core.asgi_request import AsgiRequest
-from ringfence.integrations._core.lifespan import AsgiApp, Message, Receive, Scope, Send, live
+from ringfence.integrations._core.effects import Refusal
+from ringfence.integrations._core.lifespan import (
+    AsgiApp,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    run_lifespan,
+)
 from ringfence.integrations._core.policy import Policy, owners_of, settle
-from ringfence.integrations._core.request_state import Refusal, RequestState
-from ringfence.integrations._core.runner import OutageTracker, Perform, drive, performer
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.runner import OutageTracker, Perform, performer, run_steps
 from ringfence.integrations._core.settings import (
     LimitSpec,
     Options,
@@ -26,40 +34,40 @@ from ringfence.integrations._core.settings import (
     ViewOptions,
 )
 
-__all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "decision_of", "visit_of"]
+__all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "decision_of", "request_state_of"]
 
 LimiterSpec: TypeAlias = str | Limiter | Callable[[], AbstractAsyncContextManager[Limiter]] | None
-"""A cluster's address (None is the environment's `RINGFENCE_URL`), a limiter that is open already,
-or what opens one: `lambda: ringfence.local("rules.yaml")`."""
+"""URL of a cluster (None: `RINGFENCE_URL` of the environment), an open limiter, or a function that
+opens one: `lambda: ringfence.local("rules.yaml")`."""
 
-_VISIT = "ringfence"
-"""Where a scope holds its visit."""
+_STATE_KEY = "ringfence"
+"""Key of the request state in a scope."""
 _SETTLE_WITHIN = 2.0
-"""Seconds that settling may take after the response, even for a task that is being cancelled."""
+"""Time-out of settling after the response, also in a task that is being cancelled."""
 
 
 class RateLimits:
-    """A limiter, and how it is asked: what middleware and views share.
+    """Limiter and settings that the middleware and the limits of views share.
 
-    The limiter is open while the application lives: the middleware opens it with the server's
-    `lifespan` call, an application with a lifespan of its own may do so by `opened()`.
+    The limiter is open during the lifespan of the application: the middleware opens it with the
+    server's `lifespan` call, or an application opens it with `opened()`.
     """
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
-        """Raises `ConfigError` for settings that make no sense."""
+        """Raises `ConfigError` for invalid settings."""
         self.policy = Policy(Settings(**options), "app")
         self._spec = limiter
         self._limiter: Limiter | None = None
         self._perform: Perform | None = None
-        self._declared = {_ways(self.policy): self.policy}
-        """One policy of each domain and keys in use."""
+        self._policy_by_use = {_rule_use(self.policy): self.policy}
+        """One policy for each domain and set of keys, for the check against the rules."""
         if isinstance(limiter, Limiter):
             self._use(limiter)
-        self._troubles = OutageTracker()
+        self._outages = OutageTracker()
 
     @property
     def is_enabled(self) -> bool:
-        """The off switch."""
+        """False turns all limits off."""
         return self.policy.is_enabled
 
     @is_enabled.setter
@@ -83,7 +91,7 @@ class RateLimits:
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
-        """Open the limiter for the application's life; switched off, no cluster is needed."""
+        """Open the limiter during the lifespan of the application, unless limits are disabled."""
         if self.policy.settings.enabled or callable(self._spec):
             async with self.opened():
                 yield
@@ -91,44 +99,47 @@ class RateLimits:
             yield
 
     def _use(self, limiter: Limiter) -> None:
-        for policy in self._declared.values():
+        for policy in self._policy_by_use.values():
             policy.require_rules(limiter)
         self._limiter = limiter
         self._perform = performer(limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Make the policy of one view: these settings, but for its own limit and options."""
+        """Create the policy of one view: these settings, with its own limit and options."""
         policy = self.policy.for_view(name, limit, options)
-        if self._declared.setdefault(_ways(policy), policy) is policy and self._limiter is not None:
+        if (
+            self._policy_by_use.setdefault(_rule_use(policy), policy) is policy
+            and self._limiter is not None
+        ):
             policy.require_rules(self._limiter)
         return policy
 
-    async def admit_general(self, visit: RequestState) -> Refusal | None:
-        """Check one request by what limits all of them, unless its endpoint is exempt."""
-        if self.is_exempt(visit):
+    async def admit_by_defaults(self, state: RequestState) -> Refusal | None:
+        """Check one request by the limits for all requests, unless its endpoint is exempt."""
+        if self.is_exempt(state):
             return None
-        return await self.admit(self.policy, visit)
+        return await self.admit(self.policy, state)
 
-    def is_exempt(self, visit: RequestState) -> bool:
-        """Whether an endpoint was marked as exempt; plain ASGI knows none."""
+    def is_exempt(self, state: RequestState) -> bool:
+        """Whether the endpoint is exempt. Plain ASGI has no endpoints."""
         return False
 
-    async def admit(self, policy: Policy, visit: RequestState) -> Refusal | None:
-        """Check one request by a policy; give the refusal to answer with when it was denied."""
+    async def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
+        """Check one request by a policy. Return the refusal to send when it is denied."""
         if not self.policy.is_enabled:
             return None
         if self._perform is None:
             raise ConfigError(
-                "the limiter is not open: the server sends no lifespan events (uvicorn --lifespan, "
-                "or a test client used without `with`); or open it around the application's life "
-                "by `async with limits.opened()`. Or it was switched off when that life began"
+                "the limiter must be open before the first request; let the server send lifespan "
+                "events (uvicorn --lifespan on, or `with` around a test client), or use `async "
+                "with limits.opened()`. Limits that were disabled at the start have no open limiter"
             )
-        return await drive(policy.admit(visit, self), self._perform, self._troubles)
+        return await run_steps(policy.admit(state, self), self._perform, self._outages)
 
-    async def settle(self, visit: RequestState, response: Response) -> None:
+    async def settle(self, state: RequestState, response: Response) -> None:
         """Make the charges of these limits what the answer says they should be."""
         if self._perform is not None:
-            await drive(settle(visit, response, self), self._perform, self._troubles)
+            await run_steps(settle(state, response, self), self._perform, self._outages)
 
 
 class RateLimitMiddleware:
@@ -158,26 +169,26 @@ class RateLimitMiddleware:
         """Serve one connection, or the application's life."""
         kind = scope["type"]
         if kind == "lifespan":
-            await live(self.limits.living(), self._app, scope, receive, send)
+            await run_lifespan(self.limits.living(), self._app, scope, receive, send)
         elif kind != "http":
             await self._app(scope, receive, send)
-        elif _VISIT in scope:
-            await self._within(scope[_VISIT], scope, receive, send)
+        elif _STATE_KEY in scope:
+            await self._within(scope[_STATE_KEY], scope, receive, send)
         else:
-            visit = scope[_VISIT] = RequestState(AsgiRequest(scope))
-            await self._serve(visit, scope, receive, send)
+            state = scope[_STATE_KEY] = RequestState(AsgiRequest(scope))
+            await self._serve(state, scope, receive, send)
 
     async def _within(
-        self, visit: RequestState, scope: Scope, receive: Receive, send: Send
+        self, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Limit once more inside another of our middlewares, which writes the headers of both."""
-        refusal = await self.limits.admit_general(visit)
+        refusal = await self.limits.admit_by_defaults(state)
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await respond(refusal, visit, send)
+            await respond(refusal, state, send)
 
-    async def _serve(self, visit: RequestState, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, state: RequestState, scope: Scope, receive: Receive, send: Send) -> None:
         style = self.limits.policy.headers
         start: Message | None = None
 
@@ -186,7 +197,7 @@ class RateLimitMiddleware:
             if message["type"] == "http.response.start":
                 start = message
                 names = (bytes(name).decode("latin-1") for name, _ in message.get("headers", ()))
-                fields = visit.headers(style, message["status"], names)
+                fields = state.headers(style, message["status"], names)
                 if fields:
                     message = {
                         **message,
@@ -194,51 +205,51 @@ class RateLimitMiddleware:
                     }
             await send(message)
 
-        refusal = await self.limits.admit_general(visit)
+        refusal = await self.limits.admit_by_defaults(state)
         if refusal is not None:
-            await respond(refusal, visit, send_with_limits)
+            await respond(refusal, state, send_with_limits)
             return
         has_failed = True
         try:
             await self._app(scope, receive, send_with_limits)
             has_failed = False
         finally:
-            if visit.spent:
-                await _settle(visit, _response(None if has_failed else start))
+            if state.spent:
+                await _settle(state, _response(None if has_failed else start))
 
 
-async def _settle(visit: RequestState, response: Response) -> None:
+async def _settle(state: RequestState, response: Response) -> None:
     with anyio.move_on_after(_SETTLE_WITHIN, shield=True):
-        for limits in owners_of(visit):
+        for limits in owners_of(state):
             assert isinstance(limits, RateLimits)
-            await limits.settle(visit, response)
+            await limits.settle(state, response)
 
 
-def _ways(policy: Policy) -> tuple[object, ...]:
-    """What policies have in common that the rules are looked at once for."""
+def _rule_use(policy: Policy) -> tuple[object, ...]:
+    """Return the settings that decide whether rules match."""
     return policy.settings.domain, policy.paths, policy.settings.strict
 
 
-def visit_of(scope: Scope) -> RequestState:
-    """Find what the middleware holds of a request. Raises `ConfigError` where there is none."""
-    visit = scope.get(_VISIT)
-    if not isinstance(visit, RequestState):
+def request_state_of(scope: Scope) -> RequestState:
+    """Return the state that the middleware keeps of a request. Raises `ConfigError` without one."""
+    state = scope.get(_STATE_KEY)
+    if not isinstance(state, RequestState):
         raise ConfigError(
-            "a view has a limit but the application has no RateLimitMiddleware: call "
+            "an application with limits on views must have the RateLimitMiddleware; call "
             "limits.install(app), or add the middleware with the same RateLimits"
         )
-    return visit
+    return state
 
 
 def decision_of(scope: Scope) -> Decision | None:
-    """All that was decided about a request so far, for views and templates; None when nothing."""
-    visit = scope.get(_VISIT)
-    return visit.decision if isinstance(visit, RequestState) else None
+    """Return the decision about a request so far; None when there is none."""
+    state = scope.get(_STATE_KEY)
+    return state.decision if isinstance(state, RequestState) else None
 
 
-async def respond(refusal: Refusal, visit: RequestState, send: Send) -> None:
-    """Send a refusal in place of the application's answer."""
-    content = b"" if visit.request.method == "HEAD" else refusal.body.content
+async def respond(refusal: Refusal, state: RequestState, send: Send) -> None:
+    """Send a refusal in place of the application's response."""
+    content = b"" if state.request.method == "HEAD" else refusal.body.content
     await send(
         {
             "type": "http.response.start",

@@ -1,7 +1,7 @@
-"""Costs that an application learns while it answers, such as the tokens of a stream.
+"""Costs that an application knows only while it responds, such as the tokens of a stream.
 
-The application calls `set_cost` at any time before its answer ends; the setting
-`cost_after=told_cost` settles by it then. Works on the requests of every framework here.
+The application calls `set_cost` before its response ends. The setting `cost_after=reported_cost`
+charges this cost then. Both work with the requests of all supported frameworks.
 """
 
 from collections.abc import MutableMapping
@@ -13,37 +13,37 @@ from ringfence.http import Request
 from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.settings import Response
 
-__all__ = ["set_cost", "told_cost"]
+__all__ = ["set_cost", "reported_cost"]
 
-_VISIT = "ringfence"
+_STATE_KEY = "ringfence"
 _COST = "ringfence.cost"
 
 
 def set_cost(request: object, cost: int) -> None:
-    """Tell what a request has cost; the last call before its answer ends holds.
+    """Report the actual cost of a request. The last call before the response ends counts.
 
     `request` is the framework's own: a Starlette or FastAPI request or its ASGI scope, Flask's
     request (or its `environ`, for streams), a Django request, a WSGI environ. Raises `ConfigError`
     for anything else, and for a cost that is no whole number from 0.
     """
     place = _place_of(request)
-    visit = place.get(_VISIT)
-    if isinstance(visit, RequestState):  # Kept where frameworks that copy their scope share it.
-        visit.told_cost = checked_cost(cost)
+    state = place.get(_STATE_KEY)
+    if isinstance(state, RequestState):  # Frameworks that copy their scope share the state.
+        state.reported_cost = checked_cost(cost)
     else:
         place[_COST] = checked_cost(cost)
 
 
-def told_cost(request: Request, response: Response) -> int | None:
-    """Return what `set_cost` told of a request; None, which leaves what was held, when nothing."""
+def reported_cost(request: Request, response: Response) -> int | None:
+    """Return the cost that `set_cost` reported; None, which keeps the charge, without a report."""
     place = _place_of(request.native)
-    visit = place.get(_VISIT)
-    cost: int | None = visit.told_cost if isinstance(visit, RequestState) else place.get(_COST)
+    state = place.get(_STATE_KEY)
+    cost: int | None = state.reported_cost if isinstance(state, RequestState) else place.get(_COST)
     return cost
 
 
 def _place_of(native: object) -> MutableMapping[str, Any]:
-    """Find the mapping that a framework keeps of a request."""
+    """Return the mapping that a framework keeps for a request."""
     for found in (native, getattr(native, "scope", None), getattr(native, "environ", None)):
         if isinstance(found, MutableMapping):
             return found

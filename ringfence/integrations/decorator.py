@@ -1,4 +1,4 @@
-"""One decorator that limits how often a plain function is called, be it `async def` or not."""
+"""Decorator that limits the calls of a function, plain or `async def`."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,7 +10,13 @@ from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments_of, require_plain
-from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, Question, require_one
+from ringfence.integrations._core.limit_target import (
+    AdHocTarget,
+    LimitTarget,
+    RuleTarget,
+    TargetCall,
+    require_one,
+)
 from ringfence.integrations._core.over_limit import OverLimit
 from ringfence.integrations._core.thread_bridge import ask
 from ringfence.limiter import Limit
@@ -36,20 +42,20 @@ def limited(
     max_wait: float = 10.0,
     default: object = None,
 ) -> Callable[[Callable[_Params, _Result]], Callable[_Params, _Result]]:
-    """Check before each call of the function, and call it only when that is allowed.
+    """Check before each call of the function, and call it only when the check is allowed.
 
-    What is spent: `limit`, an ad-hoc one, per `key`; or whatever the rules of `domain` say of
-    `descriptors`. `key` is the name of a parameter, several names, or a function of the call's own
-    arguments that returns a value or a tuple of values; without it all calls share one budget. The
-    counter is that of the function's full name, or of `name`, by which several functions can share
-    one. `descriptors` and `cost` may be functions of the call's arguments, too.
+    A call spends `limit`, an ad-hoc limit, per `key`; or the rules of `domain` that `descriptors`
+    match. `key` is the name of a parameter, several names, or a function of the call's arguments
+    that returns a value or a tuple of values. Without it all calls share one counter. The counter
+    has the full name of the function, or `name`, so that several functions can share one.
+    `descriptors` and `cost` may be functions of the call's arguments.
 
-    When denied: `raise` raises `OverLimit`, `return` returns `default`, `wait` waits for its turn
-    and raises when that would take more than `max_wait` seconds.
+    When denied: `raise` raises `OverLimit`, `return` returns `default`, `wait` waits until the call
+    is allowed and raises when that would take more than `max_wait` seconds.
 
-    `limiter` may be a function that returns it, for one that is opened later. A plain function
-    needs a `ringfence.blocking` one; an `async def` takes either. Raises `ConfigError` for what
-    makes no sense, most of it when the function is decorated.
+    `limiter` may be a function that returns a limiter that is opened later. A plain function needs
+    a limiter of `ringfence.blocking`; an `async def` takes either. Raises `ConfigError` for invalid
+    values, most of them when the function is decorated.
     """
     _require_limiter(limiter)
     require_one(limit, domain, descriptors)
@@ -67,16 +73,16 @@ def limited(
                 require_arguments_of(setting, value, function)
         key_of = _key_reader(key, function)
 
-        def budget(*args: _Params.args, **kwargs: _Params.kwargs) -> Budget:
+        def budget(*args: _Params.args, **kwargs: _Params.kwargs) -> LimitTarget:
             spent = cost(*args, **kwargs) if callable(cost) else cost
             if limit is not None:
-                return AdHoc(limit, (full_name, *key_of(*args, **kwargs)), spent)
+                return AdHocTarget(limit, (full_name, *key_of(*args, **kwargs)), spent)
             said = descriptors(*args, **kwargs) if callable(descriptors) else descriptors
             assert domain is not None
             assert said is not None
-            return ByRules(domain, said, spent)
+            return RuleTarget(domain, said, spent)
 
-        def question(*args: _Params.args, **kwargs: _Params.kwargs) -> Question:
+        def question(*args: _Params.args, **kwargs: _Params.kwargs) -> TargetCall:
             asked = budget(*args, **kwargs)
             if when_denied == "wait":
                 return partial(asked.acquire, max_wait=max_wait)
@@ -114,7 +120,7 @@ def limited(
     return decorate
 
 
-async def _decide(limiter: _Limiter, question: Question) -> Decision:
+async def _decide(limiter: _Limiter, question: TargetCall) -> Decision:
     if isinstance(limiter, Limiter):
         return await question(limiter)
     return await ask(limiter, question)
@@ -130,7 +136,7 @@ def _given(limiter: _Limiter | Callable[[], _Limiter]) -> _Limiter:
 
 
 def _require_limiter(limiter: object) -> None:
-    """Raise `ConfigError` for what is neither a limiter nor a function that may return one."""
+    """Raise `ConfigError` for a value that is neither a limiter nor a function."""
     if isinstance(limiter, Limiter | BlockingLimiter):
         return
     if not callable(limiter):
@@ -142,7 +148,7 @@ def _require_limiter(limiter: object) -> None:
 
 
 def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
-    """Raise `ConfigError` for a limiter that a plain function could not wait for."""
+    """Raise `ConfigError` for a limiter that a plain function cannot wait for."""
     if isinstance(limiter, Limiter):
         raise ConfigError(
             f"{name} is a plain function, which cannot await; give it a limiter of "
@@ -152,7 +158,7 @@ def _require_blocking(limiter: object, name: str) -> BlockingLimiter:
 
 
 def _key_reader(key: _Key, function: Callable[..., object]) -> Callable[..., tuple[str, ...]]:
-    """Make the function that reads a call's key out of its arguments."""
+    """Create the function that reads the key from the arguments of a call."""
     if callable(key):
         return lambda *args, **kwargs: _as_texts(key(*args, **kwargs))
     names = (key,) if isinstance(key, str) else tuple(key)

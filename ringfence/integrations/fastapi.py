@@ -1,4 +1,4 @@
-"""Rate limits for FastAPI: limits stand beside the route, views need no `request` for them.
+"""Rate limits for FastAPI: limits on routes, whose functions need no `request`.
 
 limits = RateLimits("ringfence://...", keys="user_or_ip")
 app = FastAPI()
@@ -33,7 +33,7 @@ from ringfence.integrations.asgi import (
     LimiterSpec,
     RateLimitMiddleware,
     decision_of,
-    visit_of,
+    request_state_of,
 )
 from ringfence.integrations.starlette import TooManyRequests
 
@@ -77,15 +77,15 @@ class ViewLimit:
         self._limit = limit
         self._options = options
         self._policies: dict[str, Policy] = {}
-        self._policy("")  # So that what makes no sense is told when the application starts.
+        self._policy("")  # Raises for invalid settings now.
 
     async def __call__(self, request: Request) -> Decision | None:
-        """Raise `TooManyRequests` unless the request may pass; else tell what was decided."""
+        """Return the decision; raise `TooManyRequests` when it is a denial."""
         await self._limits.require(self._policy(_name(request)), request)
         return decision_of(request.scope)
 
     def _policy(self, name: str) -> Policy:
-        """The policy of one route: each has a budget of its own unless `scope` names another."""
+        """Return the policy of a route, which has its own counters unless `scope` names others."""
         policy = self._policies.get(name)
         if policy is None:
             policy = self._limits.policy_for(name, self._limit, self._options)
@@ -94,12 +94,12 @@ class ViewLimit:
 
 
 class RateLimits(starlette.RateLimits):
-    """A limiter, and how it is asked: by the middleware for all requests, by views for theirs."""
+    """Limiter and settings that the middleware and the limits of views share."""
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
         super().__init__(limiter, **options)
         self._decorated: set[Callable[..., object]] = set()
-        """Route functions below `limit`, as they were before."""
+        """Route functions that `limit` decorates, in their original form."""
         self._apps: list[FastAPI] = []
 
     def limit(
@@ -107,8 +107,8 @@ class RateLimits(starlette.RateLimits):
     ) -> Callable[[_Route], _Route]:
         """Limit a route function, plain or async: `@limits.limit("5/minute")` below `@app.get`.
 
-        It need not take the request. The budget is as that of `depends`. Above `@app.get` it would
-        come too late, which is a `ConfigError` when the application starts.
+        The function need not take the request. The counters are those of `depends`. Above
+        `@app.get` the decorator has no effect; this is a `ConfigError` at the start.
         """
         view_limit = ViewLimit(self, limit, options)
 
@@ -122,7 +122,7 @@ class RateLimits(starlette.RateLimits):
     async def opened(self) -> AsyncIterator[Limiter]:
         """Open the limiter for the block, unless it is open.
 
-        Raises `ConfigError` for a limit that stands above the decorator of its route.
+        Raises `ConfigError` for a limit above the decorator of its route.
         """
         for route in [each for app in self._apps for each in _described(app)]:
             if route.endpoint in self._decorated:
@@ -135,18 +135,20 @@ class RateLimits(starlette.RateLimits):
             yield limiter
 
     def depends(self, limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Any:
-        """Make a dependency that limits a route, a router or the application.
+        """Create a dependency that limits a route, a router or the application.
 
         `dependencies=[limits.depends("5/minute")]`, or `Annotated[Decision | None,
-        limits.depends("5/minute")]` where the view wants to see the decision. Each route has a
-        budget of its own unless `scope` names one to share.
+        limits.depends("5/minute")]` for the decision as an argument. Each route has its own
+        counters unless `scope` names shared ones.
         """
         return Depends(ViewLimit(self, limit, options))
 
     def install(self, app: Starlette) -> None:
-        """Add the middleware and the handler of refusals, and show them in the OpenAPI document."""
+        """Add the middleware, the handler of refusals, and status 429 in the OpenAPI document."""
         if not isinstance(app, FastAPI):
-            raise ConfigError(f"{app!r} is no FastAPI; use ringfence.integrations.starlette")
+            raise ConfigError(
+                f"app must be a FastAPI, got {app!r}; use ringfence.integrations.starlette"
+            )
         super().install(app)
         self._apps.append(app)
         bare = app.openapi
@@ -170,7 +172,7 @@ class RateLimits(starlette.RateLimits):
 
 
 def _depending(function: _Route, view_limit: ViewLimit) -> _Route:
-    """Make a route function that depends on a limit besides what it takes itself."""
+    """Return a route function with one more dependency: the limit."""
     if not inspect.isroutine(function) or _yields(function):
         raise ConfigError(
             f"@limits.limit must stand above a plain or async function, got {function!r}; limit "
@@ -178,7 +180,7 @@ def _depending(function: _Route, view_limit: ViewLimit) -> _Route:
         )
     shown = inspect.signature(function)
     name = "ringfence_decision"
-    while name in shown.parameters:  # Of another limit of the same route.
+    while name in shown.parameters:  # Another limit of this route uses it.
         name += "_"
     own = inspect.Parameter(
         name,
@@ -214,8 +216,8 @@ def _yields(function: Callable[..., object]) -> bool:
 
 
 def _name(request: Request) -> str:
-    visit = visit_of(request.scope)
-    return f"{visit.request.method} {visit.request.route}"
+    state = request_state_of(request.scope)
+    return f"{state.request.method} {state.request.route}"
 
 
 def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -226,7 +228,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 class _Described(Protocol):
-    """What is read of a route, whether it was included with a prefix or not."""
+    """Common interface of routes, with and without the prefix of a router."""
 
     path_format: str
     methods: set[str] | None
@@ -239,7 +241,7 @@ def _limited_routes(app: FastAPI) -> set[tuple[str, str]]:
 
 
 def _routes_with(app: FastAPI, has: Callable[[_Described], bool]) -> set[tuple[str, str]]:
-    """Name the routes that are so, by pattern and method in lower case."""
+    """Return pattern and lower-case method of the routes for which `has` is true."""
     return {
         (route.path_format, method.lower())
         for route in _described(app)
@@ -251,7 +253,7 @@ def _routes_with(app: FastAPI, has: Callable[[_Described], bool]) -> set[tuple[s
 def _described(app: FastAPI) -> Iterable[_Described]:
     try:
         from fastapi.routing import iter_route_contexts
-    except ImportError:  # Older ones copy a router's routes into the application.
+    except ImportError:  # Older versions copy the routes of a router into the application.
         routes: Any = app.routes
         return [route for route in routes if isinstance(route, APIRoute)]
     contexts: Any = iter_route_contexts(app.routes)

@@ -1,7 +1,7 @@
-"""Transports for httpx that make outgoing requests wait for their turn under a limit.
+"""Transports for httpx that delay outgoing requests to keep a limit.
 
-For calling others no more often than they allow, however many processes do the calling: the budget
-is the cluster's. Optionally they also heed a 429 or 503 with `Retry-After` of the other side.
+The counters are in the cluster, so all calling processes together keep the limit. Optionally the
+transports also respect `Retry-After` of 429 and 503 responses.
 """
 
 from collections.abc import Callable
@@ -20,19 +20,24 @@ from ringfence.client.blocking.blocking_limiter import BlockingLimiter
 from ringfence.client.requests.descriptors import checked_seconds
 from ringfence.http.callback_checks import require_arguments
 from ringfence.integrations._core import clock
-from ringfence.integrations._core.limit_target import AdHoc, Budget, ByRules, require_one
+from ringfence.integrations._core.limit_target import (
+    AdHocTarget,
+    LimitTarget,
+    RuleTarget,
+    require_one,
+)
 from ringfence.integrations._core.over_limit import OverLimit
-from ringfence.integrations._core.retry_after import Pauses, seconds_in
+from ringfence.integrations._core.retry_after import RetryPauses, parse_retry_after
 from ringfence.integrations._core.thread_bridge import ask
 from ringfence.limiter import Limit
 
 __all__ = ["AsyncWaitingTransport", "TurnTooLate", "WaitingTransport", "by_host"]
 
-_ASKS_FOR_PATIENCE = (429, 503)
+_RETRY_STATUSES = (429, 503)
 
 
 class TurnTooLate(OverLimit, httpx.TransportError):
-    """A request was not sent, for its turn would have come later than it was to wait."""
+    """A request was not sent because its wait would exceed `max_wait`."""
 
     def __init__(self, request: httpx.Request, decision: Decision) -> None:
         OverLimit.__init__(self, f"{request.method} {request.url.copy_with(query=None)}", decision)
@@ -40,12 +45,12 @@ class TurnTooLate(OverLimit, httpx.TransportError):
 
 
 def by_host(request: httpx.Request) -> str:
-    """The usual key: one budget per host that is called."""
+    """Default key: one counter per called host."""
     return request.url.host
 
 
 class _Waiting:
-    """What both transports have in common: whose budget a request spends, and when to try again."""
+    """Common part of both transports: target of a request, pauses, and repetition."""
 
     def __init__(
         self,
@@ -65,45 +70,45 @@ class _Waiting:
         self._key = key
         self._domain = domain
         self._descriptors = descriptors
-        self._heeds = heed_retry_after
-        self._pauses = Pauses()
+        self._respects_retry_after = heed_retry_after
+        self._pauses = RetryPauses()
 
-    def budget(self, request: httpx.Request) -> Budget:
-        """What a request spends."""
+    def budget(self, request: httpx.Request) -> LimitTarget:
+        """Return the limit and key that a request spends."""
         if self._limit is not None:
-            return AdHoc(self._limit, ("httpx", self._key(request)), 1)
+            return AdHocTarget(self._limit, ("httpx", self._key(request)), 1)
         assert self._domain is not None
         assert self._descriptors is not None
-        return ByRules(self._domain, self._descriptors(request), 1)
+        return RuleTarget(self._domain, self._descriptors(request), 1)
 
     def pause(self, request: httpx.Request, now: float) -> float:
-        """Seconds for which the other side has asked to be left alone."""
-        return self._pauses.left(self._key(request), now) if self._heeds else 0.0
+        """Return the remaining pause that the server has asked for, in seconds."""
+        return self._pauses.left(self._key(request), now) if self._respects_retry_after else 0.0
 
     def should_try_again(
         self, request: httpx.Request, response: httpx.Response, now: float, give_up: float
     ) -> bool:
-        """Note what the response asks for; whether to send the request again after that pause."""
-        if not self._heeds or response.status_code not in _ASKS_FOR_PATIENCE:
+        """Record `Retry-After` of a response; return whether to send the request again after it."""
+        if not self._respects_retry_after or response.status_code not in _RETRY_STATUSES:
             return False
-        seconds = seconds_in(response.headers.get("retry-after"))
+        seconds = parse_retry_after(response.headers.get("retry-after"))
         if seconds is None:
             return False
         self._pauses.begin(self._key(request), now, seconds)
-        # A body that was streamed is gone; httpx keeps the others as bytes.
+        # A streamed body cannot be sent again; httpx keeps other bodies as bytes.
         return isinstance(request.stream, httpx.ByteStream) and now + seconds <= give_up
 
 
 class WaitingTransport(httpx.BaseTransport):
-    """For `httpx.Client(transport=WaitingTransport(limiter, "10/s"))`.
+    """Transport for `httpx.Client(transport=WaitingTransport(limiter, "10/s"))`.
 
-    Each request spends one unit of `limit` per `key` (the host, unless said otherwise), or of
-    whatever the rules of `domain` say of `descriptors`. It waits for its turn, at most `max_wait`
-    seconds in all; then `TurnTooLate` is raised and nothing was sent.
+    Each request spends one unit of `limit` per `key` (by default the host), or of the rules of
+    `domain` that `descriptors` match. It waits until it is allowed, at most `max_wait` seconds in
+    all. Otherwise `TurnTooLate` is raised and nothing is sent.
 
-    With `heed_retry_after`, a 429 or 503 that names a time makes the requests of that key wait so
-    long, and the one that met it is sent again, if `max_wait` allows; else the response is
-    returned. `transport` does the sending; httpx's usual one when None.
+    With `heed_retry_after`, a 429 or 503 with `Retry-After` delays all requests of that key. The
+    request itself is sent again if `max_wait` allows; else the response is returned. `transport`
+    sends the requests; None is the default transport of httpx.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Fixtures for tests of applications that use Ringfence; installed with it, loaded by pytest.
 
-Pytest loads this at every start; what the fixtures need is imported when a test asks for one.
+Pytest loads this module at every start, so the fixtures import the rest when they are used.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ringfence_rules() -> "RuleSet | Mapping[str, object] | str | Path":
-    """The rules of the cluster in tests: none. Define a fixture of this name to give yours."""
+    """Rules of the fake cluster: none. Define a fixture of this name to use other rules."""
     return {}
 
 
@@ -26,7 +26,7 @@ def ringfence_rules() -> "RuleSet | Mapping[str, object] | str | Path":
 def ringfence_cluster(
     ringfence_rules: "RuleSet | Mapping[str, object] | str | Path",
 ) -> "Iterator[FakeCluster]":
-    """A fresh cluster in this process that everything connects to while the test runs.
+    """A new fake cluster, to which all limiters connect during the test.
 
     It has `advance(seconds)`, `reset()`, `is_off` and `limiter`.
     """
@@ -38,11 +38,11 @@ def ringfence_cluster(
 
 @pytest.fixture
 def ringfence_clock(ringfence_cluster: "FakeCluster") -> "FakeClock":
-    """The clock of `ringfence_cluster`; it stands until it is moved with `advance(seconds)`."""
+    """Clock of `ringfence_cluster`; only `advance(seconds)` moves it."""
     return ringfence_cluster.clock
 
 
 @pytest.fixture
 def ringfence_limiter(ringfence_cluster: "FakeCluster") -> "BlockingLimiter":
-    """A blocking limiter over `ringfence_cluster`, to spend or look at budgets in a test."""
+    """A blocking limiter over `ringfence_cluster`, to spend units or read counters in a test."""
     return ringfence_cluster.limiter

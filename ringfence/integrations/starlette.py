@@ -21,23 +21,24 @@ from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import asgi
 from ringfence.integrations._core.asgi_request import AsgiRequest
+from ringfence.integrations._core.effects import Refusal
 from ringfence.integrations._core.policy import Policy
-from ringfence.integrations._core.request_state import Refusal, RequestState
+from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.settings import LimitSpec, ViewOptions
-from ringfence.integrations.asgi import RateLimitMiddleware, visit_of
+from ringfence.integrations.asgi import RateLimitMiddleware, request_state_of
 
 __all__ = ["RateLimitMiddleware", "RateLimits", "TooManyRequests"]
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Response | Awaitable[Response]])
 _Any = TypeVar("_Any", bound=Callable[..., object])
 _EXEMPT = "_ringfence_exempt"
-"""Where an endpoint holds the limits that it is exempt from."""
+"""Attribute of an endpoint with the limits from which it is exempt."""
 
 
 class TooManyRequests(HTTPException):
-    """A view's limit refused. Handle it as any `HTTPException` to answer in a way of your own.
+    """A limit denied a request. Handle it as any `HTTPException` to send another response.
 
-    The limit headers are the middleware's affair: they are added to whatever answer is made of it.
+    The middleware adds the rate limit headers to that response too.
     """
 
     def __init__(self, refusal: Refusal) -> None:
@@ -46,7 +47,7 @@ class TooManyRequests(HTTPException):
 
     @property
     def decision(self) -> Decision:
-        """The decision that refused."""
+        """The decision that denied the request."""
         return self.refusal.refused.decision
 
     @property
@@ -56,15 +57,15 @@ class TooManyRequests(HTTPException):
 
 
 class RateLimits(asgi.RateLimits):
-    """A limiter, and how it is asked: by the middleware for all requests, by views for theirs."""
+    """Limiter and settings that the middleware and the limits of views share."""
 
     _has_exempt = False
 
     def install(self, app: Starlette) -> None:
         """Add the middleware and the handler of refusals. Call it once, before the first request.
 
-        Middleware that is added later stands outside of it: add the one that authenticates after
-        this, where the `user` is counted.
+        Middleware that is added later runs before this one. Add authentication after this call when
+        the keys include the user.
         """
         app.add_middleware(RateLimitMiddleware, limiter=self)
         app.add_exception_handler(TooManyRequests, _answer)
@@ -74,7 +75,7 @@ class RateLimits(asgi.RateLimits):
     ) -> Callable[[_Endpoint], _Endpoint]:
         """Limit an endpoint function, plain or async, that takes the request.
 
-        The budget is the endpoint's own unless `scope` names one to share.
+        Each endpoint has its own counters unless `scope` names shared ones.
         """
 
         def decorate(endpoint: _Endpoint) -> _Endpoint:
@@ -93,7 +94,7 @@ class RateLimits(asgi.RateLimits):
                 await self.require(policy, request)
                 if is_async:
                     answer = endpoint(request)
-                else:  # As Starlette would, had we left it a plain function.
+                else:  # As Starlette does with a plain function.
                     answer = await run_in_threadpool(endpoint, request)
                 return await answer if isinstance(answer, Awaitable) else answer
 
@@ -102,17 +103,17 @@ class RateLimits(asgi.RateLimits):
         return decorate
 
     def exempt(self, endpoint: _Any) -> _Any:
-        """Exempt an endpoint, function or class, from what limits all requests.
+        """Exempt an endpoint, function or class, from the limits on all requests.
 
-        A limit of its own still holds. It does not matter which decorator stands above the other.
+        Its own limit still applies. The order of the decorators does not matter.
         """
         setattr(endpoint, _EXEMPT, (*getattr(endpoint, _EXEMPT, ()), self))
         self._has_exempt = True
         return endpoint
 
-    def is_exempt(self, visit: RequestState) -> bool:
-        """Whether the endpoint that will answer is exempt."""
-        request = visit.request
+    def is_exempt(self, state: RequestState) -> bool:
+        """Whether the endpoint of a request is exempt."""
+        request = state.request
         return (
             self._has_exempt
             and isinstance(request, AsgiRequest)
@@ -124,9 +125,9 @@ class RateLimits(asgi.RateLimits):
         return self in getattr(endpoint, _EXEMPT, ())
 
     async def require(self, policy: Policy, connection: HTTPConnection) -> None:
-        """Raise `TooManyRequests` unless a request may pass."""
-        visit = visit_of(connection.scope)
-        refusal = await self.admit(policy, visit)
+        """Raise `TooManyRequests` when a request is denied."""
+        state = request_state_of(connection.scope)
+        refusal = await self.admit(policy, state)
         if refusal is not None:
             raise TooManyRequests(refusal)
 

@@ -1,7 +1,7 @@
-"""A cluster for tests of applications: no node, a clock that stands, a reset, an off switch.
+"""Fake cluster for tests of applications: no node, a manual clock, a reset, an off switch.
 
-All limiters that connect to it count together, whatever thread or event loop they live in. The
-pytest plug-in puts it in place of the real one; other test runners can do so with `installed`.
+All limiters that connect to it share its counters, in all threads and event loops. The pytest
+plug-in replaces the real cluster by it; other test runners can use `installed`.
 """
 
 import sys
@@ -32,11 +32,11 @@ __all__ = ["FakeClock", "FakeCluster"]
 
 _KEYS = 100_000
 _SETTLED = 0.05
-"""Real seconds in which other tasks may release a slot before the clock moves."""
+"""Real seconds for other tasks to release a slot before the clock advances."""
 
 
 class FakeClock:
-    """Stands still until it is moved."""
+    """Clock that advances only by `advance`."""
 
     def __init__(self) -> None:
         self._now = time.time_ns()
@@ -46,14 +46,14 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once."""
+        """Advance the clock."""
         if seconds < 0:
             raise ValueError(f"the clock cannot go back by {-seconds} s")
         self._now += round(seconds * 1e9)
 
 
-class _FakePatience(AcquireLoop):
-    """Whoever waits for a turn moves the clock instead."""
+class _FakeAcquireLoop(AcquireLoop):
+    """Loop of `acquire` that advances the fake clock instead of waiting."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class _FakePatience(AcquireLoop):
         await anyio.lowlevel.checkpoint()
 
     async def wait(self, slot: SlotWait, seconds: float) -> None:
-        # Other tasks get their chance to release a slot before time goes on.
+        # Other tasks may release a slot before the clock advances.
         with anyio.move_on_after(_SETTLED):
             await slot.wait()
             return
@@ -74,37 +74,37 @@ class _FakePatience(AcquireLoop):
 
 
 class FakeCluster:
-    """Counters that stand for a cluster's; `rules` as `ringfence.local` takes them."""
+    """Counters in place of a cluster; `rules` as for `ringfence.local`."""
 
     def __init__(self, rules: RuleSet | Mapping[str, object] | str | Path) -> None:
         self.rules = rules_of(rules) if rules else RuleSet()
         self.clock = FakeClock()
         self.is_off = False
-        """While true, everything passes and nothing is counted."""
+        """While true, all checks are allowed and nothing is counted."""
         self.limiter = BlockingLimiter(self._open)
         """A limiter over these counters, for the test itself."""
         self._lock = threading.Lock()
         self._counting = self._fresh()
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once."""
+        """Advance the clock."""
         self.clock.advance(seconds)
 
     def reset(self) -> None:
-        """Forget all counters; the clock stays where it is."""
+        """Delete all counters; the clock keeps its time."""
         with self._lock:
             self._counting = self._fresh()
 
     @contextmanager
     def installed(self) -> Iterator["FakeCluster"]:
-        """Have all that connects meanwhile, by whatever address, find this cluster."""
+        """Replace the real cluster during the block: every address connects to this one."""
         home = sys.modules["ringfence.client.connect"]
-        patience = _FakePatience(self.clock)
-        patient = partial(Limiter, acquire_loop=patience)
+        patience = _FakeAcquireLoop(self.clock)
+        limiter_class = partial(Limiter, acquire_loop=patience)
         environment = {ENVIRONMENT: "ringfence://localhost"}
         with (
             mock.patch.object(home, "open_cluster", self._connect),
-            mock.patch.object(home, "Limiter", patient),
+            mock.patch.object(home, "Limiter", limiter_class),
             mock.patch.dict("os.environ", environment),
             mock.patch.multiple(
                 clock,
@@ -121,11 +121,11 @@ class FakeCluster:
 
     @property
     def counting(self) -> LocalDecider:
-        """What all that connect share."""
+        """Counters that all limiters share."""
         return self._counting
 
     def decide(self, batch: Batch) -> Results:
-        """Decide every row now, in whatever thread."""
+        """Decide every row now, in any thread."""
         with self._lock:
             if not self.is_off:
                 return self._counting.decide_now(batch)
@@ -147,7 +147,7 @@ class FakeCluster:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Limiter]:
-        yield Limiter(_Decider(self, self.rules), acquire_loop=_FakePatience(self.clock))
+        yield Limiter(_Decider(self, self.rules), acquire_loop=_FakeAcquireLoop(self.clock))
 
     @asynccontextmanager
     async def _connect(
@@ -157,23 +157,23 @@ class FakeCluster:
 
 
 class _Decider(LocalDecider):
-    """The counters as one limiter sees them, by rules of its own perhaps."""
+    """View of the shared counters for one limiter, which may have its own rules."""
 
     def __init__(self, cluster: FakeCluster, rules: RuleSet) -> None:
         super().__init__(rules, cluster.clock, _KEYS)
         self._cluster = cluster
 
     def decide_now(self, batch: Batch) -> Results:
-        """Leave it to what all share."""
+        """Decide by the shared counters."""
         return self._cluster.decide(batch)
 
     def decide_lone(self, key: bytes, cost: int) -> OutcomeRow:
-        """Leave it to what all share."""
+        """Decide by the shared counters."""
         return self.decide_now(Batch(Op.CHECK, [key], [cost])).row(0)
 
     @property
     def slot_waits(self) -> SlotWaits:
-        """The tasks that wait for slots of what all share."""
+        """Tasks that wait for slots of the shared counters."""
         return self._cluster.counting.slot_waits
 
     def new_ticket(self) -> int:
@@ -185,7 +185,7 @@ class _Decider(LocalDecider):
         return self._cluster.counting.slot_pause()
 
     def keep(self, slots: Batch, period: float) -> None:
-        """Have what all share renew them."""
+        """Renew the slots in the shared counters."""
         self._cluster.counting.keep(slots, period)
 
     def let_go(self, slots: Batch) -> Batch:
@@ -193,7 +193,7 @@ class _Decider(LocalDecider):
         return self._cluster.counting.let_go(slots)
 
     def held(self) -> list[Batch]:
-        """Other limiters renew what they hold by the same counters: none is ours alone."""
+        """Return nothing: the shared counters renew all slots."""
         return []
 
 

@@ -14,9 +14,10 @@ from ringfence.client import Decision
 from ringfence.client.url import ENVIRONMENT, parse_url
 from ringfence.errors import ConfigError
 from ringfence.http import RequestHeaders
+from ringfence.integrations._core.effects import Refusal
 from ringfence.integrations._core.policy import Policy, owners_of, settle
-from ringfence.integrations._core.request_state import Refusal, RequestState
-from ringfence.integrations._core.runner import OutageTracker, drive_blocking
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.runner import OutageTracker, run_steps_blocking
 from ringfence.integrations._core.settings import (
     LimitSpec,
     Options,
@@ -31,19 +32,19 @@ if TYPE_CHECKING:
 __all__ = ["LimiterSpec", "RateLimitMiddleware", "RateLimits", "WsgiRequest", "decision_of"]
 
 LimiterSpec: TypeAlias = str | BlockingLimiter | None
-"""A cluster's address (None is the environment's `RINGFENCE_URL`), or a limiter, such as
+"""URL of a cluster (None: `RINGFENCE_URL` of the environment), or a limiter such as
 `ringfence.blocking.local("rules.yaml")`."""
 
-_VISIT = "ringfence"
-"""Where an environ holds its visit."""
+_STATE_KEY = "ringfence"
+"""Key of the request state in an environ."""
 _UNPREFIXED = ("CONTENT_TYPE", "CONTENT_LENGTH")
-"""Headers that an environ has by these names, where others begin with `HTTP_`."""
+"""Names of headers in an environ that have no prefix `HTTP_`."""
 _WAIT = 1.0
-"""Seconds that a process's first request waits for a member to answer."""
+"""Time-out of connecting, during the first request of a process."""
 
 
 class WsgiRequest:
-    """A WSGI environ as the request that key functions read."""
+    """WSGI environ in the form of a request that key functions read."""
 
     __slots__ = ("_environ",)
 
@@ -58,23 +59,23 @@ class WsgiRequest:
 
     @property
     def path(self) -> str:
-        """As asked for, without the query."""
+        """Path of the request, without the query."""
         raw: str = self._environ.get("SCRIPT_NAME", "") + self._environ.get("PATH_INFO", "")
         return raw.encode("latin-1").decode("utf-8", "replace")
 
     @property
     def peer(self) -> str | None:
-        """The connection's other end, as the server tells it."""
+        """Address of the connection's peer, as the server reports it."""
         return self._environ.get("REMOTE_ADDR")
 
     @property
     def route(self) -> str | None:
-        """WSGI knows of none."""
+        """None: WSGI has no routes."""
         return None
 
     @property
     def user(self) -> str | None:
-        """The user that the server or a middleware outside of ours has authenticated."""
+        """User that the server or an outer middleware has authenticated."""
         return self._environ.get("REMOTE_USER") or None
 
     @property
@@ -91,7 +92,7 @@ class WsgiRequest:
 
     @property
     def headers(self) -> RequestHeaders:
-        """All headers, by their names in whatever case."""
+        """All headers, by name without regard to case."""
         return RequestHeaders(
             [
                 (key.removeprefix("HTTP_").replace("_", "-"), value)
@@ -102,10 +103,10 @@ class WsgiRequest:
 
 
 class RateLimits:
-    """A blocking limiter, and how it is asked. Shared by threads, and across a fork."""
+    """Blocking limiter and settings. Threads share it, and it survives a fork."""
 
     def __init__(self, limiter: LimiterSpec = None, **options: Unpack[Options]) -> None:
-        """Raises `ConfigError` for settings or an address that make no sense."""
+        """Raises `ConfigError` for invalid settings or an invalid address."""
         self.policy = Policy(Settings(**options), "app")
         if isinstance(limiter, BlockingLimiter):
             self.limiter = limiter
@@ -113,33 +114,33 @@ class RateLimits:
             if options.get("enabled", True):
                 _require_address(limiter)
             self.limiter = connect(limiter, connect_timeout=_WAIT)
-        self.troubles = OutageTracker()
+        self.outages = OutageTracker()
         self.policy.require_rules(self.limiter)
 
     def policy_for(self, name: str, limit: LimitSpec, options: ViewOptions) -> Policy:
-        """Make the policy of one view: these settings, but for its own limit and options."""
+        """Create the policy of one view: these settings, with its own limit and options."""
         policy = self.policy.for_view(name, limit, options)
         policy.require_rules(self.limiter)
         return policy
 
-    def admit(self, policy: Policy, visit: RequestState) -> Refusal | None:
-        """Check one request by a policy; give the refusal to answer with when it was denied."""
+    def admit(self, policy: Policy, state: RequestState) -> Refusal | None:
+        """Check one request by a policy. Return the refusal to send when it is denied."""
         if not self.policy.is_enabled:
             return None
-        return drive_blocking(policy.admit(visit, self), self.limiter, self.troubles)
+        return run_steps_blocking(policy.admit(state, self), self.limiter, self.outages)
 
-    def settle(self, visit: RequestState, response: Response) -> None:
-        """Make all charges of a request what its answer says they should be, once."""
-        for limits in owners_of(visit):
+    def settle(self, state: RequestState, response: Response) -> None:
+        """Settle all charges of a request by its response, once."""
+        for limits in owners_of(state):
             assert isinstance(limits, RateLimits)
-            drive_blocking(settle(visit, response, limits), limits.limiter, limits.troubles)
-        visit.spent.clear()
+            run_steps_blocking(settle(state, response, limits), limits.limiter, limits.outages)
+        state.spent.clear()
 
 
 class RateLimitMiddleware:
     """WSGI middleware: `app = RateLimitMiddleware(app, "ringfence://...", domain="api")`.
 
-    Raises `ConfigError` for settings that make no sense.
+    Raises `ConfigError` for invalid settings.
     """
 
     def __init__(
@@ -157,35 +158,37 @@ class RateLimitMiddleware:
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
         """Serve one request."""
-        if _VISIT in environ:  # Inside another of ours, which writes the headers of both.
-            return self._serve(environ[_VISIT], environ, start_response)
-        visit = environ[_VISIT] = RequestState(WsgiRequest(environ))
-        begin = _Begin(self.limits, visit, start_response)
+        if (
+            _STATE_KEY in environ
+        ):  # Inside another middleware of this class, which writes the headers.
+            return self._serve(environ[_STATE_KEY], environ, start_response)
+        state = environ[_STATE_KEY] = RequestState(WsgiRequest(environ))
+        begin = _StartResponse(self.limits, state, start_response)
         try:
-            chunks = self._serve(visit, environ, begin)
+            chunks = self._serve(state, environ, begin)
         except Exception:
-            self.limits.settle(visit, Response(500, {}))
+            self.limits.settle(state, Response(500, {}))
             raise
-        # Wrapped only where it must be, since a server may send what a file wrapper holds faster.
-        return _Settling(chunks, begin) if visit.spent else chunks
+        # Wrapped only when needed: a server may send the file of a file wrapper faster.
+        return _SettlingBody(chunks, begin) if state.spent else chunks
 
     def _serve(
-        self, visit: RequestState, environ: "WSGIEnvironment", start_response: "StartResponse"
+        self, state: RequestState, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        refusal = self.limits.admit(self.limits.policy, visit)
+        refusal = self.limits.admit(self.limits.policy, state)
         if refusal is None:
             return self._app(environ, start_response)
         status = HTTPStatus(refusal.refused.status)
         start_response(f"{status.value} {status.phrase}", refusal.headers)
-        return [] if visit.request.method == "HEAD" else [refusal.body.content]
+        return [] if state.request.method == "HEAD" else [refusal.body.content]
 
 
-class _Begin:
-    """A `start_response` that adds the limit headers, and remembers what was answered."""
+class _StartResponse:
+    """A `start_response` that adds the rate limit headers and keeps the response."""
 
-    def __init__(self, limits: RateLimits, visit: RequestState, start: "StartResponse") -> None:
+    def __init__(self, limits: RateLimits, state: RequestState, start: "StartResponse") -> None:
         self._limits = limits
-        self._visit = visit
+        self._current_state = state
         self._start = start
         self._response = Response(500, {})
 
@@ -195,17 +198,17 @@ class _Begin:
         code = int(status[:3])
         self._response = Response(code, {name.lower(): value for name, value in headers})
         names = (name for name, _ in headers)
-        fields = self._visit.headers(self._limits.policy.headers, code, names)
+        fields = self._current_state.headers(self._limits.policy.headers, code, names)
         return self._start(status, [*headers, *fields], *error)  # type: ignore[arg-type]
 
     def settle(self) -> None:
-        self._limits.settle(self._visit, self._response)
+        self._limits.settle(self._current_state, self._response)
 
 
-class _Settling:
-    """An application's answer; what it was charged is settled when the server closes it."""
+class _SettlingBody:
+    """Body of a response. The charges are settled when the server closes it."""
 
-    def __init__(self, chunks: Iterable[bytes], begin: _Begin) -> None:
+    def __init__(self, chunks: Iterable[bytes], begin: _StartResponse) -> None:
         self._chunks = chunks
         self._begin = begin
 
@@ -213,7 +216,7 @@ class _Settling:
         return iter(self._chunks)
 
     def close(self) -> None:
-        """Called by the server at the end, whatever happened."""
+        """Close the body and settle. The server calls it in any case."""
         try:
             close: Callable[[], object] | None = getattr(self._chunks, "close", None)
             if close is not None:
@@ -223,13 +226,13 @@ class _Settling:
 
 
 def decision_of(environ: "WSGIEnvironment") -> Decision | None:
-    """All that was decided about a request so far; None when nothing."""
-    visit = environ.get(_VISIT)
-    return visit.decision if isinstance(visit, RequestState) else None
+    """Return the decision about a request so far; None when there is none."""
+    state = environ.get(_STATE_KEY)
+    return state.decision if isinstance(state, RequestState) else None
 
 
 def _require_address(url: str | None) -> None:
-    """Tell at the start what would else be told at the first request, and in the log alone."""
+    """Raise `ConfigError` at the start for an address that would fail at the first request."""
     address = url or os.environ.get(ENVIRONMENT)
     if not address:
         raise ConfigError(

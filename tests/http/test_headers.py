@@ -130,6 +130,8 @@ def test_whatever_a_rule_is_called_its_fields_are_structured_fields(
 
     fields = dict(LimitHeaders("ietf").of(answer(allowed(rule(name, limit), amount, 1e17))))
 
+    for field in fields.values():
+        assert http_sf.ser(http_sf.parse(field.encode(), tltype="list")) == field
     ((_, policy),) = http_sf.parse(fields["RateLimit-Policy"].encode(), tltype="list")
     ((_, state),) = http_sf.parse(fields["RateLimit"].encode(), tltype="list")
     assert policy["w"] >= ms / 1000

@@ -21,7 +21,7 @@ from ringfence.client.decision import UNDECIDED, decide
 from ringfence.integrations import fastapi as for_fastapi
 from ringfence.integrations import flask as for_flask
 from ringfence.integrations.asgi import RateLimitMiddleware
-from ringfence.integrations.costs import set_cost, told_cost
+from ringfence.integrations.costs import reported_cost, set_cost
 from ringfence.integrations.wsgi import RateLimitMiddleware as WsgiMiddleware
 from tests.integrations.asgi.client import ask, living, scope_of, statuses
 
@@ -62,7 +62,11 @@ def limiter() -> Iterator[BlockingLimiter]:
 
 async def test_answers_of_300_close_a_budget_of_1000_with_the_fourth() -> None:
     app = RateLimitMiddleware(
-        answer_of_300, partial(ringfence.local, RULES), cost=1, cost_after=told_cost, **BY_TENANT
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        cost=1,
+        cost_after=reported_cost,
+        **BY_TENANT,
     )
     async with living(app), app.limits.opened() as opened:
         assert await statuses(app, ["/"] * 5) == [200] * 4 + [429]
@@ -76,7 +80,7 @@ async def test_what_nobody_tells_stays_as_it_was_held() -> None:
         await send({"type": "http.response.body", "body": b"."})
 
     app = RateLimitMiddleware(
-        silent, partial(ringfence.local, RULES), cost=250, cost_after=told_cost, **BY_TENANT
+        silent, partial(ringfence.local, RULES), cost=250, cost_after=reported_cost, **BY_TENANT
     )
     async with living(app), app.limits.opened() as opened:
         await ask(app)
@@ -90,7 +94,7 @@ async def test_beside_a_slot_the_tokens_are_charged_and_the_slot_comes_back() ->
         partial(ringfence.local, RULES),
         domain="llm",
         keys=keys,
-        cost_after=told_cost,
+        cost_after=reported_cost,
     )
     async with living(app), app.limits.opened() as opened:
         await ask(app)
@@ -105,7 +109,7 @@ async def test_a_slot_alone_is_released_and_not_charged() -> None:
         partial(ringfence.local, RULES),
         domain="llm",
         keys={"streams": lambda _: "acme"},
-        cost_after=told_cost,
+        cost_after=reported_cost,
     )
     async with living(app), app.limits.opened() as opened:
         assert (await ask(app)).status == 200
@@ -119,7 +123,11 @@ async def test_of_a_request_that_no_node_decided_the_whole_cost_is_charged(
         return decide([UNDECIDED])
 
     app = RateLimitMiddleware(
-        answer_of_300, partial(ringfence.local, RULES), cost=100, cost_after=told_cost, **BY_TENANT
+        answer_of_300,
+        partial(ringfence.local, RULES),
+        cost=100,
+        cost_after=reported_cost,
+        **BY_TENANT,
     )
     async with living(app), app.limits.opened() as opened:
         with monkeypatch.context() as patched:
@@ -131,7 +139,7 @@ async def test_of_a_request_that_no_node_decided_the_whole_cost_is_charged(
 async def test_a_stream_of_fastapi_tells_its_cost_behind_other_middlewares() -> None:
     app = FastAPI()
     limits = for_fastapi.RateLimits(
-        partial(ringfence.local, RULES), cost_after=told_cost, **BY_TENANT
+        partial(ringfence.local, RULES), cost_after=reported_cost, **BY_TENANT
     )
 
     @app.get("/")
@@ -155,7 +163,7 @@ def test_a_stream_of_flask_tells_its_cost_after_its_context_has_ended(
     limiter: BlockingLimiter,
 ) -> None:
     app = Flask(__name__)
-    limits = for_flask.RateLimits(limiter=limiter, cost_after=told_cost, **BY_TENANT)
+    limits = for_flask.RateLimits(limiter=limiter, cost_after=reported_cost, **BY_TENANT)
 
     @app.get("/")
     def complete() -> Response:
@@ -176,7 +184,7 @@ def test_a_stream_of_flask_tells_its_cost_after_its_context_has_ended(
 
 def test_a_view_of_flask_tells_its_cost(limiter: BlockingLimiter) -> None:
     app = Flask(__name__)
-    limits = for_flask.RateLimits(limiter=limiter, cost_after=told_cost, **BY_TENANT)
+    limits = for_flask.RateLimits(limiter=limiter, cost_after=reported_cost, **BY_TENANT)
 
     @app.get("/")
     def complete() -> str:
@@ -195,7 +203,7 @@ def test_a_wsgi_application_tells_its_cost(limiter: BlockingLimiter) -> None:
         set_cost(environ, 999)
         return [b"Once."]
 
-    app = WsgiMiddleware(plain, limiter, cost_after=told_cost, **BY_TENANT)
+    app = WsgiMiddleware(plain, limiter, cost_after=reported_cost, **BY_TENANT)
     environ: WSGIEnvironment = {"REMOTE_ADDR": "203.0.113.9"}
     setup_testing_defaults(environ)
 

@@ -101,7 +101,7 @@ async def test_a_request_whose_turn_comes_too_late_is_not_sent(autojump_clock):
         await client.get("/a")
         with pytest.raises(
             TurnTooLate,
-            match=r"^GET http://up.test/b is over its limit of 1; the same passes in 1 s",
+            match=r"^GET http://up.test/b is over its limit of 1; retry in 1 s",
         ) as caught:
             await client.get("/b", params={"secret": "x"})
 

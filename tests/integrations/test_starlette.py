@@ -199,7 +199,7 @@ async def test_a_limit_without_the_middleware_is_told() -> None:
 
 
 def test_a_limit_that_names_none_is_told() -> None:
-    with pytest.raises(ConfigError, match="neither a limit"):
+    with pytest.raises(ConfigError, match="must name a limit"):
         RateLimits(here).limit()(hello)
 
 

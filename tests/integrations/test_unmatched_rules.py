@@ -17,7 +17,7 @@ from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations import asgi, fastapi, flask, starlette, wsgi
 from ringfence.integrations.django import rate_limit
-from ringfence.integrations.django.integration import face
+from ringfence.integrations.django.integration import project_limits
 from tests.integrations.asgi.client import ask, living, statuses
 from tests.integrations.django import site as django_site  # noqa: F401 - it configures Django
 
@@ -173,7 +173,7 @@ def test_a_django_project_warns_and_a_strict_one_does_not_start(
     given = {"URL": limiter} | {name.upper(): value for name, value in options.items()}
 
     with override_settings(RINGFENCE=given):
-        face()
+        project_limits()
         assert reported(caplog, report)
     with (
         override_settings(RINGFENCE=given | {"STRICT": True}),

@@ -1,4 +1,4 @@
-"""An ASGI scope as the request that key functions read."""
+"""ASGI scope in the form of a request that key functions read."""
 
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
@@ -9,14 +9,14 @@ from ringfence.integrations._core.lifespan import Scope
 __all__ = ["AsgiRequest"]
 
 _UNMATCHED = "(no route)"
-"""Stands for all paths that the application does not serve: each by itself would be a new key."""
+"""Route of all paths that the application does not serve. Each path alone would be a new key."""
 _FULL = 2
 """Starlette's `Match.FULL`."""
 
 
 @runtime_checkable
 class _Route(Protocol):
-    """What the routes of Starlette and FastAPI have in common."""
+    """Common interface of the routes of Starlette and FastAPI."""
 
     def matches(self, scope: Scope) -> "tuple[_Match, Scope]": ...
 
@@ -41,19 +41,19 @@ class AsgiRequest:
 
     @property
     def path(self) -> str:
-        """As asked for, without the query."""
+        """Path of the request, without the query."""
         path: str = self._scope["path"]
         return path
 
     @property
     def peer(self) -> str | None:
-        """The connection's other end, as the server tells it."""
+        """Address of the connection's peer, as the server reports it."""
         client = self._scope.get("client")
         return client[0] if client else None
 
     @property
     def route(self) -> str | None:
-        """The route's pattern: as the framework chose it, or will choose it."""
+        """Pattern of the route that the framework has chosen or will choose."""
         scope = self._scope
         path = _chosen(scope)
         if path is not None:
@@ -66,21 +66,21 @@ class AsgiRequest:
 
     @property
     def endpoint(self) -> object:
-        """What will answer, where the application is one of Starlette or FastAPI; else None."""
+        """Endpoint of the request in a Starlette or FastAPI application; else None."""
         routes = _routes_of(self._scope)
         found = None if routes is None else _find(routes, self._scope)
         return None if found is None else found[1]
 
     @property
     def user(self) -> str | None:
-        """The user that an authentication middleware outside of ours has found."""
+        """User that an outer authentication middleware has set."""
         user = self._scope.get("user")
         if user is None or isinstance(user, str):
             return user or None
         if not getattr(user, "is_authenticated", True):
             return None
         try:
-            name = user.identity  # Starlette's users have one by name, perhaps not in fact.
+            name = user.identity  # Starlette's base class declares it and raises.
         except (AttributeError, NotImplementedError):
             name = getattr(user, "display_name", None)
         return str(name) if name else None
@@ -98,7 +98,7 @@ class AsgiRequest:
 
     @property
     def headers(self) -> RequestHeaders:
-        """All headers, by their names in whatever case."""
+        """All headers, by name without regard to case."""
         return RequestHeaders(
             [
                 (name.decode("latin-1"), value.decode("latin-1"))
@@ -108,23 +108,23 @@ class AsgiRequest:
 
 
 def _chosen(scope: Scope) -> str | None:
-    """The pattern of the route that has been chosen: by Litestar, FastAPI or Starlette."""
+    """Return the pattern of the route that Litestar, FastAPI or Starlette has chosen."""
     template: str | None = scope.get("path_template")
     if template is None:
-        # FastAPI's own routes know nothing of the prefixes they were included with.
+        # Routes of FastAPI do not have the prefixes of their routers.
         included = scope.get("fastapi", {}).get("effective_route_context")
         template = getattr(included, "path_format", None)
     return getattr(scope.get("route"), "path", None) if template is None else template
 
 
 def _routes_of(scope: Scope) -> list[_Route] | None:
-    """The application's routes; None where it has none of the kind that is known here."""
+    """Return the routes of the application; None for other frameworks."""
     routes = getattr(scope.get("app"), "routes", None)
     return routes if routes and isinstance(routes[0], _Route) else None
 
 
 def _find(routes: Iterable[_Route], scope: Scope) -> tuple[str, object] | None:
-    """Find the pattern and the endpoint of the first route that matches in full."""
+    """Return pattern and endpoint of the first route that matches in full."""
     for route in routes:
         match, child = route.matches(scope)
         if match.value == _FULL:

@@ -1,6 +1,6 @@
-"""The time by which transports pause, in threads and in event loops.
+"""Clock and sleep of the waiting transports, for threads and event loops.
 
-Looked up here at each use, so that a fake cluster can put its own clock in their place.
+Callers look the functions up at each use, so that tests can replace them by a fake clock.
 """
 
 import time

@@ -1,6 +1,6 @@
-"""What a policy wants done by a limiter, as values; `drive` does it.
+"""Effects: the calls that a policy wants from a limiter, as values. `run_steps` performs them.
 
-Not frozen: some are made per request, and freezing them takes longer than all the rest of it.
+The classes are not frozen: several instances are made per request, and frozen ones take longer.
 """
 
 from collections.abc import Generator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ringfence.client.decision import Decision
-from ringfence.integrations._core.request_state import Refusal
+from ringfence.http import Body, Refused
 from ringfence.limiter import Limit
 
 __all__ = [
@@ -20,15 +20,33 @@ __all__ = [
     "LimiterFailed",
     "Pause",
     "Refund",
+    "Refusal",
     "Release",
     "RuleAsk",
     "Steps",
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A response to send in place of the application's, without the rate limit headers."""
+
+    refused: Refused
+    body: Body
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Headers of the body. `RequestState.headers` returns the rate limit headers."""
+        return [
+            ("Content-Type", self.body.content_type),
+            ("Content-Length", str(len(self.body.content))),
+            ("Cache-Control", "no-store"),
+        ]
+
+
 @dataclass(slots=True)
 class RuleAsk:
-    """Which counters: those that descriptors meet."""
+    """Counters of the rules that descriptors match."""
 
     domain: str
     descriptors: dict[str, str] | list[dict[str, str]]
@@ -37,7 +55,7 @@ class RuleAsk:
 
 @dataclass(slots=True)
 class LimitAsk:
-    """Which counter: that of a limit outside of rules."""
+    """Counter of an ad-hoc limit."""
 
     limit: Limit
     key: tuple[str, ...]
@@ -48,7 +66,7 @@ Ask: TypeAlias = RuleAsk | LimitAsk
 
 @dataclass(slots=True)
 class Check:
-    """Ask, and spend if allowed."""
+    """Check: spend if allowed."""
 
     ask: Ask
     cost: int
@@ -56,7 +74,7 @@ class Check:
 
 @dataclass(slots=True)
 class Charge:
-    """Spend, whatever is left."""
+    """Charge: spend unconditionally."""
 
     ask: Ask
     cost: int
@@ -64,7 +82,7 @@ class Charge:
 
 @dataclass(slots=True)
 class Refund:
-    """Give back what was spent."""
+    """Refund units that were spent."""
 
     ask: Ask
     cost: int
@@ -72,22 +90,22 @@ class Refund:
 
 @dataclass(slots=True)
 class Release:
-    """Give back the places held under a concurrency limit."""
+    """Release the slots held under a concurrency limit."""
 
     decision: Decision
 
 
 @dataclass(slots=True)
 class Pause:
-    """Wait for one's turn under a limit that queues."""
+    """Wait for the delay of a queueing limit."""
 
     seconds: float
 
 
 Effect: TypeAlias = Check | Charge | Refund | Release | Pause
-Steps: TypeAlias = "Generator[Effect, Decision | None, Refusal | None]"
-"""Effects out; in comes the decision of a check, a charge or a refund, None for the others."""
+Steps: TypeAlias = Generator[Effect, Decision | None, Refusal | None]
+"""Yields effects. Receives the decision of a check, charge or refund, and None for the others."""
 
 
 class LimiterFailed(Exception):
-    """The limiter could not do what was asked: thrown into the steps in place of an answer."""
+    """The limiter failed. Thrown into the steps in place of a decision."""

@@ -1,7 +1,7 @@
-"""Opens a limiter for as long as an ASGI application lives.
+"""ASGI lifespan: the limiter opens before the application starts and closes after it ends.
 
-A server announces an application's start and end in one long `lifespan` call. The limiter is open
-around the application's own part in it, and for applications that know nothing of lifespans too.
+A server announces start and end in one long `lifespan` call. Applications that do not support
+lifespan events are served as well.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 from ringfence.errors import RingfenceError
 
-__all__ = ["AsgiApp", "Message", "Receive", "Scope", "Send", "live"]
+__all__ = ["AsgiApp", "Message", "Receive", "Scope", "Send", "run_lifespan"]
 
-# ASGI's own types: dictionaries whose values its specification names, and no type can.
+# The types of ASGI: dictionaries whose values depend on their `type`.
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -20,27 +20,28 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-async def live(
+async def run_lifespan(
     opened: AbstractAsyncContextManager[object],
     app: AsgiApp,
     scope: Scope,
     receive: Receive,
     send: Send,
 ) -> None:
-    """Let `app` live while `opened` is; wrong settings end the start with their message.
+    """Run the lifespan of `app` while `opened` is open.
 
-    They are raised, too: a server looks at the message, a test client waits for the error.
+    Invalid settings fail the startup with their message. They are raised as well: a server reads
+    the message, a test client needs the error.
     """
     try:
         async with opened:
-            await _Life(app, receive, send).run(scope)
+            await _Lifespan(app, receive, send).run(scope)
     except RingfenceError as error:
         await send({"type": "lifespan.startup.failed", "message": str(error)})
         raise
 
 
-class _Life:
-    """The application's lifespan, ours in its place where it has none."""
+class _Lifespan:
+    """Lifespan of an application, with default answers where it has none."""
 
     def __init__(self, app: AsgiApp, receive: Receive, send: Send) -> None:
         self._app = app
@@ -55,7 +56,7 @@ class _Life:
         except Exception:
             if self._has_answered:
                 raise
-        if not self._has_answered:  # By raising or returning, it said that it has no lifespan.
+        if not self._has_answered:  # It raised or returned: it does not support lifespan events.
             if not self._has_begun:
                 await self._receive()
             await self._outer_send({"type": "lifespan.startup.complete"})

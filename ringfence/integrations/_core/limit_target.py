@@ -1,4 +1,4 @@
-"""What one call spends, and of what: an ad-hoc limit with a key, or descriptors that meet rules."""
+"""Target of one call: an ad-hoc limit with a key, or descriptors that match rules, and a cost."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,46 +8,46 @@ from ringfence.errors import ConfigError
 from ringfence.limiter import Limit
 from ringfence.rules import parse_limit
 
-__all__ = ["AdHoc", "Budget", "ByRules", "Question", "require_one"]
+__all__ = ["AdHocTarget", "LimitTarget", "RuleTarget", "TargetCall", "require_one"]
 
-Question = Callable[[Limiter], Awaitable[Decision]]
+TargetCall = Callable[[Limiter], Awaitable[Decision]]
 
 
 @dataclass(frozen=True, slots=True)
-class AdHoc:
-    """Some units of a limit that stands in no rule."""
+class AdHocTarget:
+    """Units of an ad-hoc limit."""
 
     limit: str | Limit
     key: tuple[str, ...]
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Spend it now, or not at all."""
+        """Check without waiting."""
         return await limiter.check_limit(self.limit, *self.key, cost=self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait for it, at most `max_wait` seconds."""
+        """Wait until the check is allowed, at most `max_wait` seconds."""
         return await limiter.acquire_limit(self.limit, *self.key, cost=self.cost, max_wait=max_wait)
 
 
 @dataclass(frozen=True, slots=True)
-class ByRules:
-    """Some units of whatever limits the rules of a domain have for these descriptors."""
+class RuleTarget:
+    """Units of the rules of a domain that these descriptors match."""
 
     domain: str
     descriptors: Descriptors
     cost: int
 
     async def check(self, limiter: Limiter) -> Decision:
-        """Spend it now, or not at all."""
+        """Check without waiting."""
         return await limiter.check(self.domain, self.descriptors, self.cost)
 
     async def acquire(self, limiter: Limiter, max_wait: float) -> Decision:
-        """Wait for it, at most `max_wait` seconds."""
+        """Wait until the check is allowed, at most `max_wait` seconds."""
         return await limiter.acquire(self.domain, self.descriptors, self.cost, max_wait=max_wait)
 
 
-Budget = AdHoc | ByRules
+LimitTarget = AdHocTarget | RuleTarget
 
 
 def require_one(limit: str | Limit | None, domain: str | None, descriptors: object) -> None:

@@ -1,13 +1,13 @@
-"""What a face asks of its limiter for a request, and what it makes of the answers.
+"""Policy of an integration: which limits a request meets, and what is charged after its response.
 
-Synchronous, without I/O: the methods are generators that yield what they want done (`Effect`) and
-are sent what came of it. `drive` performs the effects, awaiting or blocking, so that every face
-limits by this one text. A limiter that fails is told by `LimiterFailed`, and lets requests through.
+Synchronous and without I/O: the methods are generators that yield effects and receive decisions.
+`run_steps` performs the effects, awaiting or blocking, so all frameworks share this code. When the
+limiter fails, the generator receives `LimiterFailed` and allows the request.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import translate
 from functools import lru_cache
 from typing import cast
@@ -32,39 +32,28 @@ from ringfence.integrations._core.effects import (
     RuleAsk,
     Steps,
 )
-from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.request_state import RequestState, Spent
 from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
 from ringfence.limiter import Algorithm, Limit
 from ringfence.rules import adhoc_rule, format_limit, parse_limit
 from ringfence.wire import BY_POLICY
 
-__all__ = ["Policy", "Spent", "owners_of", "settle"]
+__all__ = ["Policy", "owners_of", "settle"]
 
-_REMEMBERED = 1024
-
-
-@dataclass(slots=True)
-class Spent:
-    """A check that was allowed."""
-
-    policy: "Policy | None"
-    """What settles it when the answer is known; None when it stands as it is."""
-    owner: object
-    ask: Ask
-    cost: int
-    decision: Decision
+_CACHE_SIZE = 1024
 
 
 class Policy:
-    """`Settings` made ready. Raises `ConfigError` for settings that make no sense."""
+    """Compiled `Settings`. Raises `ConfigError` for invalid ones."""
 
     def __init__(self, settings: Settings, name: str = "", *, is_view: bool = False) -> None:
-        """`name` is what a limit's budget belongs to unless the settings say it; one view may have
-        several policies, each with budgets of its own.
+        """`name` is the scope of the counters unless the settings name one.
+
+        A view may have several policies, each with its own counters.
         """
         self.settings = settings
         self.is_enabled = settings.enabled
-        """The off switch; may be turned at any time."""
+        """False allows all requests without a check. May change at any time."""
         addresses = ClientAddress(
             settings.trusted_proxies,
             header=settings.proxy_header,
@@ -86,7 +75,7 @@ class Policy:
         if settings.domain is not None and settings.limit is not None:
             raise ConfigError(
                 f"both domain {settings.domain!r} and limit {settings.limit!r} are given; "
-                "give one: rules of a domain, or a limit that stands in no rule"
+                "give one: a domain with rules, or an ad-hoc limit"
             )
         if not callable(settings.cost):
             for cost in (
@@ -96,23 +85,23 @@ class Policy:
 
     @property
     def limits_something(self) -> bool:
-        """Whether these settings name rules or a limit at all."""
+        """Whether these settings name a domain or a limit."""
         return self.settings.domain is not None or self.settings.limit is not None
 
     @property
     def needs_user(self) -> bool:
-        """Whether the request's user is read."""
+        """Whether the keys include the user of the request."""
         return self._keys.needs_user
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The keys of each descriptor that requests may have."""
+        """Keys of each descriptor that requests can have."""
         return self._keys.paths
 
     def require_rules(self, limiter: Limiter | BlockingLimiter) -> None:
-        """Have the limiter report a domain or keys that no rule can match.
+        """Report a domain or keys that no rule can match in the log.
 
-        Raises `ConfigError` then, when strict and the rules are known.
+        Raises `ConfigError` instead when the settings are strict and the rules are known.
         """
         settings = self.settings
         if settings.domain is None or not settings.enabled:
@@ -124,27 +113,29 @@ class Policy:
             raise ConfigError("; ".join(problems))
 
     def for_view(self, name: str, limit: LimitSpec, options: ViewOptions) -> "Policy":
-        """Make the policy of one view: these settings, but for its own limit and options."""
+        """Create the policy of one view: these settings, with its own limit and options."""
         own = replace(self.settings, domain=None, limit=limit, scope=None)
         policy = Policy(replace(own, **options), name, is_view=True)
         if not policy.limits_something:
-            raise ConfigError("a view's limit names neither a limit, '5/minute', nor a domain")
+            raise ConfigError(
+                "the limit of a view must name a limit, such as '5/minute', or a domain"
+            )
         return policy
 
     def exempts(self, method: str, path: str) -> bool:
-        """Whether a method or a path is never limited."""
+        """Whether requests of this method or path are exempt."""
         if method in self._exempt_methods or path in self._exempt_paths:
             return True
         if self._exempt_globs is None or self._exempt_globs.match(path) is None:
             return False
         return has_one_reading(path)
 
-    def admit(self, visit: RequestState, owner: object) -> Steps:
-        """Check one request; return the refusal to answer with when it was denied.
+    def admit(self, state: RequestState, owner: object) -> Steps:
+        """Check one request. Return the refusal to send when it is denied, else None.
 
-        `owner` has the limiter that is asked here, and must settle by it what is spent.
+        `owner` has the limiter of this check, which must also settle it.
         """
-        request = visit.request
+        request = state.request
         if not self.is_enabled or self.exempts(request.method, request.path):
             return None
         if self._exempt_when is not None and require_answer(
@@ -158,31 +149,31 @@ class Policy:
             try:
                 decision = yield Check(ask, cost)
             except LimiterFailed:
-                visit.has_failed = True
+                state.has_failed = True
                 continue
             assert decision is not None
-            visit.decisions.append(decision)
+            state.decisions.append(decision)
             if not decision.allowed:
-                yield from _give_back(made)
-                return visit.refuse(self.settings.template)
+                yield from _refund_all(made)
+                return state.refuse(self.settings.template)
             if self._settles or decision.leases is not None:
-                made.append(Spent(self, owner, ask, cost, decision))
-            elif len(asks) > 1:  # Only to be given back, when a later one denies.
+                made.append(Spent(self.settle, owner, ask, cost, decision))
+            elif len(asks) > 1:  # Needed for a refund when a later limit denies.
                 made.append(Spent(None, owner, ask, cost, decision))
             if decision.delay:
                 yield Pause(decision.delay)
         if made:
-            visit.spent += [each for each in made if each.policy is not None]
+            state.spent += [each for each in made if each.settle is not None]
         return None
 
     def settle(self, spent: Spent, request: Request, response: Response) -> Steps:
-        """Make a charge what the answer says it should have been."""
+        """Correct the charge of a check, now that the response is known."""
         if spent.decision.leases is not None:
             yield Release(spent.decision)
         ask = _without_slots(spent.ask, spent.decision)
         if ask is None:
-            return None  # A refund would free a slot that somebody else holds.
-        # What no node decided was not counted, so that nothing is held.
+            return None  # A refund would free a slot of another request.
+        # A decision of the failure policy was not counted, so nothing is held.
         held = actual = 0 if spent.decision.source in BY_POLICY else spent.cost
         deduct_when, cost_after = self.settings.deduct_when, self.settings.cost_after
         if deduct_when is not None and not require_answer("deduct_when", deduct_when(response)):
@@ -203,7 +194,7 @@ class Policy:
         if isinstance(cost, int):
             return cost
         if callable(cost):
-            # Told here as the mistake it is: the limiter's own complaint would pass as an outage.
+            # Checked here: an error of the limiter would count as an outage.
             return checked_cost(cost(request))
         found = None if request.route is None else cost.get(request.route)
         return cost.get(request.path, 1) if found is None else found
@@ -214,7 +205,7 @@ class Policy:
             found = self._keys.descriptors(request)
             if not found:
                 return ()
-            # A lone mapping is what limiters read fastest.
+            # A single mapping is the fastest form for the limiter.
             descriptors = found[0] if len(found) == 1 else found
             return [RuleAsk(settings.domain, descriptors, settings.timeout)]
         limits = self._limits(request)
@@ -228,10 +219,10 @@ class Policy:
         ]
 
     def _scopes_of(self, limits: tuple[Limit, ...]) -> list[str]:
-        """Whose budget each limit is.
+        """Return the scope of the counter of each limit.
 
-        Two limits that differ in their amounts alone are one budget, as when a client's tier
-        changes. Where both limit the same request, as two of one view may, each has its own.
+        Limits that differ only in their amounts share a counter, as when the tier of a client
+        changes. When they apply to the same request, each has its own counter.
         """
         scopes = self._scopes.get(limits)
         if scopes is None:
@@ -243,32 +234,32 @@ class Policy:
                 else self._scope
                 for limit, kind in zip(limits, kinds, strict=True)
             ]
-            if len(self._scopes) >= _REMEMBERED:
+            if len(self._scopes) >= _CACHE_SIZE:
                 self._scopes.clear()
             self._scopes[limits] = scopes
         return scopes
 
 
-def settle(visit: RequestState, response: Response, owner: object) -> Steps:
-    """Settle what a request was charged by the limiter of `owner`, now that its answer is known."""
-    for spent in visit.spent:
+def settle(state: RequestState, response: Response, owner: object) -> Steps:
+    """Settle all checks of a request by the limiter of `owner`, after its response."""
+    for spent in state.spent:
         if spent.owner is not owner:
             continue
-        assert spent.policy is not None
+        assert spent.settle is not None
         try:
-            yield from spent.policy.settle(spent, visit.request, response)
+            yield from spent.settle(spent, state.request, response)
         except LimiterFailed:
-            continue  # It was logged; what was held comes back with its period.
+            continue  # It is logged. The units come back when their period ends.
     return None
 
 
-def owners_of(visit: RequestState) -> list[object]:
-    """Whose limiters have charged a request; nearly always one."""
-    return list(dict.fromkeys([spent.owner for spent in visit.spent]))
+def owners_of(state: RequestState) -> list[object]:
+    """Return the owners whose limiters have charged a request; nearly always one."""
+    return list(dict.fromkeys([spent.owner for spent in state.spent]))
 
 
 def _without_slots(ask: Ask, decision: Decision) -> Ask | None:
-    """Leave out what a concurrency limit counts; None when that is all."""
+    """Return the ask without concurrency limits; None when nothing is left."""
     kept = [place for place, status in enumerate(decision.statuses) if not _has_slots(status)]
     if len(kept) == len(decision.statuses):
         return ask
@@ -282,7 +273,7 @@ def _has_slots(status: Status) -> bool:
     return limit is not None and limit.algorithm is Algorithm.CONCURRENCY
 
 
-def _give_back(made: list[Spent]) -> Steps:
+def _refund_all(made: list[Spent]) -> Steps:
     for spent in made:
         try:
             if spent.decision.leases is not None:
@@ -295,16 +286,16 @@ def _give_back(made: list[Spent]) -> Steps:
 
 
 def _limits(spec: LimitSpec) -> Callable[[Request], Sequence[Limit]]:
-    """Read the limits now, so that a bad one is told when the application starts."""
+    """Parse the limits now, so that an invalid one is an error at the start."""
     if callable(spec):
-        read_once = lru_cache(_REMEMBERED)(parse_limit)
+        read_once = lru_cache(_CACHE_SIZE)(parse_limit)
         return lambda request: _read(spec(request), read_once)
     read = _read(spec, parse_limit)
     return lambda _: read
 
 
 def _read(spec: object, parse: Callable[[str], Limit]) -> Sequence[Limit]:
-    """Read one limit or several. Raises `ConfigError` for what is none."""
+    """Parse one limit or several. Raises `ConfigError` for other values."""
     if spec is None:
         return ()
     is_list = isinstance(spec, Iterable) and not isinstance(spec, str | bytes)

@@ -1,61 +1,54 @@
-"""One request on its way through an application, and what limiters have said of it so far.
+"""State of one request: the decisions about it so far, its open charges, and its headers.
 
-A request may meet several limits: those of the middleware, those of its view. Each adds its
-decision here, so that the answer gets one set of headers, written when it starts.
+A request may meet several limits, of the middleware and of its view. Each adds its decision here,
+so that the response gets one set of headers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ringfence.client.decision import Decision, decide
-from ringfence.http import Body, HeaderStyle, LimitHeaders, Refused, Request, Template, refused_body
+from ringfence.http import HeaderStyle, LimitHeaders, Refused, Request, Template, refused_body
 from ringfence.http.headers import OUTAGE_HEADER
+from ringfence.integrations._core.effects import Ask, Refusal, Steps
+from ringfence.integrations._core.settings import Response
 
-if TYPE_CHECKING:
-    from ringfence.integrations._core.policy import Spent
-
-__all__ = ["Refusal", "RequestState"]
+__all__ = ["RequestState", "Spent"]
 
 _REFUSALS = (429, 503)
 _ONCE = ("Cache-Control", "Retry-After")
-"""Fields that a refusal keeps as the application wrote them."""
+"""Fields of a refusal that the application may set itself."""
 _WAITS = ("Retry-After", "X-RateLimit-Retry-After")
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer to send in place of the application's, but for the limit headers."""
+@dataclass(slots=True)
+class Spent:
+    """A check that was allowed."""
 
-    refused: Refused
-    body: Body
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        """What goes with the body; `RequestState.headers` has those of limits, for every answer."""
-        return [
-            ("Content-Type", self.body.content_type),
-            ("Content-Length", str(len(self.body.content))),
-            ("Cache-Control", "no-store"),
-        ]
+    settle: "Callable[[Spent, Request, Response], Steps] | None"
+    """Settles the check after the response; None when nothing is to be settled."""
+    owner: object
+    ask: Ask
+    cost: int
+    decision: Decision
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What has been decided about one request."""
+    """Decisions and charges of one request."""
 
     request: Request
     decisions: list[Decision] = field(default_factory=list)
-    spent: "list[Spent]" = field(default_factory=list)
+    spent: list[Spent] = field(default_factory=list)
     """What may have to be given back or added when the answer is known."""
     has_failed: bool = False
     """A limiter failed, and the request was let through."""
-    told_cost: int | None = None
+    reported_cost: int | None = None
     """What the application has told by `set_cost`."""
 
     @property
     def decision(self) -> Decision | None:
-        """Everything decided so far as one decision; None when nothing limits."""
+        """All decisions so far as one; None when there is none."""
         if not self.decisions:
             return None
         if len(self.decisions) == 1:
@@ -63,19 +56,19 @@ class RequestState:
         return decide([status for each in self.decisions for status in each.statuses])
 
     def refuse(self, template: Template | None) -> Refusal:
-        """Make the answer to a request that was denied."""
+        """Create the response to a denied request."""
         refused = Refused.of(self.decisions[-1], self.request.header("accept"))
         return Refusal(refused, refused_body(refused, template))
 
     def headers(
         self, style: LimitHeaders, status: int, present: Iterable[str]
     ) -> list[tuple[str, str]]:
-        """The header fields that tell of limits, for an answer of this status.
+        """Return the rate limit headers for a response of this status.
 
-        A refusal is not to be kept by caches, whoever wrote it. `present` are the names of the
-        fields that the answer has already; they are looked at for refusals only.
-        An application may turn a refusal into an answer of its own; a wait is then no part of it,
-        since clients would wait after a success.
+        A refusal also gets `Cache-Control: no-store`. `present` are the names of the fields that
+        the response has already; they are read for refusals only. When the application has replaced
+        a refusal by another status, the fields with a wait are left out: clients would wait after
+        a success.
         """
         decision = self.decision
         if decision is None:

@@ -1,20 +1,20 @@
-"""How long another server asks its callers to stay away, and whom that concerns."""
+"""`Retry-After` of other servers: parser, and pauses by key."""
 
 import time
 from collections import OrderedDict
 from email.utils import parsedate_to_datetime
 
-__all__ = ["Pauses", "seconds_in"]
+__all__ = ["RetryPauses", "parse_retry_after"]
 
 _LEAST = 1.0
-"""A server that says 0 has refused all the same: nobody is to ask again without a pause."""
+"""Minimum pause in seconds, also for a `Retry-After` of 0."""
 _MOST_KEYS = 1000
 
 
-def seconds_in(value: str | None) -> float | None:
-    """Read a `Retry-After` header, in seconds or as a date; None when there is none or it is odd.
+def parse_retry_after(value: str | None) -> float | None:
+    """Parse a `Retry-After` header, seconds or date; None when it is absent or invalid.
 
-    A date is compared with this host's clock, as the header leaves no other choice.
+    A date is compared with the clock of this host.
     """
     if value is None:
         return None
@@ -27,18 +27,18 @@ def seconds_in(value: str | None) -> float | None:
         return None
 
 
-class Pauses:
-    """Until when each key is to be left alone, for the thousand keys that were last told so."""
+class RetryPauses:
+    """End of the pause of each key, for the last thousand keys."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def begin(self, key: str, now: float, seconds: float) -> None:
-        """Leave a key alone for so long, and not shorter than was said before."""
+        """Start a pause of a key. It never shortens an earlier one."""
         self._until[key] = max(now + seconds, self._until.pop(key, now))
         if len(self._until) > _MOST_KEYS:
             self._until.popitem(last=False)
 
     def left(self, key: str, now: float) -> float:
-        """Seconds to go."""
+        """Return the remaining seconds of a pause."""
         return max(0.0, self._until.get(key, now) - now)

@@ -1,7 +1,7 @@
-"""Performs a policy's effects with a limiter, awaiting or blocking, and survives its failures.
+"""Runner of policies: performs their effects with a limiter, awaiting or blocking.
 
-A limiter already answers by its rules' `on_failure` when no node can be had. What is caught here is
-the rest: a refused token, a wrong certificate, a bug. None of it may take the application down.
+When no node answers, the limiter applies the failure policy of the rules. This module handles all
+other failures: a refused token, a wrong certificate, an internal error. They allow the request.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from ringfence.integrations._core.effects import (
     LimiterFailed,
     Pause,
     Refund,
+    Refusal,
     Release,
     RuleAsk,
     Steps,
 )
-from ringfence.integrations._core.request_state import Refusal
 from ringfence.wire import BY_POLICY, Source
 
 __all__ = [
     "Perform",
     "OutageTracker",
-    "drive",
-    "drive_blocking",
+    "run_steps",
+    "run_steps_blocking",
     "performer",
     "performer_from_loop",
 ]
@@ -42,23 +42,23 @@ __all__ = [
 logger = logging.getLogger("ringfence.integrations")
 
 Perform: TypeAlias = Callable[[Effect], Awaitable[Decision | None]]
-"""Does what an effect says."""
+"""Performs one effect."""
 
-_REST = 1.0
-"""Seconds not to ask a limiter that refused as such: each of its refusals costs a connection."""
-_TELL_AGAIN = 60.0
-"""Seconds between two lines in the log, however many requests are let through."""
-_CALM = 1.0
-"""Seconds without a failure after which an answer of a node ends an outage."""
+_RETRY_AFTER_REFUSAL = 1.0
+"""Pause after a refused token or address, in seconds: each attempt costs a connection."""
+_LOG_INTERVAL = 60.0
+"""Minimum seconds between two log lines about an outage."""
+_RECOVERY_TIME = 1.0
+"""Seconds without a failure after which a decision of a node ends an outage."""
 _BY_NODE = (Source.OWNER, Source.STANDBY)
 
 
 class OutageTracker:
-    """Remembers that a limiter fails. Shared by threads: what they race for does not matter."""
+    """Start and end of outages of a limiter, for the log. Threads share it; races are harmless."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rests_until: float | None = None
+        self._paused_until: float | None = None
         self._silent_until = float("-inf")
         self._began = 0.0
         self._last = float("-inf")
@@ -67,30 +67,27 @@ class OutageTracker:
         self._is_logged = False
 
     @property
-    def is_resting(self) -> bool:
-        """Whether the limiter is not to be asked now."""
-        return self._rests_until is not None and self._rests_until > self._clock()
+    def is_paused(self) -> bool:
+        """Whether checks are skipped after a refused token or address."""
+        return self._paused_until is not None and self._paused_until > self._clock()
 
-    def note_failure(self, error: Exception) -> LimiterFailed:
-        """Remember and log a failure; return what the policy is told."""
+    def record_failure(self, error: Exception) -> LimiterFailed:
+        """Record and log a failure; return the exception for the policy."""
         if isinstance(error, AccessDenied | ConfigError):
-            self._rests_until = self._clock() + _REST
-        if self._may_tell():
-            logger.error("Ringfence: the limiter failed; requests are let through", exc_info=error)
+            self._paused_until = self._clock() + _RETRY_AFTER_REFUSAL
+        if self._should_log():
+            logger.error("limiter failed; requests are allowed without a check", exc_info=error)
         return LimiterFailed(str(error))
 
     @property
     def is_out(self) -> bool:
-        """Whether a check had no answer lately, and nothing has ended that."""
+        """Whether an outage is going on."""
         return self._requests > 0
 
-    def note(self, decision: Decision) -> None:
-        """Log the begin and the end of the time in which no node decides.
-
-        Meanwhile the limits' `on_failure` does.
-        """
+    def record(self, decision: Decision) -> None:
+        """Log the start and the end of an outage, in which the failure policy decides."""
         if decision.source in BY_POLICY:
-            if self._may_tell():
+            if self._should_log():
                 logger.warning(
                     "Ringfence: no node of the limiter answers; requests pass uncounted, or are "
                     "refused where on_failure says so"
@@ -98,21 +95,21 @@ class OutageTracker:
         elif self._requests and decision.source in _BY_NODE:
             self._end()
 
-    def _may_tell(self) -> bool:
+    def _should_log(self) -> bool:
         now = self._last = self._clock()
         if not self._requests:
             self._began = now
         self._requests += 1
         if now < self._silent_until:
             return False
-        self._silent_until = now + _TELL_AGAIN
+        self._silent_until = now + _LOG_INTERVAL
         self._is_logged = True
         return True
 
     def _end(self) -> None:
         now = self._clock()
-        if now < self._last + _CALM:
-            return  # Some keys have an answer, others have none.
+        if now < self._last + _RECOVERY_TIME:
+            return  # Nodes answer for some keys and not for others.
         if self._is_logged:
             logger.warning(
                 "Ringfence: the limiter answers again after %.0f s, in which it did not decide "
@@ -123,22 +120,22 @@ class OutageTracker:
         self._requests, self._is_logged = 0, False
 
 
-async def drive(steps: Steps, perform: Perform, troubles: OutageTracker) -> Refusal | None:
-    """Run the steps to their end, awaiting each effect. On trio and on asyncio."""
+async def run_steps(steps: Steps, perform: Perform, outages: OutageTracker) -> Refusal | None:
+    """Run the steps, awaiting each effect, on trio or asyncio."""
     try:
         effect = next(steps)
         while True:
             try:
-                if troubles.is_resting:
+                if outages.is_paused:
                     raise LimiterFailed
                 answer = await perform(effect)
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
             except Exception as error:  # noqa: BLE001 - its failure must not become the application's
-                effect = steps.throw(troubles.note_failure(error))
+                effect = steps.throw(outages.record_failure(error))
             else:
-                if answer is not None and (troubles.is_out or answer.source in BY_POLICY):
-                    troubles.note(answer)
+                if answer is not None and (outages.is_out or answer.source in BY_POLICY):
+                    outages.record(answer)
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value
@@ -146,10 +143,12 @@ async def drive(steps: Steps, perform: Perform, troubles: OutageTracker) -> Refu
 
 
 def performer(limiter: Limiter) -> Perform:
-    """Perform effects in the limiter's own event loop."""
+    """Return a function that performs effects in the event loop of the limiter."""
 
     async def perform(effect: Effect) -> Decision | None:
-        if type(effect) is Check:  # Nearly always; a `match` takes as long as all else here.
+        if (
+            type(effect) is Check
+        ):  # Nearly always. A `match` would double the time of this function.
             ask = effect.ask
             if isinstance(ask, RuleAsk):
                 decision = await limiter.check(
@@ -157,18 +156,20 @@ def performer(limiter: Limiter) -> Perform:
                 )
             else:
                 decision = await limiter.check_limit(ask.limit, *ask.key, cost=effect.cost)
-            if decision.leases is not None:  # An answer may take longer than the limit's period.
+            if (
+                decision.leases is not None
+            ):  # A response may take longer than the period of the limit.
                 limiter.keep(decision)
             return decision
-        return await _perform_rarely(limiter, effect)
+        return await _perform_other(limiter, effect)
 
     return perform
 
 
 def performer_from_loop(limiter: BlockingLimiter) -> Perform:
-    """Perform effects from an asyncio loop that is not the limiter's own.
+    """Return a function that performs effects from another asyncio loop.
 
-    Only the effects run in the limiter's thread: what reads the request stays where it was.
+    Only the effects run in the thread of the limiter, not the code that reads the request.
     """
 
     async def perform(effect: Effect) -> Decision | None:
@@ -177,31 +178,31 @@ def performer_from_loop(limiter: BlockingLimiter) -> Perform:
     return perform
 
 
-def drive_blocking(
-    steps: Steps, limiter: BlockingLimiter, troubles: OutageTracker
+def run_steps_blocking(
+    steps: Steps, limiter: BlockingLimiter, outages: OutageTracker
 ) -> Refusal | None:
-    """Run the steps to their end, blocking at each effect."""
+    """Run the steps, blocking at each effect."""
     try:
         effect = next(steps)
         while True:
             try:
-                if troubles.is_resting:
+                if outages.is_paused:
                     raise LimiterFailed
                 answer = _perform_blocking(limiter, effect)
             except LimiterFailed as failed:
                 effect = steps.throw(failed)
             except Exception as error:  # noqa: BLE001 - as above
-                effect = steps.throw(troubles.note_failure(error))
+                effect = steps.throw(outages.record_failure(error))
             else:
-                if answer is not None and (troubles.is_out or answer.source in BY_POLICY):
-                    troubles.note(answer)
+                if answer is not None and (outages.is_out or answer.source in BY_POLICY):
+                    outages.record(answer)
                 effect = steps.send(answer)
     except StopIteration as end:
         result: Refusal | None = end.value
         return result
 
 
-async def _perform_rarely(limiter: Limiter, effect: Effect) -> Decision | None:
+async def _perform_other(limiter: Limiter, effect: Effect) -> Decision | None:
     match effect:
         case Charge(ask, cost):
             if isinstance(ask, RuleAsk):
@@ -243,7 +244,9 @@ def _ask_blocking(limiter: BlockingLimiter, effect: Check | Charge | Refund) -> 
                 decision = limiter.check(ask.domain, ask.descriptors, cost, timeout=ask.timeout)
             else:
                 decision = limiter.check_limit(ask.limit, *ask.key, cost=cost)
-            if decision.leases is not None:  # An answer may take longer than the limit's period.
+            if (
+                decision.leases is not None
+            ):  # A response may take longer than the period of the limit.
                 limiter.keep(decision)
             return decision
         case Charge():

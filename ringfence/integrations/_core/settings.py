@@ -1,4 +1,4 @@
-"""How a face limits: the settings that every framework's middleware, extension and decorator takes.
+"""Settings that the middleware, extensions and decorators of all frameworks share.
 
 `Options` are the same names as keyword arguments.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias, TypedDict
 
 from ringfence.http import KeyFunction, KeySpec, Request, Template
-from ringfence.integrations._core.settings_validation import require_known, require_sense
+from ringfence.integrations._core.settings_validation import check_names, check_values
 from ringfence.limiter import Limit
 
 __all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings", "ViewOptions"]
@@ -16,7 +16,7 @@ __all__ = ["Cost", "LimitSpec", "Options", "Response", "Settings", "ViewOptions"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What is known of the application's answer when it has been sent."""
+    """Status and headers of the response that the application has sent."""
 
     status: int
     """500 when the application failed."""
@@ -31,78 +31,75 @@ LimitSpec: TypeAlias = (
     | Callable[[Request], "str | Limit | Sequence[str | Limit] | None"]
     | None
 )
-"""`100/minute`, several of them, or a function of the request that returns either (by tier or
-tenant, None for no limit)."""
+"""One limit such as `100/minute`, several, or a function of the request that returns either.
+None is no limit."""
 Cost: TypeAlias = int | Mapping[str, int] | Callable[[Request], int]
-"""Units; or units by route or path, 1 for those not named; or a function of the request."""
+"""Units of a request; or units by route or path, with 1 for others; or a function of it."""
 
 _HEALTH = ("/health", "/healthz", "/livez", "/readyz", "/metrics")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is limited, by what, and how it is told.
-
-    Raises `ConfigError` for unknown names, and for values that make no sense.
-    """
+    """Settings of an integration. Raises `ConfigError` for unknown names and invalid values."""
 
     def __new__(cls, **options: object) -> Self:
-        """Called before `__init__`, which would tell an unknown name as a `TypeError`."""
-        require_known(options, cls.__dataclass_fields__)
+        """Check the names before `__init__`, which would raise `TypeError` for unknown ones."""
+        check_names(options, cls.__dataclass_fields__)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        require_sense({name: getattr(self, name) for name in self.__dataclass_fields__})
+        check_values({name: getattr(self, name) for name in self.__dataclass_fields__})
 
     domain: str | None = None
-    """The domain of the rules to check against."""
+    """Domain of the rules."""
     limit: LimitSpec = None
-    """A limit that stands in no rule; it is counted per `scope` and key."""
+    """Ad-hoc limit, counted per `scope` and key. Give this or `domain`."""
     keys: KeySpec = "client=ip"
-    """What is counted: names such as `user_or_ip+route`, see `ringfence.http.keys`."""
+    """Keys of the counters, such as `user_or_ip+route`; see `ringfence.http.keys`."""
     scope: str | None = None
-    """What shares one budget under `limit`; None is each view by itself, or all of the application
-    for limits that apply everywhere."""
+    """Views with the same scope share the counters of `limit`. None: each view has its own, and a
+    limit on all requests has one."""
     namespace: str = ""
-    """Keeps the budgets under `limit` apart from those of other applications on one cluster."""
+    """Separates the counters of `limit` from those of other applications on the cluster."""
     cost: Cost = 1
-    """What a request spends."""
+    """Cost of a request."""
     deduct_when: Callable[[Response], bool] | None = None
-    """Charge only the requests whose answer this finds chargeable, as failed logins. The others'
-    cost is held while they run and given back then."""
+    """Returns True for responses that are charged, such as failed logins. Other requests get their
+    cost back after the response."""
     cost_after: Callable[[Request, Response], int | None] | None = None
-    """What a request has cost, told when its answer ends; `cost` is held meanwhile, and stays when
-    it returns None. It counts in full, past the limit if need be. `told_cost` is one."""
+    """Returns the actual cost when the response ends; None keeps `cost`, which is charged before.
+    The actual cost counts in full, even beyond the limit. `reported_cost` is such a function."""
     user: KeyFunction | None = None
-    """Names the user, where the framework's own word is not the one to take."""
+    """Returns the user of a request, in place of the framework's user."""
     trusted_proxies: int | str | Iterable[str] = 0
-    """How many proxies every request passes, or better their addresses and networks."""
+    """Addresses and networks of trusted proxies, or the number of proxies before the server."""
     proxy_header: str = "x-forwarded-for"
-    """The one header these proxies write: that, `forwarded` or `x-real-ip`."""
+    """Header that these proxies write; also `forwarded` or `x-real-ip`."""
     ipv6_prefix: int = 64
-    """How many bits of an IPv6 address make one client."""
+    """Length of the IPv6 prefix that counts as one client."""
     exempt_paths: Collection[str] = _HEALTH
-    """Never limited; `/static/*` is all that begins so."""
+    """Paths without limits; `/static/*` is every path with this prefix."""
     exempt_methods: Collection[str] = ("HEAD", "OPTIONS")
-    """Never limited."""
+    """Methods without limits."""
     exempt_when: Callable[[Request], bool] | None = None
-    """Requests that are never limited."""
+    """Returns True for requests without limits."""
     headers: str | None = "ietf"
-    """Header style: `ietf`, `x`, `both`, `none`."""
+    """Style of the rate limit headers: `ietf`, `x`, `both`, `none`."""
     reset: str = "seconds"
-    """What X-RateLimit-Reset counts: `seconds` from now, or since the `epoch`."""
+    """Unit of X-RateLimit-Reset: `seconds` from now, or seconds since the `epoch`."""
     template: Template | None = None
-    """Makes the body of a refusal."""
+    """Returns the body of a refusal."""
     timeout: float | None = None
-    """Most seconds that a check by rules may take before `on_failure` decides."""
+    """Maximum seconds of a check by rules; then the failure policy decides."""
     strict: bool = False
     """Raise `ConfigError` at the start for a domain or keys that no rule can match."""
     enabled: bool = True
-    """The off switch."""
+    """False turns all limits off."""
 
 
 class ViewOptions(TypedDict, total=False):
-    """`Settings` as keyword arguments, but for `limit`, which views are given by itself."""
+    """`Settings` as keyword arguments, without `limit`, which is a separate argument of views."""
 
     domain: str | None
     keys: KeySpec

@@ -1,7 +1,7 @@
-"""What each setting may be, asked when the application starts.
+"""Validators of settings, by name. They run when the application starts.
 
-What is wrong with a setting would else be told by each request, or by none: what the limiter
-refuses passes as an outage, and an outage lets requests through.
+Otherwise each request would report an invalid setting, or none: the limiter's error would count as
+an outage, and an outage allows requests.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +12,7 @@ from ringfence.errors import ConfigError
 from ringfence.http.callback_checks import require_arguments, require_plain
 from ringfence.limiter import Limit
 
-__all__ = ["in_place_of", "require_known", "require_sense"]
+__all__ = ["suggest_names", "check_names", "check_values"]
 
 _Test: TypeAlias = Callable[[object], bool]
 
@@ -57,7 +57,7 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-_MEANT: Mapping[str, tuple[_Test, str]] = {
+_CHECKS: Mapping[str, tuple[_Test, str]] = {
     "domain": (_is_text, "the name of a domain of the rules, such as 'api'"),
     "limit": (_is_limit, "'5/minute', a Limit, a list of these, or a function of the request"),
     "scope": (_is_text, "text, such as 'search'"),
@@ -75,7 +75,7 @@ _MEANT: Mapping[str, tuple[_Test, str]] = {
         "a function of request and response that returns a whole number or None",
     ),
     "user": (_is_function, "a function of the request that returns the user's name"),
-    "trusted_proxies": (_is_proxies, "how many there are, or a list such as ['10.0.0.0/8']"),
+    "trusted_proxies": (_is_proxies, "a number of proxies, or a list such as ['10.0.0.0/8']"),
     "exempt_paths": (_is_text_list, "a list, such as ['/ping']"),
     "exempt_methods": (_is_text_list, "a list, such as ['HEAD']"),
     "exempt_when": (_is_function, "a function of the request that returns True or False"),
@@ -84,8 +84,8 @@ _MEANT: Mapping[str, tuple[_Test, str]] = {
     "strict": (lambda value: isinstance(value, bool), "True or False"),
     "enabled": (lambda value: isinstance(value, bool), "True or False"),
 }
-"""By setting: whether a value can be meant, and what to give else. What is not named here is read,
-and refused, by what uses it."""
+"""By setting: validator, and the expected value in words. Other settings are checked where they are
+parsed."""
 
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -97,30 +97,30 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "exempt_when": ("request",),
     "template": ("refusal",),
 }
-"""What functions given as settings are called with."""
+"""Arguments of the callbacks, by setting."""
 
 
-def require_sense(settings: Mapping[str, object]) -> None:
-    """Raise `ConfigError` for a setting that cannot be meant."""
-    for name, (can_be_meant, mend) in _MEANT.items():
+def check_values(settings: Mapping[str, object]) -> None:
+    """Raise `ConfigError` for the first invalid value."""
+    for name, (is_valid, expected) in _CHECKS.items():
         value = settings[name]
-        if not can_be_meant(value):
-            raise ConfigError(f"{name} {value!r} makes no sense; give {mend}")
+        if not is_valid(value):
+            raise ConfigError(f"{name} must be {expected}, got {value!r}")
         if callable(value):
             require_plain(name, value)
             require_arguments(name, value, *_ARGUMENTS[name])
 
 
-def require_known(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise `ConfigError` for the name of no setting; say which there are, the nearest first."""
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise `ConfigError` for an unknown setting, with the nearest known name."""
     for name in given:
         if name not in known:
-            raise ConfigError(f"setting {name!r} is not known; {in_place_of(name, known)}")
+            raise ConfigError(f"unknown setting {name!r}; {suggest_names(name, known)}")
 
 
-def in_place_of(name: object, known: Iterable[str]) -> str:
-    """What a misspelt name may have been meant to be, and all names that there are."""
+def suggest_names(name: object, known: Iterable[str]) -> str:
+    """Return a hint with the nearest known name, and all known names."""
     names = sorted(known)
     near = get_close_matches(str(name), names, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return f"{guess}there are {', '.join(names)}"
+    return f"{guess}known names are {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Waiting in an event loop for what runs in another one."""
+"""Bridge between event loops: waits in one for a call that runs in another."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,13 +18,13 @@ _Result = TypeVar("_Result")
 
 
 async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Result]]) -> _Result:
-    """Have a limiter's background thread run `call`, and wait for its result; on asyncio and trio.
+    """Run `call` in the background thread of a limiter and wait for it, on asyncio or trio.
 
     Cancelling the wait cancels the call.
     """
     if limiter.is_open:
         future = limiter.start(call)
-    else:  # The first call connects, and blocks for it.
+    else:  # The first call connects, which blocks.
         future = await run_sync(limiter.start, call)
     if not trio.lowlevel.in_trio_run():
         return await asyncio.wrap_future(future)
@@ -32,7 +32,7 @@ async def ask(limiter: BlockingLimiter, call: Callable[[Limiter], Awaitable[_Res
     token = trio.lowlevel.current_trio_token()
 
     def wake(_: Future[_Result]) -> None:
-        with suppress(trio.RunFinishedError):  # Nobody waits any more.
+        with suppress(trio.RunFinishedError):  # The waiting run has ended.
             token.run_sync_soon(done.set)
 
     future.add_done_callback(wake)

@@ -9,12 +9,12 @@
     @rate_limit("5/minute")
     def report(request): ...
 
-Under WSGI and ASGI, for sync and async views. The throttle is in `rest`, since it needs the REST
-framework.
+It works under WSGI and ASGI, for sync and async views. The throttle is in the module `rest`, which
+needs the REST framework.
 """
 
 from ringfence.integrations.django.decorator import rate_limit
-from ringfence.integrations.django.exempting import exempt
+from ringfence.integrations.django.exemptions import exempt
 from ringfence.integrations.django.integration import decision_of
 from ringfence.integrations.django.middleware import RateLimitMiddleware
 

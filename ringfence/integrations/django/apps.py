@@ -1,4 +1,4 @@
-"""Makes `manage.py check` look at the settings."""
+"""Django application that registers the checks of the settings."""
 
 from django.apps import AppConfig
 from django.core.checks import register

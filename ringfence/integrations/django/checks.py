@@ -1,4 +1,4 @@
-"""What `manage.py check` says of the rate limits."""
+"""Checks of the rate limit settings for `manage.py check`."""
 
 from collections.abc import Sequence
 
@@ -18,19 +18,21 @@ _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 def check_settings(
     app_configs: Sequence[AppConfig] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """Look for settings that make no sense, and for those that will not do what they seem to."""
+    """Return errors for invalid settings, and warnings for settings without effect."""
     given = getattr(settings, "RINGFENCE", {})
     try:
         limits = read_settings(given)
     except (ConfigError, TypeError) as error:
-        return [checks.Error(str(error), hint="Mend the setting RINGFENCE.", id="ringfence.E001")]
+        return [
+            checks.Error(str(error), hint="Correct the setting RINGFENCE.", id="ringfence.E001")
+        ]
     found: list[CheckMessage] = []
     middleware = list(settings.MIDDLEWARE)
     if MIDDLEWARE not in middleware:
         if limits.policy.limits_something:
             found.append(
                 checks.Warning(
-                    "RINGFENCE names a limit for all requests, but nothing checks it.",
+                    "RINGFENCE has a limit on all requests, but the middleware is missing.",
                     hint=f"Add {MIDDLEWARE!r} to MIDDLEWARE.",
                     id="ringfence.W001",
                 )
@@ -41,7 +43,7 @@ def check_settings(
     ):
         found.append(
             checks.Warning(
-                "The user is counted, but not known yet where RateLimitMiddleware stands.",
+                "The keys include the user, but RateLimitMiddleware runs before authentication.",
                 hint=f"Move {MIDDLEWARE!r} below {_AUTHENTICATION!r}.",
                 id="ringfence.W002",
             )
@@ -49,8 +51,8 @@ def check_settings(
     if settings.SECURE_PROXY_SSL_HEADER and not limits.policy.settings.trusted_proxies:
         found.append(
             checks.Warning(
-                "SECURE_PROXY_SSL_HEADER tells of a proxy, yet none is trusted: all clients behind "
-                "it are counted as one.",
+                "SECURE_PROXY_SSL_HEADER implies a proxy, but no proxy is trusted: all clients "
+                "behind it share one counter.",
                 hint="Set RINGFENCE['TRUSTED_PROXIES'] to the proxy's addresses.",
                 id="ringfence.W003",
             )

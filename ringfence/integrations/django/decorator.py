@@ -11,7 +11,12 @@ from django.http.response import HttpResponseBase
 
 from ringfence.integrations._core.policy import Policy
 from ringfence.integrations._core.settings import LimitSpec, Response, Settings, ViewOptions
-from ringfence.integrations.django.integration import Integration, face, refusal_response, visit_of
+from ringfence.integrations.django.integration import (
+    Integration,
+    project_limits,
+    refusal_response,
+    request_state_of,
+)
 
 __all__ = ["rate_limit"]
 
@@ -21,14 +26,13 @@ _View = TypeVar("_View", bound=Callable[..., object])
 def rate_limit(limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Callable[[_View], _View]:
     """Limit a view: `@rate_limit("5/minute")`; on classes by `method_decorator(..., "dispatch")`.
 
-    The budget is the view's own unless `scope` names one to share. Everything else is as the
-    project's settings say, but for the options given here. Raises `ConfigError` for those that make
-    no sense.
+    Each view has its own counters unless `scope` names shared ones. The options override the
+    settings of the project. Raises `ConfigError` for invalid ones.
     """
-    Policy(Settings()).for_view("", limit, options)  # Tells now what makes no sense.
+    Policy(Settings()).for_view("", limit, options)  # Raises for invalid settings now.
 
-    # Settings may not be read while modules are imported; and `method_decorator` decorates anew at
-    # each call, which must not read the limit anew.
+    # Settings cannot be read while modules are imported. The cache is needed because
+    # `method_decorator` decorates again at each call.
     @cache
     def policy_of(limits: Integration, name: str) -> Policy:
         return limits.policy_for(name, limit, options)
@@ -65,29 +69,29 @@ class _Limited:
     def serve(
         self, request: HttpRequest, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> HttpResponseBase:
-        limits, visit, is_outermost = self._begin(request)
+        limits, state, is_outermost = self._begin(request)
         response: HttpResponseBase
         try:
-            refusal = limits.admit(self._policy_of(limits, self._name), visit)
+            refusal = limits.admit(self._policy_of(limits, self._name), state)
             if refusal is None:
                 response = self._view(request, *args, **kwargs)
             else:
                 response = refusal_response(refusal)
         except Exception as error:
             if is_outermost:
-                limits.settle(visit, _response_to(error))
+                limits.settle(state, _response_to(error))
             raise
         if is_outermost:
-            limits.settle(visit, limits.finish(visit, response))
+            limits.settle(state, limits.finish(state, response))
         return response
 
     async def serve_async(
         self, request: HttpRequest, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> HttpResponseBase:
-        limits, visit, is_outermost = self._begin(request)
+        limits, state, is_outermost = self._begin(request)
         response: HttpResponseBase
         try:
-            refusal = await limits.admit_async(self._policy_of(limits, self._name), visit)
+            refusal = await limits.admit_async(self._policy_of(limits, self._name), state)
             if refusal is None:
                 answer = self._view(request, *args, **kwargs)
                 response = await answer if isinstance(answer, Awaitable) else answer
@@ -95,25 +99,25 @@ class _Limited:
                 response = refusal_response(refusal)
         except Exception as error:
             if is_outermost:
-                await limits.settle_async(visit, _response_to(error))
+                await limits.settle_async(state, _response_to(error))
             raise
         if is_outermost:
-            await limits.settle_async(visit, limits.finish(visit, response))
+            await limits.settle_async(state, limits.finish(state, response))
         return response
 
     def _begin(self, request: HttpRequest) -> "tuple[Integration, Any, bool]":
-        visit, is_outermost = visit_of(request)
-        return face(), visit, is_outermost
+        state, is_outermost = request_state_of(request)
+        return project_limits(), state, is_outermost
 
 
 def _is_async(view: Callable[..., object]) -> bool:
-    """Whether a view is to be awaited: `dispatch` of a class with async handlers is, too."""
+    """Whether a view is asynchronous, also `dispatch` of a class with async handlers."""
     instance = getattr(getattr(view, "func", None), "__self__", None)
     return iscoroutinefunction(view) or bool(getattr(instance, "view_is_async", False))
 
 
 def _response_to(error: Exception) -> Response:
-    """What Django will answer to a view's exception, as far as it can be told from here."""
+    """Return the response that Django sends for the exception of a view."""
     if isinstance(error, Http404):
         return Response(404, {})
     return Response(403 if isinstance(error, PermissionDenied) else 500, {})

@@ -1,7 +1,7 @@
-"""The limits of this Django project: settings, the limiter, and a request's visit.
+"""Limits of a Django project: settings, limiter, and the state of a request.
 
-The limiter is the blocking one, under ASGI too: its event loop is a thread of its own, which sync
-and async views share, so that a process has one connection and one account of what was asked.
+The limiter is the blocking one, under ASGI too. Sync and async views share its thread and event
+loop, so a process has one connection.
 """
 
 import asyncio
@@ -20,38 +20,39 @@ from django.urls import Resolver404, resolve
 from ringfence.client import Decision
 from ringfence.errors import ConfigError
 from ringfence.integrations import wsgi
+from ringfence.integrations._core.effects import Refusal
 from ringfence.integrations._core.policy import Policy, settle
-from ringfence.integrations._core.request_state import Refusal, RequestState
-from ringfence.integrations._core.runner import drive, performer_from_loop
+from ringfence.integrations._core.request_state import RequestState
+from ringfence.integrations._core.runner import performer_from_loop, run_steps
 from ringfence.integrations._core.settings import Response, Settings
-from ringfence.integrations._core.settings_validation import in_place_of
+from ringfence.integrations._core.settings_validation import suggest_names
 
 __all__ = [
     "MIDDLEWARE",
     "DjangoRequest",
     "Integration",
     "decision_of",
-    "face",
+    "project_limits",
     "is_installed",
     "read_settings",
 ]
 
 MIDDLEWARE = "ringfence.integrations.django.RateLimitMiddleware"
-"""How the middleware is called in settings."""
+"""Name of the middleware in settings."""
 
-_VISIT = "_ringfence"
+_STATE_KEY = "_ringfence"
 _NO_ROUTE = "(no route)"
 
 
 class DjangoRequest:
-    """Django's request as key functions read it."""
+    """Django request in the form that key functions read."""
 
     __slots__ = ("fetched_user", "native")
 
     def __init__(self, request: HttpRequest) -> None:
         self.native = request
         self.fetched_user: Any = None
-        """The user, where it had to be fetched without blocking."""
+        """The user, when it was fetched asynchronously."""
 
     @property
     def method(self) -> str:
@@ -60,17 +61,17 @@ class DjangoRequest:
 
     @property
     def path(self) -> str:
-        """As asked for, without the query."""
+        """Path of the request, without the query."""
         return self.native.path
 
     @property
     def peer(self) -> str | None:
-        """The connection's other end, as the server tells it."""
+        """Address of the connection's peer, as the server reports it."""
         return self.native.META.get("REMOTE_ADDR")
 
     @property
     def route(self) -> str | None:
-        """The pattern of the URL, with its prefixes."""
+        """Pattern of the URL, with its prefixes."""
         match = self.native.resolver_match
         if match is None:
             try:
@@ -81,7 +82,7 @@ class DjangoRequest:
 
     @property
     def user(self) -> str | None:
-        """Primary key of the authenticated user; needs the middleware that authenticates."""
+        """Primary key of the authenticated user; needs the authentication middleware."""
         user = self.fetched_user or getattr(self.native, "user", None)
         return str(user.pk) if user is not None and user.is_authenticated else None
 
@@ -91,41 +92,41 @@ class DjangoRequest:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All headers, by their names in whatever case."""
+        """All headers, by name without regard to case."""
         return self.native.headers
 
 
 class Integration(wsgi.RateLimits):
-    """A limiter, and how it is asked by sync and by async code."""
+    """Limiter and settings of a project, for sync and async code."""
 
-    async def admit_async(self, policy: Policy, visit: RequestState) -> Refusal | None:
+    async def admit_async(self, policy: Policy, state: RequestState) -> Refusal | None:
         """Check one request by a policy, from an event loop."""
         if not self.policy.is_enabled:
             return None
-        request = visit.request
+        request = state.request
         if policy.needs_user and isinstance(request, DjangoRequest):
             fetch = getattr(request.native, "auser", None)
             if fetch is not None and request.fetched_user is None:
                 request.fetched_user = await fetch()
-        if not (self.limiter.is_open or self.troubles.is_resting):
-            # Connecting waits; the first to come does so in a thread, whatever comes of it.
+        if not (self.limiter.is_open or self.outages.is_paused):
+            # Connecting blocks, so the first request does it in a thread.
             await asyncio.to_thread(self._connect)
-        return await drive(
-            policy.admit(visit, self), performer_from_loop(self.limiter), self.troubles
+        return await run_steps(
+            policy.admit(state, self), performer_from_loop(self.limiter), self.outages
         )
 
-    async def settle_async(self, visit: RequestState, response: Response) -> None:
-        """Make the charges of a request what its answer says they should be, once."""
-        if visit.spent:
-            await drive(
-                settle(visit, response, self), performer_from_loop(self.limiter), self.troubles
+    async def settle_async(self, state: RequestState, response: Response) -> None:
+        """Settle the charges of a request by its response, once."""
+        if state.spent:
+            await run_steps(
+                settle(state, response, self), performer_from_loop(self.limiter), self.outages
             )
-            visit.spent.clear()
+            state.spent.clear()
 
-    def finish(self, visit: RequestState, response: HttpResponseBase) -> Response:
-        """Add the limit headers; tell the answer as settling reads it."""
+    def finish(self, state: RequestState, response: HttpResponseBase) -> Response:
+        """Add the rate limit headers; return the response for settling."""
         headers = {name.lower(): value for name, value in response.items()}
-        for name, value in visit.headers(
+        for name, value in state.headers(
             self.policy.headers, response.status_code, response.headers
         ):
             response[name] = value
@@ -135,33 +136,36 @@ class Integration(wsgi.RateLimits):
         try:
             self.limiter.rules  # noqa: B018 - any look at it connects
         except Exception as error:  # noqa: BLE001 - the check that follows lets the request through
-            self.troubles.note_failure(error)
+            self.outages.record_failure(error)
 
 
-def visit_of(request: HttpRequest) -> tuple[RequestState, bool]:
-    """The request's visit, and whether it begins here: then headers are to be written here."""
+def request_state_of(request: HttpRequest) -> tuple[RequestState, bool]:
+    """Return the state of a request, and whether this call created it.
+
+    The creator of the state writes the headers.
+    """
     native = getattr(request, "_request", request)  # REST framework's requests wrap Django's.
     if not isinstance(native, HttpRequest):
         raise ConfigError(
             f"rate_limit was called with {native!r} in place of a request; on methods of a class "
             "use @method_decorator(rate_limit(...), name='dispatch')"
         )
-    visit = getattr(native, _VISIT, None)
-    if isinstance(visit, RequestState):
-        return visit, False
-    visit = RequestState(DjangoRequest(native))
-    setattr(native, _VISIT, visit)
-    return visit, True
+    state = getattr(native, _STATE_KEY, None)
+    if isinstance(state, RequestState):
+        return state, False
+    state = RequestState(DjangoRequest(native))
+    setattr(native, _STATE_KEY, state)
+    return state, True
 
 
 def decision_of(request: HttpRequest) -> Decision | None:
-    """All that was decided about a request so far; None when nothing."""
-    visit = getattr(getattr(request, "_request", request), _VISIT, None)
-    return visit.decision if isinstance(visit, RequestState) else None
+    """Return the decision about a request so far; None when there is none."""
+    state = getattr(getattr(request, "_request", request), _STATE_KEY, None)
+    return state.decision if isinstance(state, RequestState) else None
 
 
 def refusal_response(refusal: Refusal) -> HttpResponse:
-    """The answer to a request that was denied."""
+    """Return the response to a denied request."""
     return HttpResponse(
         refusal.body.content, status=refusal.refused.status, headers=dict(refusal.headers)
     )
@@ -173,27 +177,29 @@ def is_installed() -> bool:
 
 
 @cache
-def face() -> Integration:
-    """The limits that the project's settings describe. Raises `ConfigError` for bad ones."""
+def project_limits() -> Integration:
+    """Return the limits of the project's settings. Raises `ConfigError` for invalid ones."""
     return read_settings(getattr(settings, "RINGFENCE", {}))
 
 
 def read_settings(given: Mapping[str, object]) -> Integration:
-    """Read the setting `RINGFENCE`. Raises `ConfigError` for what makes no sense."""
+    """Read the setting `RINGFENCE`. Raises `ConfigError` for invalid values."""
     if not isinstance(given, Mapping):
-        raise ConfigError(f"RINGFENCE is {given!r}; make it a dictionary, as {{'LIMIT': '9/s'}}")
+        raise ConfigError(
+            f"RINGFENCE must be a dictionary such as {{'LIMIT': '9/s'}}, got {given!r}"
+        )
     known = {field.name.upper() for field in fields(Settings)} | {"URL"}
     for name in given:
         if name not in known:
             raise ConfigError(
-                f"RINGFENCE has {name!r}, which is not known; {in_place_of(name, known)}"
+                f"unknown setting {name!r} in RINGFENCE; {suggest_names(name, known)}"
             )
     options: Any = {name.lower(): value for name, value in given.items()}
     return Integration(options.pop("url", None), **options)
 
 
 @receiver(setting_changed)
-def _forget(*, setting: str, **_: object) -> None:
+def _clear_cache(*, setting: str, **_: object) -> None:
     """Read the settings again after a test has changed them."""
     if setting == "RINGFENCE":
-        face.cache_clear()
+        project_limits.cache_clear()

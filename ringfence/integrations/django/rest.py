@@ -6,8 +6,8 @@
     class SearchView(APIView):
         throttle_classes = [Searches]
 
-Its budget is the view's own, unless `options` name a `scope`. The framework makes the 429; with
-`RateLimitMiddleware` in place it has the limit headers, too.
+Each view has its own counters unless `options` name a `scope`. The framework sends the 429; with
+`RateLimitMiddleware` it has the rate limit headers.
 """
 
 from functools import cache
@@ -19,7 +19,12 @@ from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations._core.policy import Policy
 from ringfence.integrations._core.settings import LimitSpec, ViewOptions
-from ringfence.integrations.django.integration import Integration, face, is_installed, visit_of
+from ringfence.integrations.django.integration import (
+    Integration,
+    is_installed,
+    project_limits,
+    request_state_of,
+)
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -29,27 +34,27 @@ __all__ = ["RingfenceThrottle"]
 
 
 class RingfenceThrottle(BaseThrottle):
-    """Throttles by a limit; subclass it to say which."""
+    """Throttle by a limit. A subclass names the limit."""
 
     limit: ClassVar[LimitSpec] = None
     """`5/minute`, or None for the rules of the `domain` in `options`."""
     options: ClassVar[ViewOptions] = {"keys": "user_or_ip"}
-    """As `rate_limit` takes them."""
+    """Options of `rate_limit`."""
 
     def __init__(self) -> None:
         self._wait: float | None = None
 
     def allow_request(self, request: "Request", view: "APIView") -> bool:
         """Check one request."""
-        visit, _ = visit_of(request._request)
-        limits = face()
+        state, _ = request_state_of(request._request)
+        limits = project_limits()
         name = f"{type(view).__module__}.{type(view).__qualname__}"
-        # Hashable as every class is, though its stubs make mypy think otherwise.
+        # Classes are hashable; the stubs of the framework say otherwise.
         throttle: Any = type(self)
-        refusal = limits.admit(_policy_of(limits, throttle, name), visit)
-        if visit.spent and not is_installed():
+        refusal = limits.admit(_policy_of(limits, throttle, name), state)
+        if state.spent and not is_installed():
             raise ConfigError(
-                f"{type(self).__qualname__} charges by the answer, which only the middleware sees: "
+                f"{type(self).__qualname__} charges by the response, which needs the middleware; "
                 "add ringfence.integrations.django.RateLimitMiddleware to MIDDLEWARE"
             )
         if refusal is not None:
@@ -57,7 +62,7 @@ class RingfenceThrottle(BaseThrottle):
         return refusal is None
 
     def wait(self) -> float | None:
-        """Seconds until the same request would pass; None when no wait helps."""
+        """Return the seconds until the same request is allowed; None when no wait helps."""
         return self._wait
 
 

@@ -7,8 +7,8 @@
     @limits.limit("5/minute", deduct_when=lambda response: response.status == 401)
     def login(): ...
 
-Decorators only mark a view; the limits are checked before the request is dispatched. So their place
-among other decorators does not matter, and plain and async views are limited alike.
+Decorators only mark a view; limits are checked before the request is dispatched. So the order of
+decorators does not matter, and async views work as well.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,9 @@ from ringfence.client import Decision
 from ringfence.errors import ConfigError
 from ringfence.http.headers import retry_after_seconds
 from ringfence.integrations import wsgi
+from ringfence.integrations._core.effects import Refusal
 from ringfence.integrations._core.policy import Policy
-from ringfence.integrations._core.request_state import Refusal, RequestState
+from ringfence.integrations._core.request_state import RequestState
 from ringfence.integrations._core.settings import (
     LimitSpec,
     Options,
@@ -35,21 +36,21 @@ from ringfence.integrations._core.settings import (
     Settings,
     ViewOptions,
 )
-from ringfence.integrations._core.settings_validation import in_place_of
-from ringfence.integrations.flask.view_registry import Integration, Marked, ViewMark
+from ringfence.integrations._core.settings_validation import suggest_names
+from ringfence.integrations.flask.view_registry import Integration, MarkedTargets, ViewMark
 from ringfence.integrations.wsgi import LimiterSpec, WsgiRequest
 
 __all__ = ["LimiterUnavailable", "RateLimits", "TooManyRequests"]
 
 _KEY = "ringfence"
-_VISIT = "ringfence.flask"
-"""Where an environ holds its visit: `g` may be shared by several requests of a test."""
+_STATE_KEY = "ringfence.flask"
+"""Key of the request state in an environ. Several requests of a test may share `g`."""
 _PREFIX = "RINGFENCE_"
 _T = TypeVar("_T", bound=Callable[..., object] | Blueprint)
 
 
 class TooManyRequests(werkzeug.exceptions.TooManyRequests):
-    """A limit refused; `@app.errorhandler(429)` may answer in a way of its own.
+    """A limit denied a request; `@app.errorhandler(429)` may send another response.
 
     `retry_after` are whole seconds to wait, None when no wait helps; `refusal` has the decision.
     """
@@ -69,8 +70,8 @@ class LimiterUnavailable(werkzeug.exceptions.ServiceUnavailable):
 
 
 class RateLimits:
-    """The extension. `limiter` and options may come from `app.config` instead: `RINGFENCE_URL`,
-    `RINGFENCE_DOMAIN`, `RINGFENCE_TRUSTED_PROXIES` and so on; the configuration wins.
+    """Flask extension. `app.config` overrides the limiter and options: `RINGFENCE_URL`,
+    `RINGFENCE_DOMAIN`, `RINGFENCE_TRUSTED_PROXIES` and so on.
     """
 
     def __init__(
@@ -78,15 +79,15 @@ class RateLimits:
     ) -> None:
         self._limiter = limiter
         self._options = options
-        self._marked = Marked()
+        self._marked = MarkedTargets()
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Limit an application. Raises `ConfigError` for settings that make no sense."""
+        """Limit an application. Raises `ConfigError` for invalid settings."""
         if _KEY in app.extensions:
             raise ConfigError(
-                f"application {app.name!r} has its RateLimits already; share the one there is"
+                f"application {app.name!r} must have one RateLimits, got a second; share the first"
             )
         configured = _configured(app)
         limiter = configured.pop("url", self._limiter)
@@ -100,12 +101,12 @@ class RateLimits:
             app.cli.add_command(_commands)
 
     def limit(self, limit: LimitSpec = None, **options: Unpack[ViewOptions]) -> Callable[[_T], _T]:
-        """Limit a view, a method of a view class, or all of a blueprint: `limits.limit("9/s")(bp)`.
+        """Limit a view, a method of a view class, or a whole blueprint: `limits.limit("9/s")(bp)`.
 
-        Each has a budget of its own unless `scope` names one to share.
+        Each has its own counters unless `scope` names shared ones.
         """
         mark = ViewMark(limit, options)
-        Policy(Settings()).for_view("", limit, options)  # Tells now what makes no sense.
+        Policy(Settings()).for_view("", limit, options)  # Raises for invalid settings now.
 
         def decorate(target: _T) -> _T:
             marks = self._marked.of(target)
@@ -115,19 +116,19 @@ class RateLimits:
         return decorate
 
     def exempt(self, target: _T) -> _T:
-        """Exempt a view or a blueprint from what limits the application or the blueprint."""
+        """Exempt a view or a blueprint from the limits of the application and its blueprints."""
         self._marked.of(target).is_exempt = True
         return target
 
     @property
     def decision(self) -> Decision | None:
-        """All that was decided about the current request; None when nothing."""
-        visit = _visit()
-        return None if visit is None else visit.decision
+        """Decision about the current request so far; None when there is none."""
+        state = _current_state()
+        return None if state is None else state.decision
 
 
 class _Request(WsgiRequest):
-    """Flask's request as key functions read it."""
+    """Flask request in the form that key functions read."""
 
     __slots__ = ("_native",)
 
@@ -137,13 +138,13 @@ class _Request(WsgiRequest):
 
     @property
     def route(self) -> str | None:
-        """The pattern of the URL rule."""
+        """Pattern of the URL rule."""
         rule = self.native.url_rule
         return "(no route)" if rule is None else rule.rule
 
     @property
     def user(self) -> str | None:
-        """Flask-Login's user, where that is in use; else the server's."""
+        """User of Flask-Login if it is in use; else of the server."""
         if hasattr(current_app, "login_manager"):
             from flask_login import current_user
 
@@ -152,28 +153,28 @@ class _Request(WsgiRequest):
 
     @property
     def native(self) -> FlaskRequest:
-        """Flask's request; also after its context has ended, as at the end of a stream."""
+        """Flask's request, also after its context has ended."""
         return self._native
 
 
-def _face() -> Integration:
-    face = current_app.extensions[_KEY]
-    assert isinstance(face, Integration)
-    return face
+def _integration() -> Integration:
+    integration = current_app.extensions[_KEY]
+    assert isinstance(integration, Integration)
+    return integration
 
 
-def _visit() -> RequestState | None:
-    visit = request.environ.get(_VISIT)
-    return visit if isinstance(visit, RequestState) else None
+def _current_state() -> RequestState | None:
+    state = request.environ.get(_STATE_KEY)
+    return state if isinstance(state, RequestState) else None
 
 
 def _before() -> None:
-    face = _face()
-    face.look_for_lost_limits()
-    visit = RequestState(_Request(request._get_current_object()))  # type: ignore[attr-defined]
-    request.environ[_VISIT] = visit
-    for policy in face.policies(request.endpoint, request.method):
-        refusal = face.limits.admit(policy, visit)
+    integration = _integration()
+    integration.warn_of_lost_limits()
+    state = RequestState(_Request(request._get_current_object()))  # type: ignore[attr-defined]
+    request.environ[_STATE_KEY] = state
+    for policy in integration.policies(request.endpoint, request.method):
+        refusal = integration.limits.admit(policy, state)
         if refusal is not None:
             if refusal.refused.status == 503:
                 raise LimiterUnavailable(refusal)
@@ -185,30 +186,30 @@ def _answer(refusal: Refusal) -> WerkzeugResponse:
 
 
 def _after(response: Any) -> Any:
-    visit, limits = _visit(), _face().limits
-    if visit is not None:
+    state, limits = _current_state(), _integration().limits
+    if state is not None:
         code: int = response.status_code
         names = response.headers.keys()
-        response.headers.extend(visit.headers(limits.policy.headers, code, names))
-        if visit.spent:
+        response.headers.extend(state.headers(limits.policy.headers, code, names))
+        if state.spent:
             told = Response(code, {name.lower(): value for name, value in response.headers})
-            if response.is_streamed:  # Its end is when the server has sent it all.
-                spent = replace(visit, spent=list(visit.spent))
-                visit.spent.clear()
+            if response.is_streamed:  # It ends when the server has sent it.
+                spent = replace(state, spent=list(state.spent))
+                state.spent.clear()
                 response.call_on_close(lambda: limits.settle(spent, told))
             else:
-                limits.settle(visit, told)
+                limits.settle(state, told)
     return response
 
 
 def _teardown(error: BaseException | None) -> None:
-    visit = _visit()
-    if visit is not None and visit.spent:  # No answer was made, so `_after` did not run.
-        _face().limits.settle(visit, Response(500, {}))
+    state = _current_state()
+    if state is not None and state.spent:  # There is no response, so `_after` did not run.
+        _integration().limits.settle(state, Response(500, {}))
 
 
 def _configured(app: Flask) -> dict[str, Any]:
-    """Read the application's configuration. Raises `ConfigError` for names that mean nothing."""
+    """Read the configuration of the application. Raises `ConfigError` for unknown names."""
     known = {field.name for field in fields(Settings)} | {"url"}
     found = {
         name.removeprefix(_PREFIX).lower(): value
@@ -218,8 +219,10 @@ def _configured(app: Flask) -> dict[str, Any]:
     for name in found:
         if name not in known:
             settings = [f"{_PREFIX}{each.upper()}" for each in known]
-            meant = in_place_of(f"{_PREFIX}{name.upper()}", settings)
-            raise ConfigError(f"{_PREFIX}{name.upper()} in the configuration is not known; {meant}")
+            meant = suggest_names(f"{_PREFIX}{name.upper()}", settings)
+            raise ConfigError(
+                f"unknown setting {_PREFIX}{name.upper()} in the configuration; {meant}"
+            )
     return found
 
 
@@ -228,18 +231,18 @@ _commands = AppGroup("ringfence", help="Rate limits of this application.")
 
 @_commands.command("rules")
 def _show_rules() -> None:
-    """Show which limits each route meets, the general first."""
-    face = _face()
+    """Show the limits of each route, the general ones first."""
+    integration = _integration()
     for rule in sorted(current_app.url_map.iter_rules(), key=lambda rule: rule.rule):
         methods = sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
         for method in methods:
-            told = [_in_words(each) for each in face.policies(rule.endpoint, method)]
-            exempt = face.limits.policy.exempts(method, rule.rule)
+            told = [_describe(each) for each in integration.policies(rule.endpoint, method)]
+            exempt = integration.limits.policy.exempts(method, rule.rule)
             limits = "exempt" if exempt else "; ".join(told) or "no limit"
             click.echo(f"{method:7} {rule.rule:30} {limits}")
 
 
-def _in_words(policy: Policy) -> str:
+def _describe(policy: Policy) -> str:
     settings = policy.settings
     if settings.domain is not None:
         what = f"rules of domain {settings.domain}"

@@ -1,6 +1,6 @@
-"""Which limits each view of a Flask application meets: its own, its blueprints', the general ones.
+"""Registry of the limits of views: their own, those of their blueprints, and the general ones.
 
-A limit is written beside a view or a blueprint as a mark; nothing is wrapped.
+A limit is a mark on a view or blueprint; the view is not wrapped.
 """
 
 import logging
@@ -13,7 +13,7 @@ from ringfence.integrations import wsgi
 from ringfence.integrations._core.policy import Policy
 from ringfence.integrations._core.settings import LimitSpec, ViewOptions
 
-__all__ = ["Integration", "ViewMark", "Marked", "ViewRegistry", "marks_of"]
+__all__ = ["Integration", "ViewMark", "MarkedTargets", "TargetMarks", "marks_of"]
 
 logger = logging.getLogger("ringfence.integrations")
 
@@ -23,44 +23,44 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewMark:
-    """A limit that was written beside a view or a blueprint."""
+    """A limit on a view or blueprint."""
 
     limit: LimitSpec
     options: ViewOptions
 
 
 @dataclass(slots=True)
-class ViewRegistry:
-    """All that is written beside one view or blueprint."""
+class TargetMarks:
+    """All marks of one view or blueprint."""
 
     limits: tuple[ViewMark, ...] = ()
     is_exempt: bool = False
 
 
-class Marked:
-    """What one extension has marked."""
+class MarkedTargets:
+    """Views and blueprints that one extension has marked."""
 
     def __init__(self) -> None:
-        self.blueprints: dict[object, ViewRegistry] = {}
-        self.views: list[tuple[str, ViewRegistry]] = []
-        """By name, to find out whether a limit was lost on its way."""
+        self.blueprints: dict[object, TargetMarks] = {}
+        self.views: list[tuple[str, TargetMarks]] = []
+        """By name, for the warning about limits without an endpoint."""
 
-    def of(self, target: Callable[..., object] | Blueprint) -> ViewRegistry:
-        """The marks of a view, a method of a view class, or a blueprint."""
+    def of(self, target: Callable[..., object] | Blueprint) -> TargetMarks:
+        """Return the marks of a view, a method of a view class, or a blueprint."""
         if isinstance(target, Blueprint):
-            return self.blueprints.setdefault(target, ViewRegistry())
+            return self.blueprints.setdefault(target, TargetMarks())
         marks = getattr(target, _MARK, None)
-        if not isinstance(marks, ViewRegistry):
-            marks = ViewRegistry()
+        if not isinstance(marks, TargetMarks):
+            marks = TargetMarks()
             setattr(target, _MARK, marks)
             self.views.append((f"{target.__module__}.{target.__qualname__}", marks))
         return marks
 
 
 class Integration:
-    """The limits of one application: what `app.extensions["ringfence"]` holds."""
+    """Limits of one application, in `app.extensions["ringfence"]`."""
 
-    def __init__(self, app: Flask, marked: Marked, limits: wsgi.RateLimits) -> None:
+    def __init__(self, app: Flask, marked: MarkedTargets, limits: wsgi.RateLimits) -> None:
         self._app = app
         self._marked = marked
         self.limits = limits
@@ -69,8 +69,8 @@ class Integration:
         self._has_looked = False
 
     def policies(self, endpoint: str | None, method: str) -> tuple[Policy, ...]:
-        """All that limits a request to `endpoint`, the general first."""
-        if endpoint is None:  # Not remembered: anybody can ask with methods without end.
+        """Return all policies for a request to `endpoint`, the general ones first."""
+        if endpoint is None:  # Not cached: clients can send any number of methods.
             return tuple(self._find(None, method))
         found = self._met.get((endpoint, method))
         if found is None:
@@ -90,8 +90,8 @@ class Integration:
             for mark in marks.limits:
                 yield self._policy(mark, endpoint or "")
 
-    def look_for_lost_limits(self) -> None:
-        """Warn, once, of limits that no endpoint has, and of those whose domain has no rules."""
+    def warn_of_lost_limits(self) -> None:
+        """Warn once about limits without an endpoint, and about domains without rules."""
         if self._has_looked:
             return
         views = [marks for _, marks in self._marked.views]
@@ -110,13 +110,13 @@ class Integration:
         for name, marks in self._marked.views:
             if id(marks) not in found:
                 logger.warning(
-                    "the limit on %s belongs to no endpoint of this application: a decorator above "
-                    "it hides it, so let that use functools.wraps, or put the limit on top",
+                    "limit without an endpoint: view=%s; a decorator above it hides the limit, so "
+                    "use functools.wraps there, or put the limit on top",
                     name,
                 )
 
-    def _blueprints_above(self, endpoint: str) -> Iterator[tuple[str, ViewRegistry]]:
-        """Of `a.b.view` those of the blueprints `a` and `a.b`."""
+    def _blueprints_above(self, endpoint: str) -> Iterator[tuple[str, TargetMarks]]:
+        """Return name and marks of the blueprints `a` and `a.b` of an endpoint `a.b.view`."""
         parts = endpoint.split(".")
         for length in range(1, len(parts)):
             name = ".".join(parts[:length])
@@ -135,14 +135,14 @@ class Integration:
 
 def marks_of(
     views: Mapping[str, Callable[..., object]], endpoint: str | None, method: str
-) -> Iterator[ViewRegistry]:
-    """What is written beside an endpoint's view, and beside the method of its view class."""
+) -> Iterator[TargetMarks]:
+    """Return the marks of an endpoint's view, and of the method of its view class."""
     view = None if endpoint is None else views.get(endpoint)
     view_class = getattr(view, "view_class", None)
     handler = getattr(view_class, method.lower(), None)
-    if handler is None and method == "HEAD":  # Flask answers it by `get` then.
+    if handler is None and method == "HEAD":  # Flask calls `get` then.
         handler = getattr(view_class, "get", None)
     for target in (view, handler):
         marks = getattr(target, _MARK, None)
-        if isinstance(marks, ViewRegistry):
+        if isinstance(marks, TargetMarks):
             yield marks

@@ -1,4 +1,4 @@
-"""Where a storage counts, read from the address and options that `limits` passes on."""
+"""Parser of the address and options of a storage."""
 
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,10 +16,10 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
-    """Make the limiter that an address names; it connects when first used.
+    """Create the limiter for an address. It connects when it is first used.
 
-    `ringfence://` alone leaves the address to the environment's `RINGFENCE_URL`. The options stand
-    in the address or beside it. Raises `ConfigError` for what is wrong in either.
+    `ringfence://` alone uses the address in `RINGFENCE_URL`. Options are in the address or in
+    `options`. Raises `ConfigError` for an invalid address or option.
     """
     scheme, _, rest = (uri or f"{CLUSTER}://").removeprefix("async+").partition("://")
     place, _, query = rest.partition("?")
@@ -37,7 +37,7 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
             )
         return local(RuleSet())
     for name in said:
-        if name not in OPTIONS:  # The cluster's address knows nothing of those for the storage.
+        if name not in OPTIONS:  # Options of the storage are not options of the cluster's address.
             known = ", ".join(sorted(OPTIONS + _OPTIONS))
             raise ConfigError(
                 f"storage address: unknown option {masked(name)!r}; known are {known}"
@@ -46,7 +46,7 @@ def limiter_at(uri: str | None, options: dict[str, object]) -> BlockingLimiter:
     if url is None and said:
         raise ConfigError(f"{CLUSTER}:// names no host for its options {masked(', '.join(said))}")
     if url is not None:
-        parse_url(url)  # What is wrong with it is told now, not with the first request.
+        parse_url(url)  # Raises now, not at the first request.
     return connect(
         url,
         raise_on_outage=_flag(chosen.get("raise_on_outage", False)),

@@ -19,17 +19,19 @@ from ringfence.integrations.limits.counting import Counting
 __all__ = ["AsyncRingfenceStorage"]
 
 _Result = TypeVar("_Result")
-_looked_at: ContextVar[tuple[object, str, float] | None] = ContextVar("_looked_at", default=None)
+_last_window: ContextVar[tuple[object, str, float] | None] = ContextVar(
+    "_last_window", default=None
+)
 """Storage, key and end of the window whose count this task read last."""
 
 
 class AsyncRingfenceStorage(
     Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
 ):
-    """Counts at the owner of each key. It may be made before any event loop runs, and used in many.
+    """Storage that counts at the owner of each key. It works in several event loops.
 
-    Connections live in a background thread, as those of `RingfenceStorage` do, and the options are
-    the same. A `limiter` of this very event loop saves the way to that thread and back.
+    Connections are in a background thread, and the options are those of `RingfenceStorage`. With a
+    `limiter` of the current event loop, no thread is involved.
     """
 
     STORAGE_SCHEME = [f"async+{CLUSTER}", f"async+{LOCAL}"]  # noqa: RUF012 - the base class declares it so
@@ -48,38 +50,42 @@ class AsyncRingfenceStorage(
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        """What this storage may raise."""
+        """Exceptions that this storage may raise."""
         return RingfenceError
 
     @property
     def storage(self) -> Limiter | BlockingLimiter:
-        """What counts; other storages have their client here, and Flask-Limiter shows it."""
+        """The limiter. Other storages have their client here, and Flask-Limiter shows it."""
         return self._limiter
 
     def close(self) -> None:
-        """Close the connections; a limiter that was given is for its owner to close."""
+        """Close the connections, unless the limiter was given as an argument."""
         if self._is_own and isinstance(self._limiter, BlockingLimiter):
             self._limiter.close()
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Count `amount` in the key's fixed window, which its first hit began; return the count."""
+        """Count `amount` in the fixed window that starts with its first hit; return the count."""
         return await self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
 
     async def get(self, key: str) -> int:
-        """How much is counted in the key's fixed window."""
+        """Return the count of the key's fixed window."""
         window = await self._run(partial(self._counting.window, key=key))
-        _looked_at.set((self, key, window.ends_at))
+        _last_window.set((self, key, window.ends_at))
         return window.count
 
     async def get_expiry(self, key: str) -> float:
-        """When the key's fixed window ends, in seconds since the epoch; now when it has none.
+        """Return the end of the key's fixed window in seconds since the epoch; now without one.
 
-        Right after a `get` in the same task, as the strategies call it, this asks nobody again.
+        Right after a `get` in the same task, as strategies do, it answers from that result.
         """
-        looked_at = _looked_at.get()
-        _looked_at.set(None)
-        if looked_at is not None and looked_at[:2] == (self, key) and looked_at[2] > time.time():
-            return looked_at[2]
+        last_window = _last_window.get()
+        _last_window.set(None)
+        if (
+            last_window is not None
+            and last_window[:2] == (self, key)
+            and last_window[2] > time.time()
+        ):
+            return last_window[2]
         return (await self._run(partial(self._counting.window, key=key))).ends_at
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -90,7 +96,7 @@ class AsyncRingfenceStorage(
         )
 
     async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """The instant of the oldest hit that counts, and how many count."""
+        """Return the time of the oldest hit that counts, and the number of hits."""
         return await self._run(
             partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry)
         )
@@ -103,25 +109,25 @@ class AsyncRingfenceStorage(
         return await self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Counts and times to live; all that is counted stands as current (see `Counting`)."""
+        """Return counts and times to live. All hits are in the current count (see `Counting`)."""
         return await self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
 
     async def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Forget a key's weighted counts."""
+        """Delete the weighted counts of a key."""
         await self._run(partial(self._counting.clear_sliding_window, key=key, expiry=expiry))
 
     async def clear(self, key: str) -> None:
-        """Forget a key's fixed and moving window."""
-        _looked_at.set(None)
+        """Delete the fixed and the moving window of a key."""
+        _last_window.set(None)
         await self._run(partial(self._counting.clear, key=key))
 
     async def reset(self) -> int | None:
-        """Forget all keys of all such storages over the same cluster.
+        """Delete all keys of all such storages on the cluster.
 
-        Return how many of them this process has counted, 10 000 at most. Other processes notice
-        within a second.
+        Return how many of them this process has counted, at most 10 000. The reset takes effect in
+        other processes within a second.
         """
-        _looked_at.set(None)
+        _last_window.set(None)
         return await self._run(self._counting.reset)
 
     async def check(self) -> bool:

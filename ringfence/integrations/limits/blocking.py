@@ -1,4 +1,4 @@
-"""The storage for code that blocks: Flask-Limiter, slowapi, the strategies of `limits`."""
+"""Storage for blocking code: Flask-Limiter, slowapi, the strategies of `limits`."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -18,18 +18,20 @@ from ringfence.integrations.limits.counting import Counting
 __all__ = ["RingfenceStorage"]
 
 _Result = TypeVar("_Result")
-_looked_at: ContextVar[tuple[object, str, float] | None] = ContextVar("_looked_at", default=None)
+_last_window: ContextVar[tuple[object, str, float] | None] = ContextVar(
+    "_last_window", default=None
+)
 """Storage, key and end of the window whose count this thread read last."""
 
 
 class RingfenceStorage(
     Storage, MovingWindowSupport, SlidingWindowCounterSupport, TimestampedSlidingWindow
 ):
-    """Counts at the owner of each key. Safe to share among threads, and across a fork.
+    """Storage that counts at the owner of each key. Threads can share it, and it survives a fork.
 
     `raise_on_outage=True` raises `PeerUnavailable` when no member decides, for the fallbacks of
-    Flask-Limiter and slowapi to act on; by default requests pass then. `wait` is how many seconds
-    the first call waits for a member. `limiter` takes one that is there already instead of a `uri`.
+    Flask-Limiter and slowapi; by default requests are allowed then. `connect_timeout` is the
+    time-out of the first call in seconds. `limiter` replaces the `uri`.
     """
 
     STORAGE_SCHEME = [CLUSTER, LOCAL]  # noqa: RUF012 - the base class declares it so
@@ -48,38 +50,42 @@ class RingfenceStorage(
 
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        """What this storage may raise."""
+        """Exceptions that this storage may raise."""
         return RingfenceError
 
     @property
     def storage(self) -> BlockingLimiter:
-        """What counts; other storages have their client here, and Flask-Limiter shows it."""
+        """The limiter. Other storages have their client here, and Flask-Limiter shows it."""
         return self._limiter
 
     def close(self) -> None:
-        """Close the connections; a limiter that was given is for its owner to close."""
+        """Close the connections, unless the limiter was given as an argument."""
         if self._is_own:
             self._limiter.close()
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Count `amount` in the key's fixed window, which its first hit began; return the count."""
+        """Count `amount` in the fixed window that starts with its first hit; return the count."""
         return self._run(partial(self._counting.incr, key=key, expiry=expiry, amount=amount))
 
     def get(self, key: str) -> int:
-        """How much is counted in the key's fixed window."""
+        """Return the count of the key's fixed window."""
         window = self._run(partial(self._counting.window, key=key))
-        _looked_at.set((self, key, window.ends_at))
+        _last_window.set((self, key, window.ends_at))
         return window.count
 
     def get_expiry(self, key: str) -> float:
-        """When the key's fixed window ends, in seconds since the epoch; now when it has none.
+        """Return the end of the key's fixed window in seconds since the epoch; now without one.
 
-        Right after a `get` in the same thread, as the strategies call it, this asks nobody again.
+        Right after a `get` in the same thread, as strategies do, it answers from that result.
         """
-        looked_at = _looked_at.get()
-        _looked_at.set(None)
-        if looked_at is not None and looked_at[:2] == (self, key) and looked_at[2] > time.time():
-            return looked_at[2]
+        last_window = _last_window.get()
+        _last_window.set(None)
+        if (
+            last_window is not None
+            and last_window[:2] == (self, key)
+            and last_window[2] > time.time()
+        ):
+            return last_window[2]
         return self._run(partial(self._counting.window, key=key)).ends_at
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -90,7 +96,7 @@ class RingfenceStorage(
         )
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        """The instant of the oldest hit that counts, and how many count."""
+        """Return the time of the oldest hit that counts, and the number of hits."""
         return self._run(partial(self._counting.moving_window, key=key, limit=limit, expiry=expiry))
 
     def acquire_sliding_window_entry(
@@ -101,25 +107,25 @@ class RingfenceStorage(
         return self._run(partial(acquire, key=key, limit=limit, expiry=expiry, amount=amount))
 
     def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Counts and times to live; all that is counted stands as current (see `Counting`)."""
+        """Return counts and times to live. All hits are in the current count (see `Counting`)."""
         return self._run(partial(self._counting.sliding_window, key=key, expiry=expiry))
 
     def clear_sliding_window(self, key: str, expiry: int) -> None:
-        """Forget a key's weighted counts."""
+        """Delete the weighted counts of a key."""
         self._run(partial(self._counting.clear_sliding_window, key=key, expiry=expiry))
 
     def clear(self, key: str) -> None:
-        """Forget a key's fixed and moving window."""
-        _looked_at.set(None)
+        """Delete the fixed and the moving window of a key."""
+        _last_window.set(None)
         self._run(partial(self._counting.clear, key=key))
 
     def reset(self) -> int | None:
-        """Forget all keys of all such storages over the same cluster.
+        """Delete all keys of all such storages on the cluster.
 
-        Return how many of them this process has counted, 10 000 at most. Other processes notice
-        within a second.
+        Return how many of them this process has counted, at most 10 000. The reset takes effect in
+        other processes within a second.
         """
-        _looked_at.set(None)
+        _last_window.set(None)
         return self._run(self._counting.reset)
 
     def check(self) -> bool:

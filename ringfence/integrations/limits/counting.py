@@ -1,8 +1,8 @@
-"""What a storage of `limits` must count, said in ad-hoc limits.
+"""Operations of a storage of `limits`, expressed as ad-hoc limits.
 
-The three strategies are three of our algorithms: fixed windows that begin with a key's first hit,
-the exact log, and two weighted counters. What `limits` reads back (counts, instants) follows from
-peeks, since an amount is no part of a counter's identity and can be chosen to ask the question.
+The three strategies correspond to three algorithms: fixed windows that start with the first hit,
+the exact log, and two weighted counters. Counts and times come from peeks: the amount of a limit is
+not part of a counter's identity, so a peek can use any amount.
 """
 
 import time
@@ -20,28 +20,28 @@ from ringfence.wire import BY_POLICY
 __all__ = ["Counting", "Window"]
 
 _NAMESPACE = "limits"
-_MOST = 2**53 - 1
-"""An amount that nothing reaches: `limits` wants hits counted that it will itself refuse."""
-_EVER_NS = 2**61
+_UNREACHED = 2**53 - 1
+"""An amount that is never reached: `limits` counts hits that it denies itself."""
+_FOREVER_NS = 2**61
 """73 years."""
-_GENERATIONS = Limit.of_ns(_MOST, _EVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
-_GENERATION_LASTS = 1.0
-"""Seconds until it is asked again whether another process has reset the storage."""
-_REMEMBERED = 10_000
-"""Keys that are remembered: those counted, and the period of those that do not tell it."""
+_GENERATIONS = Limit.of_ns(_UNREACHED, _FOREVER_NS, Algorithm.FIXED_WINDOW, first_hit=True)
+_GENERATION_TTL = 1.0
+"""Seconds for which the generation is cached. Another process may have reset the storage."""
+_CACHE_SIZE = 10_000
+"""Maximum of cached keys: counted keys, and periods that are not part of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a fixed window stands."""
+    """State of a fixed window."""
 
     count: int
     ends_at: float
-    """Seconds since the epoch by this process's clock; now when nothing is counted."""
+    """Seconds since the epoch by the clock of this process; now without hits."""
 
 
 class Counting:
-    """Counts for one storage. Its coroutines run in one event loop, that of the limiter."""
+    """Counters of one storage. Its coroutines run in the event loop of the limiter."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -51,15 +51,15 @@ class Counting:
         """Keys counted here since the last reset, or the first of them when there are too many."""
 
     async def incr(self, limiter: Limiter, key: str, expiry: int, amount: int) -> int:
-        """Count hits, whatever they add up to; return how many the key's window has by now."""
+        """Count hits without a limit; return the count of the key's window."""
         self._remember(key, expiry)
         limit = _fixed(expiry)
         told = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
-        # Nobody counted when no member decided: then these hits are all that is known.
+        # When no member decided, nothing was counted: only these hits are known.
         return _used(told, limit) if _is_counted(told) else amount
 
     async def window(self, limiter: Limiter, key: str) -> Window:
-        """Look at a key's fixed window."""
+        """Return the state of a key's fixed window."""
         expiry = self._period_of(key)
         if expiry is None:
             return Window(0, time.time())
@@ -77,7 +77,7 @@ class Counting:
     async def moving_window(
         self, limiter: Limiter, key: str, limit: int, expiry: int
     ) -> tuple[float, int]:
-        """Tell the instant of the oldest hit in the moving window, and how many hits it holds."""
+        """Return the time of the oldest hit in the moving window, and the number of hits."""
         name = await self._name(limiter, key)
         asked = _log(limit, expiry)
         told = await limiter.check_limit(asked, *name, cost=0)
@@ -85,7 +85,7 @@ class Counting:
         if not used:
             return time.time(), 0
         if told.allowed:
-            # By a limit of what is used, one more unit passes as soon as the oldest has gone.
+            # With the used amount as limit, the wait ends when the oldest hit expires.
             told = await limiter.check_limit(_log(used, expiry), *name, cost=0)
         return time.time() + (told.retry_after or 0.0) - expiry, used
 
@@ -99,14 +99,14 @@ class Counting:
     async def sliding_window(
         self, limiter: Limiter, key: str, expiry: int
     ) -> tuple[int, float, int, float]:
-        """Tell previous count and time to live, current count and time to live.
+        """Return previous count and time to live, current count and time to live.
 
-        An owner tells the weighted count and when it next falls, not its two parts. So it all
-        stands as current, in a window that ends when it next falls: from that, the strategy works
-        out the same room and the same reset time as from the parts.
+        An owner returns the weighted count and the time of its next decrease, not the two parts. So
+        all hits are reported as current, in a window that ends at that time. The strategy computes
+        the same remaining amount and reset time from it.
         """
         name = await self._name(limiter, key)
-        asked = _sliding(_MOST, expiry)
+        asked = _sliding(_UNREACHED, expiry)
         used = _used(await limiter.check_limit(asked, *name, cost=0), asked)
         falls_after = 0.0
         if used:
@@ -115,11 +115,11 @@ class Counting:
         return 0, 0.0, used, expiry + falls_after
 
     async def clear_sliding_window(self, limiter: Limiter, key: str, expiry: int) -> None:
-        """Forget a key's weighted counts."""
+        """Delete the weighted counts of a key."""
         await limiter.reset_limit(_sliding(1, expiry), *await self._name(limiter, key))
 
     async def clear(self, limiter: Limiter, key: str) -> None:
-        """Forget a key's fixed and moving window; `limits` does not say which it means."""
+        """Delete the fixed and the moving window of a key: `limits` does not name one."""
         expiry = self._period_of(key)
         if expiry is None:
             return
@@ -128,9 +128,9 @@ class Counting:
         await limiter.reset_limit(_log(1, expiry), *name)
 
     async def reset(self, limiter: Limiter) -> int:
-        """Begin a new generation of all keys; the counters of the old one expire by themselves.
+        """Start a new generation of all keys. The counters of the old one expire.
 
-        Return how many keys that concerns as far as this process knows, 10 000 at most.
+        Return how many keys this process has counted, at most 10 000.
         """
         told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation")
         self._learn(told)
@@ -139,7 +139,7 @@ class Counting:
         return gone
 
     async def check(self, limiter: Limiter) -> bool:
-        """Whether somebody counts."""
+        """Whether a member of the cluster counts."""
         try:
             return _is_counted(
                 await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
@@ -149,12 +149,12 @@ class Counting:
 
     async def _spend(self, limiter: Limiter, limit: Limit, key: str, amount: int) -> bool:
         if amount <= 0:
-            return True  # Asking for nothing is always granted, where our cost 0 would peek.
+            return True  # A hit of 0 is always allowed; a cost of 0 would be a peek.
         told = await limiter.check_limit(limit, *await self._name(limiter, key), cost=amount)
         return told.allowed
 
     async def _name(self, limiter: Limiter, key: str) -> tuple[str, str, str]:
-        """Name a counter: the keys of a generation have nothing to do with those before."""
+        """Return the key of a counter in the current generation."""
         if monotonic() >= self._generation_until:
             told = await limiter.check_limit(_GENERATIONS, _NAMESPACE, "generation", cost=0)
             self._learn(told)
@@ -163,20 +163,20 @@ class Counting:
     def _learn(self, told: Decision) -> None:
         if _is_counted(told):
             self._generation = _used(told, _GENERATIONS)
-        self._generation_until = monotonic() + _GENERATION_LASTS
+        self._generation_until = monotonic() + _GENERATION_TTL
 
     def _remember(self, key: str, expiry: int) -> None:
-        if len(self._counted) < _REMEMBERED:
+        if len(self._counted) < _CACHE_SIZE:
             self._counted.add(key)
         if _period_in(key) == expiry:
             return
         self._periods[key] = expiry
         self._periods.move_to_end(key)
-        if len(self._periods) > _REMEMBERED:
+        if len(self._periods) > _CACHE_SIZE:
             self._periods.popitem(last=False)
 
     def _period_of(self, key: str) -> int | None:
-        """The period of a key in seconds; None when neither it nor a hit in here has told."""
+        """Return the period of a key in seconds; None when it is unknown."""
         return self._periods.get(key) or _period_in(key)
 
 
@@ -189,7 +189,7 @@ def _period_in(key: str) -> int | None:
 
 
 def _fixed(expiry: int) -> Limit:
-    return Limit.of_ns(_MOST, _nanoseconds(expiry), Algorithm.FIXED_WINDOW, first_hit=True)
+    return Limit.of_ns(_UNREACHED, _nanoseconds(expiry), Algorithm.FIXED_WINDOW, first_hit=True)
 
 
 def _log(limit: int, expiry: int) -> Limit:

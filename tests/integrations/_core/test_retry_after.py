@@ -2,7 +2,7 @@ from email.utils import formatdate
 
 import pytest
 
-from ringfence.integrations._core.retry_after import Pauses, seconds_in
+from ringfence.integrations._core.retry_after import RetryPauses, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -20,16 +20,18 @@ from ringfence.integrations._core.retry_after import Pauses, seconds_in
     ],
 )
 def test_seconds_are_read_and_what_is_odd_is_not(value, seconds):
-    assert seconds_in(value) == seconds
+    assert parse_retry_after(value) == seconds
 
 
 def test_a_date_is_so_many_seconds_from_now(clock):
-    assert seconds_in(formatdate(clock.seconds + 90, usegmt=True)) == pytest.approx(90, abs=1)
-    assert seconds_in(formatdate(clock.seconds - 90, usegmt=True)) == 1
+    assert parse_retry_after(formatdate(clock.seconds + 90, usegmt=True)) == pytest.approx(
+        90, abs=1
+    )
+    assert parse_retry_after(formatdate(clock.seconds - 90, usegmt=True)) == 1
 
 
 def test_a_pause_lasts_until_it_is_over_and_a_shorter_one_does_not_end_it():
-    pauses = Pauses()
+    pauses = RetryPauses()
     pauses.begin("a", 100.0, 10)
     pauses.begin("a", 101.0, 2)
 
@@ -38,7 +40,7 @@ def test_a_pause_lasts_until_it_is_over_and_a_shorter_one_does_not_end_it():
 
 
 def test_pauses_of_many_keys_are_forgotten_the_oldest_first():
-    pauses = Pauses()
+    pauses = RetryPauses()
     for number in range(1001):
         pauses.begin(str(number), 0.0, 10)
 

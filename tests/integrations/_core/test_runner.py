@@ -25,19 +25,19 @@ def test_the_end_of_an_outage_is_logged_with_its_length_and_what_was_not_decided
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    troubles = OutageTracker(clock)
+    outages = OutageTracker(clock)
     for _ in range(3):
-        troubles.note(by(Source.POLICY))
+        outages.record(by(Source.POLICY))
         clock.seconds += 2
     for _ in range(2):
-        troubles.note(by(Source.OWNER))
+        outages.record(by(Source.OWNER))
 
     assert len(caplog.messages) == 2
     assert caplog.messages[0].startswith("Ringfence: no node of the limiter answers")
     assert caplog.messages[1] == (
         "Ringfence: the limiter answers again after 6 s, in which it did not decide 3 checks"
     )
-    assert not troubles.is_out
+    assert not outages.is_out
 
 
 @pytest.mark.parametrize("source", [Source.CACHE, Source.LEASE, Source.LOCAL, Source.NO_RULE])
@@ -45,12 +45,12 @@ def test_what_this_process_decides_itself_ends_no_outage(
     source: Source, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    troubles = OutageTracker(clock)
-    troubles.note(by(Source.POLICY))
+    outages = OutageTracker(clock)
+    outages.record(by(Source.POLICY))
     clock.seconds += 10
-    troubles.note(by(source))
+    outages.record(by(source))
 
-    assert troubles.is_out
+    assert outages.is_out
     assert len(caplog.messages) == 1
 
 
@@ -58,11 +58,11 @@ def test_an_outage_of_some_keys_alone_is_logged_once_a_minute_at_most(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    troubles = OutageTracker(clock)
+    outages = OutageTracker(clock)
     for _ in range(50):
-        troubles.note(by(Source.POLICY))
+        outages.record(by(Source.POLICY))
         clock.seconds += 0.5
-        troubles.note(by(Source.OWNER))
+        outages.record(by(Source.OWNER))
         clock.seconds += 0.1
 
     assert len(caplog.messages) == 1
@@ -72,10 +72,10 @@ def test_a_limiter_that_failed_and_answers_again_is_logged_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    troubles = OutageTracker(clock)
-    troubles.note_failure(RuntimeError("a bug"))
+    outages = OutageTracker(clock)
+    outages.record_failure(RuntimeError("a bug"))
     clock.seconds += 2
-    troubles.note(by(Source.OWNER))
+    outages.record(by(Source.OWNER))
 
-    assert caplog.messages[0] == "Ringfence: the limiter failed; requests are let through"
+    assert caplog.messages[0] == "limiter failed; requests are allowed without a check"
     assert "answers again after 2 s" in caplog.messages[1]

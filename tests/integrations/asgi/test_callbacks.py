@@ -110,7 +110,7 @@ async def test_a_limit_callback_can_return_several_limits() -> None:
         ({"limit": "1/s", "cost": {"/": -2}}, "got -2"),
         ({"limit": "1/s", "headers": "github"}, "header style 'github'"),
         ({"limit": "1/s", "trusted_proxies": "everyone"}, "'everyone'"),
-        ({"limit": "1/s", "key": "ip"}, "setting 'key' is not known; did you mean 'keys'.* scope"),
+        ({"limit": "1/s", "key": "ip"}, "unknown setting 'key'; did you mean 'keys'.* scope"),
         ({"limit": "1/s", "costs": 2}, "did you mean 'cost'"),
     ],
 )

@@ -41,7 +41,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ringfence.integrations.costs import set_cost, told_cost
+from ringfence.integrations.costs import reported_cost, set_cost
 from ringfence.integrations.django import decision_of, exempt, rate_limit
 from ringfence.integrations.django.rest import RingfenceThrottle
 
@@ -136,7 +136,7 @@ async def async_stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
-@rate_limit("1000/hour", scope="tokens", cost_after=told_cost)
+@rate_limit("1000/hour", scope="tokens", cost_after=reported_cost)
 def tokens(request: HttpRequest) -> StreamingHttpResponse:
     def parts() -> Iterator[bytes]:
         yield b"a"
@@ -145,7 +145,7 @@ def tokens(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
-@rate_limit("1000/hour", scope="tokens", cost_after=told_cost)
+@rate_limit("1000/hour", scope="tokens", cost_after=reported_cost)
 async def async_tokens(request: HttpRequest) -> StreamingHttpResponse:
     async def parts() -> AsyncIterator[bytes]:
         yield b"a"

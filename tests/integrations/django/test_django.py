@@ -12,7 +12,7 @@ import ringfence.blocking
 from ringfence import ConfigError
 from ringfence.blocking import BlockingLimiter
 from ringfence.integrations.django import rate_limit
-from ringfence.integrations.django.integration import DjangoRequest, face
+from ringfence.integrations.django.integration import DjangoRequest, project_limits
 from tests.integrations.django import site as django_site
 
 OURS = "ringfence.integrations.django.RateLimitMiddleware"
@@ -264,9 +264,9 @@ def test_the_check_finds_nothing_wrong_with_good_settings(limiter: BlockingLimit
         ({"URL": "ringfence://127.0.0.1:not-a-port"}, "not-a-port"),
         ({"KEY": "ip"}, "did you mean 'KEYS'?"),
         ({"KEYS": None}, "keys None"),
-        ({"EXEMPT_PATHS": "/ping"}, "exempt_paths '/ping'"),
-        ({"TIMEOUT": "x"}, "timeout 'x'"),
-        ({"ENABLED": "no"}, "enabled 'no'"),
+        ({"EXEMPT_PATHS": "/ping"}, "exempt_paths must be a list, such as ['/ping'], got '/ping'"),
+        ({"TIMEOUT": "x"}, "timeout must be seconds, 0 or more, got 'x'"),
+        ({"ENABLED": "no"}, "enabled must be True or False, got 'no'"),
     ],
 )
 def test_the_check_tells_bad_settings(
@@ -283,7 +283,7 @@ def test_the_check_tells_settings_that_are_no_dictionary(given: object) -> None:
     with override_settings(RINGFENCE=given):
         [error] = [each for each in run_checks() if each.id == "ringfence.E001"]
 
-    assert "make it a dictionary" in error.msg
+    assert "RINGFENCE must be a dictionary" in error.msg
 
 
 def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingLimiter) -> None:
@@ -299,7 +299,7 @@ def test_the_check_warns_of_what_will_not_do_what_it_seems_to(limiter: BlockingL
 
 
 def test_changed_settings_are_read_anew(limiter: BlockingLimiter) -> None:
-    before = face()
+    before = project_limits()
     with override_settings(RINGFENCE={"URL": limiter, "HEADERS": "x"}):
-        assert face() is not before
+        assert project_limits() is not before
     assert django_site.urlpatterns

@@ -219,7 +219,7 @@ def test_a_method_that_answers_head_requests_limits_them_where_they_are_not_exem
 def test_an_application_is_limited_once(app: Flask, limits: RateLimits) -> None:
     limits.init_app(app)
 
-    with pytest.raises(ConfigError, match="already"):
+    with pytest.raises(ConfigError, match="must have one RateLimits"):
         RateLimits(app, limit="1/hour")
 
 
@@ -334,7 +334,7 @@ def test_a_misspelt_setting_is_told_with_those_there_are(
 def test_a_bad_limit_is_told_where_it_is_written(limits: RateLimits) -> None:
     with pytest.raises(ConfigError, match="limit 'some/hour'"):
         limits.limit("some/hour")
-    with pytest.raises(ConfigError, match="neither a limit"):
+    with pytest.raises(ConfigError, match="must name a limit"):
         limits.limit()
 
 

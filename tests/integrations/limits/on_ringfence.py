@@ -75,10 +75,10 @@ class _Client:
     """A client of another store, to empty it with."""
 
     def __init__(self, *_: object) -> None:
-        self.flushall = self.flush_all = self.drop_database = _forget
+        self.flushall = self.flush_all = self.drop_database = _clear_cache
 
 
-def _forget(*_: object) -> None:
+def _clear_cache(*_: object) -> None:
     _Shared.cluster.reset()
 
 

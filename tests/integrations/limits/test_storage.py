@@ -152,7 +152,7 @@ def test_a_window_is_read_back_by_whatever_key_it_was_counted(key, storage, cloc
 
 
 def test_only_so_many_keys_are_remembered(storage, monkeypatch):
-    monkeypatch.setattr("ringfence.integrations.limits.counting._REMEMBERED", 2)
+    monkeypatch.setattr("ringfence.integrations.limits.counting._CACHE_SIZE", 2)
     for key in ("a", "b", "c", "c"):
         storage.incr(key, 30)
 
