@@ -262,6 +262,7 @@ def _transport_settings(settings: NodeSettings) -> TransportSettings:
         max_connections=most,
         max_half_open=min(usual.max_half_open, most),
         retry_above=min(usual.retry_above, most),
+        use_fast_path=settings.use_fast_path,
     )
 
 

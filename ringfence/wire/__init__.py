@@ -1,6 +1,6 @@
-"""What nodes and clients say to each other: the messages, their bytes, and their proofs.
+"""Wire protocol between nodes and clients: messages, their encoding, and credentials.
 
-A core: bytes and messages in, messages and bytes out. Carrying them is the transport's.
+Synchronous, without I/O: bytes become messages and messages become bytes. `transport` carries them.
 """
 
 from ringfence.wire.bounds import (

@@ -1,7 +1,7 @@
-"""How much one message may hold: what `encode` keeps to and `decode` insists on.
+"""Limits of one message, which `encode` and `decode` both enforce.
 
-Every number a stranger's bytes can choose has its largest value here, so that no message costs its
-reader more than its size suggests.
+Each number that a sender can choose has its maximum here. So no message costs its receiver more
+than its size suggests.
 """
 
 __all__ = [
@@ -31,48 +31,48 @@ __all__ = [
 ]
 
 MAX_KEYS = 4096
-"""Most keys in one `Request`; it has at least one."""
+"""Maximum number of keys in one `Request`; the minimum is one."""
 MIN_KEY = 8
-"""Fewest bytes in a key."""
+"""Minimum size of a key in bytes."""
 MAX_KEY = 128
-"""Most bytes in a key: clients put a digest in the place of longer values."""
+"""Maximum size of a key in bytes; clients replace longer values by a digest."""
 MAX_COST = 1 << 53
-"""Most units that one check asks for: the largest count that every JSON reader keeps exact."""
+"""Maximum cost of one check: the largest integer that every JSON parser keeps exact."""
 MAX_DEADLINE_MS = 60_000
-"""Longest time a sender may wait for its answer; the shortest is 1."""
+"""Maximum deadline of a request in milliseconds; the minimum is 1."""
 MAX_U64 = (1 << 64) - 1
-"""Largest sequence number, view hash, session, version, duration in nanoseconds or count."""
+"""Maximum of sequence numbers, view hashes, sessions, versions, durations in ns, and counts."""
 MAX_TEXT = 255
-"""Most characters in a name, an address, a time zone."""
+"""Maximum characters of a name, an address or a time zone."""
 MAX_REASON = 500
-"""Most characters in a reason; `encode` cuts a longer one."""
+"""Maximum characters of a reason; `encode` truncates a longer one."""
 MAX_HELLO = 1024
-"""Most bytes in a hello, and in any message before it."""
+"""Maximum bytes of a hello, and of any message before it."""
 MAX_CREDENTIAL = 64
-"""Most bytes in a hello's credential."""
+"""Maximum bytes of the credential in a hello."""
 MAX_LEASES = 16
-"""Most leases of one key that one message tells the end of."""
+"""Maximum number of leases of one key that one message returns."""
 MAX_MOVED = 8192
-"""Most keys whose counters one message moves or copies."""
+"""Maximum number of keys whose counters one message transfers or replicates."""
 MAX_NUMBERS = 1 << 14
-"""Most numbers in the state of one counter."""
+"""Maximum length of the state of one counter, in integers."""
 MAX_PARTS = 1 << 16
-"""Most messages that the counters of one shard are spread over."""
+"""Maximum number of messages that carry the counters of one shard."""
 MAX_WRITERS = 256
-"""Most data centers whose cells one counter has."""
+"""Maximum number of data centers with window counts in one counter."""
 MAX_PACKED = 1 << 19
-"""Most bytes of packed members in one message."""
+"""Maximum bytes of packed membership records in one message."""
 MAX_REPORT_KEYS = 512
-"""Most rows in one `Report` of decisions."""
+"""Maximum number of rows in one `Report`."""
 MAX_REPORT_NAMED = 128
-"""Most rows of a `Report` that name a counter, instead of only its rule."""
+"""Maximum number of rows of a `Report` that name a counter instead of a rule."""
 MAX_REPORT_DECISIONS = 1 << 24
-"""Most decisions in one `Report`: more than a process makes in a second."""
+"""Maximum number of decisions in one `Report`: more than a process makes in a second."""
 MAX_THROTTLED = 256
-"""Most keys in one list of denied keys."""
+"""Maximum number of keys in one list of denied keys."""
 MAX_ITEMS = 1 << 15
-"""Most items in any array: members, counters, one level of the rules."""
+"""Maximum length of any array: members, counters, one level of the rules."""
 MAX_ARRAYS = MAX_KEYS + 64
-"""Most arrays in a message from a client: one for each limit of a `Request`, and a few more."""
+"""Maximum number of arrays in a client's message: one per limit of a `Request`, and a few more."""
 MAX_DEPTH = 64
-"""How deep the rules' arrays and maps may nest."""
+"""Maximum nesting depth of the arrays and maps of rules."""

@@ -1,7 +1,6 @@
-"""What can be wrong with bytes from the other side, and the codes by which we say so.
+"""Errors of the wire protocol: the error codes and the causes by which they are counted.
 
-Decides the numbers of the wire's error codes and the causes that refusals are counted by. Closing
-the connection, counting and logging are the caller's.
+The caller closes the connection, counts and logs.
 """
 
 from enum import IntEnum, StrEnum
@@ -14,38 +13,38 @@ __all__ = ["BadMessage", "Cause", "ErrorCode", "WrongVersion"]
 class ErrorCode(IntEnum):
     """Why a request, a hello or a whole connection was refused.
 
-    The same numbers stand in `Refused.code` and in the code of a QUIC application close. A receiver
-    treats a number it does not know as `INTERNAL`.
+    `Refused.code` and the code of a QUIC application close use these numbers. A receiver treats an
+    unknown number as `INTERNAL`.
     """
 
     OK = 0
-    """Nothing is wrong: the connection closes because it is no longer needed."""
+    """No error: the connection closes because it is no longer needed."""
     BAD_MESSAGE = 1
-    """Bytes that are no message of this protocol."""
+    """The bytes are not a message of this protocol."""
     WRONG_VERSION = 2
-    """The two sides speak different versions of the protocol."""
+    """The two sides use different versions of the protocol."""
     BAD_CREDENTIAL = 3
     """The cluster key's proof or the token is wrong, or no token has that name."""
     NOT_PERMITTED = 4
     """The credential is good, but its scopes do not cover what was asked."""
     TOO_LARGE = 5
-    """What was asked for does not fit into one message."""
+    """The answer does not fit into one message."""
     OVERLOADED = 6
-    """A queue with a bound is full; another node, or the same one later, may answer."""
+    """A bounded queue is full. Ask another node, or the same node later."""
     DRAINING = 7
-    """The node is leaving: ask another one."""
+    """The node is leaving the cluster: ask another node."""
     INTERNAL = 8
-    """The node has a bug; its log tells more."""
+    """The node has an internal error; its log has the details."""
     HELLO_EXPECTED = 9
-    """Something other than a `Hello` came first, or a second one came."""
+    """The first message was not a `Hello`, or a later one was."""
     HELLO_TIMEOUT = 10
-    """No `Hello` came in time."""
+    """No `Hello` arrived in time."""
     NOT_HERE = 11
-    """Keys of this ring are not decided in the receiver's data center."""
+    """Another data center decides these keys."""
     TOO_LATE = 12
     """The request's deadline passed before it could be decided; nothing was charged."""
     IDLE = 13
-    """The peer went silent for too long."""
+    """The peer sent nothing for the idle time-out."""
 
 
 class Cause(StrEnum):
@@ -56,7 +55,7 @@ class Cause(StrEnum):
     OVERSIZED = "oversized"
     """A frame or message larger than `MAX_MESSAGE`."""
     GARBLED = "garbled"
-    """The payload is not exactly one msgpack value, or one with absurd lengths."""
+    """The payload is not exactly one msgpack value, or its lengths are too large."""
     UNKNOWN_TYPE = "unknown_type"
     """No message has this type number."""
     BAD_SHAPE = "bad_shape"
@@ -64,32 +63,32 @@ class Cause(StrEnum):
     BAD_FIELD = "bad_field"
     """One field has the wrong type or is out of its range."""
     WRONG_VERSION = "wrong_version"
-    """The other side speaks another version."""
+    """The peer uses another protocol version."""
 
 
 class BadMessage(RemoteProtocolError):
-    """The other side sent bytes that are no message; their connection is of no more use."""
+    """Bytes of the peer that are not a valid message; the connection must close."""
 
     code = ErrorCode.BAD_MESSAGE
-    """What to close the connection with."""
+    """Code with which the receiver closes the connection."""
 
     def __init__(self, cause: Cause, reason: str) -> None:
         super().__init__(reason)
         self.cause = cause
         self.reason = reason
-        """What is wrong, naming message and field; holds none of the sender's bytes."""
+        """The error, with message and field; contains no text or bytes of the sender."""
 
 
 class WrongVersion(BadMessage):
-    """The other side speaks another version of the protocol."""
+    """The peer uses another version of the protocol."""
 
     code = ErrorCode.WRONG_VERSION
 
     def __init__(self, ours: int, theirs: int) -> None:
         super().__init__(
             Cause.WRONG_VERSION,
-            f"we speak version {ours} of the wire protocol, the other side version {theirs}: "
-            "run the same Ringfence release on both",
+            f"the version of the wire protocol must be {ours}, got {theirs}; "
+            "run the same Ringfence release on both sides",
         )
         self.ours = ours
         self.theirs = theirs

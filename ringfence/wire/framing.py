@@ -1,6 +1,6 @@
-"""Messages on a byte stream: each is its length, four bytes in big endian, and then itself.
+"""Frames of messages on a byte stream: a length of four bytes, big endian, then the message.
 
-Decides where a message ends and how large one may be; what it means is the codec's business.
+Finds where a message ends and limits its size. `codecs` decode the message.
 """
 
 from ringfence.errors import LocalProtocolError
@@ -9,68 +9,70 @@ from ringfence.wire.errors import BadMessage, Cause
 __all__ = ["Framer", "MAX_MESSAGE", "frame"]
 
 MAX_MESSAGE = 1 << 20
-"""Most bytes in one message, its length prefix not counted."""
+"""Maximum size of one message in bytes, without its length prefix."""
 
 _PREFIX = 4
 
 
 def frame(payload: bytes) -> bytes:
-    """Put the length before one message.
+    """Return a payload with its length prefix.
 
-    Raises `LocalProtocolError` for a payload that the other side's `Framer` would refuse.
+    Raises `LocalProtocolError` for a payload that the `Framer` of the peer would refuse.
     """
     if not 0 < len(payload) <= MAX_MESSAGE:
-        raise LocalProtocolError(f"a message has 1 to {MAX_MESSAGE} bytes, not {len(payload)}")
+        raise LocalProtocolError(
+            f"a message must have 1 to {MAX_MESSAGE} bytes, got {len(payload)}"
+        )
     return len(payload).to_bytes(_PREFIX, "big") + payload
 
 
 class Framer:
-    """Cuts one stream into messages; every connection has its own.
+    """Decoder of frames: splits the stream of one connection into messages.
 
-    Between two calls it holds less than `limit` + 4 bytes. A byte is copied at most twice,
-    however small the pieces it comes in.
+    Between two calls it holds less than `limit` + 4 bytes. Each byte is copied at most twice, even
+    when the stream arrives in small pieces.
     """
 
     __slots__ = ("_buffer", "_wanted", "_wrong_length", "limit")
 
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self.limit = limit
-        """Most bytes in one message. Below `MAX_MESSAGE`, each call of `feed` returns at most one
-        message, so that the receiver can raise the limit before the next length is read."""
+        """Maximum size of a message in bytes. Below `MAX_MESSAGE`, each call of `feed` returns at
+        most one message: the receiver may raise the limit before the next length is read."""
         self._buffer = bytearray()
         self._wanted = _PREFIX
-        """Bytes that the buffer must hold before there is anything new to see."""
+        """Size of the buffer from which the next message may be complete."""
         self._wrong_length: int | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the stream's next bytes; return the messages they complete, in order.
+        """Append bytes of the stream; return the messages that they complete, in order.
 
-        Raises `BadMessage` at a length of 0 or above `limit`, and loses with it whatever else
-        was in `data`. The stream is then beyond repair: each later call raises too. Under a lower
-        limit than `MAX_MESSAGE`, call again with no data until no message is returned.
+        Raises `BadMessage` for a length of 0 or above `limit`, and drops the rest of `data`. Each
+        later call raises too. With a `limit` below `MAX_MESSAGE`, call again without data until no
+        message is returned.
         """
         if self._wrong_length is None:
-            messages = self._take(data)
+            messages = self._append(data)
         if self._wrong_length is not None:
             self._buffer.clear()
             raise _bad_length(self._wrong_length, self.limit)
         return messages
 
-    def _take(self, data: bytes) -> list[bytes]:
+    def _append(self, data: bytes) -> list[bytes]:
         if not self._buffer:
-            messages, used = self._cut(data)
+            messages, used = self._split(data)
             self._buffer += data[used:]
             return messages
         self._buffer += data
         if len(self._buffer) < self._wanted:
             return []
         with memoryview(self._buffer) as view:
-            messages, used = self._cut(view)
+            messages, used = self._split(view)
         del self._buffer[:used]
         return messages
 
-    def _cut(self, stream: bytes | memoryview) -> tuple[list[bytes], int]:
-        """Copy the whole messages from the front of `stream`; tell how many bytes they took."""
+    def _split(self, stream: bytes | memoryview) -> tuple[list[bytes], int]:
+        """Return the complete messages at the front of `stream`, and their size in bytes."""
         messages = []
         start = 0
         end = len(stream)
@@ -94,5 +96,5 @@ class Framer:
 
 def _bad_length(length: int, limit: int) -> BadMessage:
     if length == 0:
-        return BadMessage(Cause.EMPTY, "a frame of length 0")
-    return BadMessage(Cause.OVERSIZED, f"a frame of {length} bytes; at most {limit} are allowed")
+        return BadMessage(Cause.EMPTY, "the length of a frame must be above 0, got 0")
+    return BadMessage(Cause.OVERSIZED, f"a frame must have at most {limit} bytes, got {length}")

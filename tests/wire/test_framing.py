@@ -105,5 +105,5 @@ def test_under_a_low_limit_messages_come_one_at_a_time_so_that_it_can_be_raised_
 def test_a_message_above_a_low_limit_is_refused_by_its_length_alone():
     framer = Framer(limit=5)
 
-    with pytest.raises(BadMessage, match="at most 5 are allowed"):
+    with pytest.raises(BadMessage, match="at most 5 bytes, got 6"):
         framer.feed(frame(b"longer")[:4])

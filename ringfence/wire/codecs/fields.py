@@ -1,7 +1,7 @@
-"""One field of a message: is it of the right type and within its bounds?
+"""Checks of single message fields: the right type, and a value within its bounds.
 
-Shared by both directions: what `decode` refuses to read, `encode` refuses to write. A field is
-named as `Message.field`, which is all that an error tells about it: its value is a stranger's.
+Encoder and decoder share them: what `decode` refuses to read, `encode` refuses to write. An error
+names the field as `Message.field`. It contains numbers, but no text or bytes of the sender.
 """
 
 from ringfence.wire.bounds import MAX_DEPTH, MAX_ITEMS, MAX_TEXT, MAX_U64
@@ -10,56 +10,68 @@ from ringfence.wire.messages.cluster_messages import Plain
 
 __all__ = ["bad_field", "binary", "flag", "integer", "items", "plain", "real", "text"]
 
+_SIZED = {str: "a string", bytes: "bytes", list: "an array", dict: "a map"}
+_NOT_SHOWN = object()
 
-def bad_field(field: str, expected: str) -> BadMessage:
-    """Say what `field` must be."""
-    return BadMessage(Cause.BAD_FIELD, f"{field} must be {expected}")
+
+def bad_field(field: str, expected: str, value: object = _NOT_SHOWN) -> BadMessage:
+    """Build the error for a `field` that is not as expected; name the wrong `value` if given."""
+    got = "" if value is _NOT_SHOWN else f", got {_describe(value)}"
+    return BadMessage(Cause.BAD_FIELD, f"{field} must be {expected}{got}")
+
+
+def _describe(value: object) -> str:
+    if value is None or type(value) in (bool, int, float):
+        return "nil" if value is None else str(value)
+    if type(value) in _SIZED:
+        return f"{_SIZED[type(value)]} of length {len(value)}"  # type: ignore[arg-type]
+    return "another type"
 
 
 def integer(value: object, field: str, least: int = 0, most: int = MAX_U64) -> int:
-    """Take an integer from `least` to `most`; True and False are none."""
+    """Return `value` if it is an integer from `least` to `most`; booleans are refused."""
     if type(value) is int and least <= value <= most:
         return value
-    raise bad_field(field, f"an integer from {least} to {most}")
+    raise bad_field(field, f"an integer from {least} to {most}", value)
 
 
 def flag(value: object, field: str) -> bool:
-    """Take True or False."""
+    """Return `value` if it is a boolean."""
     if value is True or value is False:
         return value
-    raise bad_field(field, "a boolean")
+    raise bad_field(field, "a boolean", value)
 
 
 def text(value: object, field: str, most: int = MAX_TEXT) -> str:
-    """Take a string of at most `most` characters."""
+    """Return `value` if it is a string of at most `most` characters."""
     if type(value) is str and len(value) <= most:
         return value
-    raise bad_field(field, f"a string of at most {most} characters")
+    raise bad_field(field, f"a string of at most {most} characters", value)
 
 
 def binary(value: object, field: str, most: int) -> bytes:
-    """Take at most `most` bytes."""
+    """Return `value` if it is at most `most` bytes."""
     if type(value) is bytes and len(value) <= most:
         return value
-    raise bad_field(field, f"at most {most} bytes")
+    raise bad_field(field, f"at most {most} bytes", value)
 
 
 def real(value: object, field: str, least: float, most: float) -> float:
-    """Take a floating-point number from `least` to `most`."""
+    """Return `value` if it is a floating-point number from `least` to `most`."""
     if type(value) is float and least <= value <= most:  # False for NaN as well.
         return value
-    raise bad_field(field, f"a floating-point number from {least} to {most}")
+    raise bad_field(field, f"a floating-point number from {least} to {most}", value)
 
 
 def items(value: object, field: str, most: int = MAX_ITEMS) -> list[object]:
-    """Take an array of at most `most` items, whatever they are."""
+    """Return `value` if it is an array of at most `most` items of any type."""
     if type(value) is list and len(value) <= most:
         return value
-    raise bad_field(field, f"an array of at most {most} items")
+    raise bad_field(field, f"an array of at most {most} items", value)
 
 
 def plain(value: object, field: str, depth: int = MAX_DEPTH) -> Plain:
-    """Take data without behaviour: only the types of `Plain`, nested at most `depth` deep."""
+    """Return `value` if it has only the types of `Plain`, nested at most `depth` deep."""
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value  # type: ignore[return-value]  # mypy does not read `in` as a narrowing
     if depth == 0:
@@ -68,4 +80,4 @@ def plain(value: object, field: str, depth: int = MAX_DEPTH) -> Plain:
         return [plain(item, field, depth - 1) for item in value]
     if type(value) is dict and all(type(name) is str for name in value):
         return {name: plain(item, field, depth - 1) for name, item in value.items()}
-    raise bad_field(field, "plain data: arrays, maps by string, strings, bytes, numbers")
+    raise bad_field(field, "plain data: arrays, maps by string, strings, bytes, numbers", value)

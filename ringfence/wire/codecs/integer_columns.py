@@ -1,9 +1,9 @@
-"""Columns of integers: how equal values travel as one, and how to tell a sound column.
+"""Encoding and decoding of columns of integers.
 
-A column whose values are all equal is one integer on the wire. Any other is a byte string of
-fixed-width big-endian integers, as wide as its largest value needs: 1, 2, 4 or 8 bytes each. How
-many there are is never read from a column, the message says it once; so a column is sound when its
-size is, and reading one costs a copy instead of a test per value.
+A column of equal values is one integer. Any other column is a byte string of big-endian integers of
+one width: 1, 2, 4 or 8 bytes, as the largest value requires. The message contains the number of
+rows once, so a column is valid when its size fits. Decoding costs a copy instead of one test per
+value.
 """
 
 import struct
@@ -16,16 +16,16 @@ from ringfence.wire.errors import BadMessage
 __all__ = ["read_integers", "read_runs", "write_durations", "write_integers", "write_runs"]
 
 _FORMATS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""Letters of `struct` by width."""
+"""Format characters of `struct` by width in bytes."""
 _RUN_WIDTH = 2
 
 
 def write_integers(column: list[int], count: int, field: str, most: int = MAX_U64) -> int | bytes:
-    """Put `count` integers from 0 to `most` into their wire form."""
+    """Encode `count` integers from 0 to `most`."""
     if len(column) != count:
         raise _bad_column(field, count, most)
     first = column[0]
-    # Most columns that are not constant differ at their ends, which spares the count.
+    # Most columns of different values differ at their ends, which avoids the count.
     if count == 1 or (first == column[-1] and column.count(first) == count):
         if 0 <= first <= most:
             return first
@@ -35,19 +35,19 @@ def write_integers(column: list[int], count: int, field: str, most: int = MAX_U6
         raise _bad_column(field, count, most)
     try:
         return struct.pack(f">{count}{_FORMATS[_width_of(largest)]}", *column)
-    except struct.error as error:  # One is below 0.
+    except struct.error as error:  # A value is below 0.
         raise _bad_column(field, count, most) from error
 
 
 def write_durations(column: list[int], count: int, field: str) -> int | bytes:
-    """Put `count` durations into their wire form; longer ones than `LONGEST_NS` are cut to it."""
+    """Encode `count` durations; those above `LONGEST_NS` become `LONGEST_NS`."""
     if column and max(column) > LONGEST_NS:
         column = [min(duration_ns, LONGEST_NS) for duration_ns in column]
     return write_integers(column, count, field)
 
 
 def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
-    """Take `count` integers from 0 to `most` out of their wire form."""
+    """Decode `count` integers from 0 to `most`."""
     if type(wire) is int:
         if 0 <= wire <= most:
             return [wire] * count
@@ -61,9 +61,9 @@ def read_integers(wire: object, count: int, field: str, most: int = MAX_U64) -> 
 
 
 def write_runs(runs: list[int], count: int, field: str) -> int | bytes | None:
-    """Put run lengths that sum to `count`, below 65 536, into their wire form; None for no runs.
+    """Encode run lengths with the sum `count`, below 65 536; None for no runs.
 
-    How many runs there are is not known beforehand, so they are always 2 bytes wide.
+    The decoder does not know the number of runs, so each is always 2 bytes wide.
     """
     if not runs:
         return None
@@ -76,7 +76,7 @@ def write_runs(runs: list[int], count: int, field: str) -> int | bytes | None:
 
 
 def read_runs(wire: object, count: int, field: str) -> list[int]:
-    """Take run lengths out of their wire form: each at least 1, summing to `count`."""
+    """Decode run lengths: each at least 1, with the sum `count`."""
     if wire is None:
         return []
     if type(wire) is int:
@@ -98,7 +98,7 @@ def _width_of(largest: int) -> int:
 
 
 def _bad_column(field: str, count: int, most: int) -> BadMessage:
-    return bad_field(field, f"{count} integers from 0 to {most}, or one that stands for all")
+    return bad_field(field, f"{count} integers from 0 to {most}, or one for all")
 
 
 def _bad_runs(field: str, count: int) -> BadMessage:

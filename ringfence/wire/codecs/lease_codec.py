@@ -1,8 +1,4 @@
-"""What lets a client decide some checks itself, as arrays.
-
-Decides the layout of these messages. Both directions raise `BadMessage`; `codec` knows whose fault
-that is.
-"""
+"""Encoding and decoding of leases and denial subscriptions. Errors are `BadMessage`."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,43 +14,43 @@ from ringfence.wire.messages.lease_messages import (
     SubscribeDenials,
 )
 
-__all__ = ["NEAR_READERS", "Near", "lay_out_near"]
+__all__ = ["LEASE_READERS", "LeaseMessage", "encode_lease_message"]
 
-Near: TypeAlias = (
+LeaseMessage: TypeAlias = (
     SubscribeDenials | DenialRevoked | LeaseRequest | LeaseGrant | LeaseRecall | SlotsFree
 )
-"""The messages of this module."""
+"""Messages of this module."""
 
-_LISTEN = 31
-_LIFTED = 32
-_BORROW = 33
-_LENT = 34
-_CALL_IN = 35
+_SUBSCRIBE_DENIALS = 31
+_DENIAL_REVOKED = 32
+_LEASE_REQUEST = 33
+_LEASE_GRANT = 34
+_LEASE_RECALL = 35
 _SLOTS_FREE = 38
 
 
-def lay_out_near(message: Near) -> list[object]:
-    """Put a message into its wire form."""
+def encode_lease_message(message: LeaseMessage) -> list[object]:
+    """Return the fields of a message."""
     match message:
         case SubscribeDenials(seq):
-            return [_LISTEN, seq]
+            return [_SUBSCRIBE_DENIALS, seq]
         case DenialRevoked(keys):
-            return [_LIFTED, keys]
+            return [_DENIAL_REVOKED, keys]
         case LeaseRequest(seq, key, want, leases, spent):
-            return [_BORROW, seq, key, want, leases, spent]
+            return [_LEASE_REQUEST, seq, key, want, leases, spent]
         case LeaseGrant(seq, lease, units, for_ns, limit, remaining, reset_after_ns):
-            return [_LENT, seq, lease, units, for_ns, limit, remaining, reset_after_ns]
+            return [_LEASE_GRANT, seq, lease, units, for_ns, limit, remaining, reset_after_ns]
         case LeaseRecall(keys):
-            return [_CALL_IN, keys]
+            return [_LEASE_RECALL, keys]
         case SlotsFree(tickets):
             return [_SLOTS_FREE, tickets]
 
 
-def _read_lifted(fields: list[object]) -> DenialRevoked:
+def _read_denial_revoked(fields: list[object]) -> DenialRevoked:
     return DenialRevoked(_keys(fields[1], "DenialRevoked.keys"))
 
 
-def _read_call_in(fields: list[object]) -> LeaseRecall:
+def _read_lease_recall(fields: list[object]) -> LeaseRecall:
     return LeaseRecall(_keys(fields[1], "LeaseRecall.keys"))
 
 
@@ -65,7 +61,7 @@ def _read_slots_free(fields: list[object]) -> SlotsFree:
     return SlotsFree([integer(each, "SlotsFree.tickets", 1) for each in tickets])
 
 
-def _read_borrow(fields: list[object]) -> LeaseRequest:
+def _read_lease_request(fields: list[object]) -> LeaseRequest:
     _, seq, key, want, leases, spent = fields
     message = LeaseRequest(
         integer(seq, "LeaseRequest.seq", 1),
@@ -85,7 +81,7 @@ def _read_borrow(fields: list[object]) -> LeaseRequest:
     return message
 
 
-def _read_lent(fields: list[object]) -> LeaseGrant:
+def _read_lease_grant(fields: list[object]) -> LeaseGrant:
     _, seq, lease, units, for_ns, limit, remaining, reset_after_ns = fields
     message = LeaseGrant(
         integer(seq, "LeaseGrant.seq", 1),
@@ -111,16 +107,16 @@ def _key(wire: object, field: str) -> bytes:
     raise bad_field(field, f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
 
 
-NEAR_READERS: dict[int, tuple[type[Near], int, Callable[[list[object]], Near]]] = {
-    _LISTEN: (
+LEASE_READERS: dict[int, tuple[type[LeaseMessage], int, Callable[[list[object]], LeaseMessage]]] = {
+    _SUBSCRIBE_DENIALS: (
         SubscribeDenials,
         2,
         lambda fields: SubscribeDenials(integer(fields[1], "SubscribeDenials.seq", 1)),
     ),
-    _LIFTED: (DenialRevoked, 2, _read_lifted),
-    _BORROW: (LeaseRequest, 6, _read_borrow),
-    _LENT: (LeaseGrant, 8, _read_lent),
-    _CALL_IN: (LeaseRecall, 2, _read_call_in),
+    _DENIAL_REVOKED: (DenialRevoked, 2, _read_denial_revoked),
+    _LEASE_REQUEST: (LeaseRequest, 6, _read_lease_request),
+    _LEASE_GRANT: (LeaseGrant, 8, _read_lease_grant),
+    _LEASE_RECALL: (LeaseRecall, 2, _read_lease_recall),
     _SLOTS_FREE: (SlotsFree, 2, _read_slots_free),
 }
-"""By type number: what it is, how many fields its array has, and how they are read."""
+"""By type number: message class, number of fields, and the function that reads them."""

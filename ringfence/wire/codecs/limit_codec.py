@@ -1,7 +1,6 @@
-"""A `Limit` as an array, cut short before the first trailing field that has its usual value.
+"""Encoding and decoding of a `Limit` as an array; trailing fields with default values are left out.
 
-Decides the numbers of algorithms and calendars and what a missing field means. Whether the fields
-make sense together is for `Limit` itself to say.
+`Limit` itself validates the combination of fields.
 """
 
 from ringfence.limiter.limit import Algorithm, Calendar, InvalidLimit, Limit
@@ -20,13 +19,13 @@ _ALGORITHMS = (
 )
 _CALENDARS = (Calendar.DAY, Calendar.WEEK, Calendar.MONTH, Calendar.YEAR)
 
-_ALWAYS = 2
-"""The amount and the period are never left out."""
-_USUAL: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, False)
+_REQUIRED = 2
+"""Number of fields that are always present: amount and period."""
+_DEFAULTS: tuple[object, ...] = (None, None, 0, None, False, 1, None, "UTC", 0, False)
 
 
 def write_limit(limit: Limit) -> list[object]:
-    """Put `limit` into its wire form."""
+    """Return the fields of `limit`."""
     fields: list[object] = [
         limit.amount,
         limit.period_ns,
@@ -40,19 +39,19 @@ def write_limit(limit: Limit) -> list[object]:
         limit.first_hit,
     ]
     used = len(fields)
-    while used > _ALWAYS and fields[used - 1] == _USUAL[used - 1]:
+    while used > _REQUIRED and fields[used - 1] == _DEFAULTS[used - 1]:
         used -= 1
     return fields[:used]
 
 
 def read_limit(wire: object, field: str) -> Limit:
-    """Take a limit out of its wire form."""
-    given = items(wire, field, len(_USUAL))
-    if len(given) < _ALWAYS:
-        raise bad_field(field, f"an array of {_ALWAYS} to {len(_USUAL)} fields")
+    """Build a limit from its fields."""
+    given = items(wire, field, len(_DEFAULTS))
+    if len(given) < _REQUIRED:
+        raise bad_field(field, f"an array of {_REQUIRED} to {len(_DEFAULTS)} fields")
     amount, period, algorithm, burst, queue, slots, calendar, timezone, soft, first = (
         *given,
-        *_USUAL[len(given) :],
+        *_DEFAULTS[len(given) :],
     )
     try:
         return Limit.of_ns(

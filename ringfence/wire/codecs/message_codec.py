@@ -1,7 +1,7 @@
-"""Messages to bytes and back: one msgpack array each, its type number first.
+"""Encoding and decoding of messages: one msgpack array each, with the type number first.
 
-Decides the layout of every message and refuses whatever deviates from it. Where one message ends
-and the next begins is `framing`'s business; whether its sender may send it, the receiver's.
+Refuses every message that deviates from its layout. `framing` separates messages on the stream,
+and the receiver decides whether the sender may send them.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,13 @@ from hashring.member import MAX_WEIGHT, MIN_WEIGHT
 from ringfence.errors import LocalProtocolError
 from ringfence.wire.bounds import MAX_CREDENTIAL, MAX_HELLO, MAX_ITEMS, MAX_REASON, MAX_U64
 from ringfence.wire.codecs.fields import bad_field, binary, integer, items, plain, real, text
-from ringfence.wire.codecs.lease_codec import NEAR_READERS, lay_out_near
-from ringfence.wire.codecs.metric_codec import METRIC_READERS, lay_out_metrics
-from ringfence.wire.codecs.peer_codec import READERS, VALIDATED_AS_LAID_OUT, lay_out
+from ringfence.wire.codecs.lease_codec import LEASE_READERS, encode_lease_message
+from ringfence.wire.codecs.metric_codec import METRIC_READERS, encode_metric_message
+from ringfence.wire.codecs.peer_codec import (
+    PEER_READERS,
+    VALIDATED_WHILE_ENCODED,
+    encode_peer_message,
+)
 from ringfence.wire.codecs.request_codec import (
     ANSWER,
     ANSWER_FIELDS,
@@ -63,7 +67,7 @@ from ringfence.wire.messages.session_messages import (
 __all__ = ["VERSION", "PackedRules", "decode", "encode"]
 
 VERSION = 1
-"""Version of the wire protocol, said in `Hello` and in `Welcome`."""
+"""Version of the wire protocol, which `Hello` and `Welcome` contain."""
 
 _HELLO = 1
 _WELCOME = 2
@@ -82,30 +86,30 @@ _ROLES = (Role.NODE, Role.CLIENT)
 _STATES = frozenset({"joining", "alive", "suspect", "forwarding", "leaving", "dead", "left"})
 _ROW_FIELDS = 7
 _MAX_PORT = 65_535
-_SHORT = 4096
-"""Bytes of a message in which any number of arrays costs less than two milliseconds."""
+_SMALL_MESSAGE = 4096
+"""Message size up to which arrays are not counted: decoding takes less than 2 ms in any case."""
 _MAX_CODE = 65_535
-_VALIDATED_AS_WRITTEN = (REQUEST, ANSWER, *VALIDATED_AS_LAID_OUT)
+_ALREADY_VALIDATED = (REQUEST, ANSWER, *VALIDATED_WHILE_ENCODED)
 
 
 def encode(message: Message) -> bytes:
-    """Turn a message into the payload of one frame.
+    """Encode a message as the payload of one frame.
 
-    Raises `LocalProtocolError` for a message that `decode` would refuse: a bound is broken, columns
-    do not fit each other, or all of it is larger than `MAX_MESSAGE`. Checks and counters are hot,
-    and validated as they are laid out; any other message is simply read back.
+    Raises `LocalProtocolError` for a message that `decode` would refuse: a value is out of bounds,
+    columns differ in length, or the payload exceeds `MAX_MESSAGE`. Frequent messages are validated
+    while they are encoded, all others by decoding the result.
     """
     try:
-        fields = _lay_out(message)
+        fields = _to_fields(message)
         payload: bytes = packb(fields)
-        if fields[0] not in _VALIDATED_AS_WRITTEN:
+        if fields[0] not in _ALREADY_VALIDATED:
             decode(payload)
     except BadMessage as error:
         raise LocalProtocolError(f"cannot send: {error.reason}") from error
     except (TypeError, ValueError, OverflowError) as error:
         name = type(message).__name__
         raise LocalProtocolError(
-            f"cannot send: msgpack has no place for a {name}: {error}"
+            f"cannot send: {name} must contain only types of msgpack: {error}"
         ) from error
     if len(payload) > MAX_MESSAGE:
         raise LocalProtocolError(f"cannot send: {_too_large(payload, MAX_MESSAGE).reason}")
@@ -113,17 +117,17 @@ def encode(message: Message) -> bytes:
 
 
 class PackedRules:
-    """`Rules` laid out once, for all the clients that ask for them after a change.
+    """Rules encoded once, for all clients that request them after a change.
 
     Raises `LocalProtocolError` when they do not fit into a message.
     """
 
     def __init__(self, version: int, plain: Plain) -> None:
-        encode(Rules(MAX_U64, version, plain))  # With the longest `seq` that any may have.
+        encode(Rules(MAX_U64, version, plain))  # Checks the size with the longest `seq`.
         self._rest: bytes = packb(version) + packb(plain)
 
     def to(self, seq: int) -> bytes:
-        """The payload that answers the question `seq`, as `encode` would write it."""
+        """Return the payload that answers the request `seq`."""
         head: bytes = packb([_RULES, seq, None, None])
         return head[:-2] + self._rest
 
@@ -131,82 +135,83 @@ class PackedRules:
 def decode(
     payload: bytes, *, limit: int = MAX_MESSAGE, maps: bool = True, arrays: int | None = None
 ) -> Message:
-    """Turn the payload of one frame into a message.
+    """Decode the payload of one frame.
 
-    `limit` is the most bytes it may have and `arrays`, if given, the most arrays, which are counted
-    in long messages only. Without `maps` it must not contain one. No message from a client to a
-    node does; each map or array costs far more time than its single byte suggests.
-    Raises `BadMessage`, and nothing else whatever the bytes: `WrongVersion` when a `Hello` or
-    `Welcome` is of another version, its plain base for all other deviations.
+    `limit` is the maximum size in bytes. `arrays`, if given, is the maximum number of arrays, which
+    only long messages enforce. Without `maps`, a map is refused: no client sends one to a node, and
+    each map or array costs far more time than its single byte suggests.
+    Raises `BadMessage` only, whatever the bytes, and `WrongVersion` for another protocol version.
     """
     if not payload:
-        raise BadMessage(Cause.EMPTY, "a message of no bytes")
+        raise BadMessage(Cause.EMPTY, "a message must not be empty")
     if len(payload) > limit:
         raise _too_large(payload, limit)
-    hook = _as_map if maps else _no_map
-    count = None if arrays is None or len(payload) <= _SHORT else _count_to(arrays)
+    hook = _unique_map if maps else _refuse_map
+    count = None if arrays is None or len(payload) <= _SMALL_MESSAGE else _array_counter(arrays)
     try:
         fields: object = unpackb(
             payload, max_array_len=MAX_ITEMS, object_pairs_hook=hook, list_hook=count
         )
     except ValueError as error:
-        raise BadMessage(Cause.GARBLED, "a message that is not one msgpack value") from error
+        raise BadMessage(Cause.GARBLED, "a message must be exactly one msgpack value") from error
     if type(fields) is not list or not fields:
-        raise BadMessage(Cause.BAD_SHAPE, "a message that is not an array of fields")
+        raise BadMessage(Cause.BAD_SHAPE, "a message must be an array of fields")
     number = fields[0]
     if type(number) is not int or number not in _READERS:
-        raise BadMessage(Cause.UNKNOWN_TYPE, "a message of no known type")
+        raise BadMessage(Cause.UNKNOWN_TYPE, "the type of a message must be a known number")
     kind, length, read = _READERS[number]
     if number <= _WELCOME:
         _check_version(fields)
         if number == _HELLO and len(payload) > MAX_HELLO:
             raise _too_large(payload, MAX_HELLO)
     if len(fields) != length:
-        raise BadMessage(Cause.BAD_SHAPE, f"{kind.__name__} has {length} fields, not {len(fields)}")
+        raise BadMessage(
+            Cause.BAD_SHAPE, f"{kind.__name__} must have {length} fields, got {len(fields)}"
+        )
     return read(fields)
 
 
 def _too_large(payload: bytes, limit: int) -> BadMessage:
     return BadMessage(
-        Cause.OVERSIZED, f"a message of {len(payload)} bytes; at most {limit} are allowed"
+        Cause.OVERSIZED, f"a message must have at most {limit} bytes, got {len(payload)}"
     )
 
 
-def _as_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
-    """Build a map, which must not name a key twice: two readers could disagree on its value."""
+def _unique_map(pairs: list[tuple[object, object]]) -> dict[object, object]:
+    """Build a map; refuse a repeated key, whose value two decoders could choose differently."""
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise BadMessage(Cause.GARBLED, "a map that names a key twice")
+        raise BadMessage(Cause.GARBLED, "a map must contain each key once")
     return result
 
 
-def _count_to(most: int) -> Callable[[list[object]], list[object]]:
-    """Make a hook that passes so many arrays and refuses the next one."""
+def _array_counter(most: int) -> Callable[[list[object]], list[object]]:
+    """Return a hook for msgpack that accepts `most` arrays and refuses the next one."""
     left = most
 
     def count(array: list[object]) -> list[object]:
         nonlocal left
         left -= 1
         if left < 0:
-            raise BadMessage(Cause.BAD_SHAPE, f"more than {most} arrays in a message")
+            raise BadMessage(Cause.BAD_SHAPE, f"a message must contain at most {most} arrays")
         return array
 
     return count
 
 
-def _no_map(pairs: list[tuple[object, object]]) -> None:
-    """Refuse the first map, before any other is built."""
-    raise BadMessage(Cause.BAD_SHAPE, "a map in a message that has none")
+def _refuse_map(pairs: list[tuple[object, object]]) -> None:
+    """Refuse the first map, before msgpack builds another one."""
+    raise BadMessage(Cause.BAD_SHAPE, "a message to a node must not contain maps")
 
 
 def _check_version(fields: list[object]) -> None:
-    """Compare versions before anything else: only up to here do all versions look the same."""
+    """Check the version first: later fields may differ between versions."""
     theirs = integer(fields[1] if len(fields) > 1 else None, "the protocol's version")
     if theirs != VERSION:
         raise WrongVersion(VERSION, theirs)
 
 
-def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one line per message
+def _to_fields(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one line per message
     match message:
         case Request():
             return write_request(message)
@@ -222,7 +227,7 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
         case AskMembers():
             return [_ASK_MEMBERS, message.seq]
         case Members():
-            rows = [_lay_out_row(row) for row in message.members]
+            rows = [_member_fields(row) for row in message.members]
             return [_MEMBERS, message.seq, message.view, rows]
         case AskRules():
             return [_ASK_RULES, message.seq]
@@ -246,14 +251,14 @@ def _lay_out(message: Message) -> list[object]:  # noqa: PLR0911, PLR0912 - one 
             | LeaseRecall()
             | SlotsFree()
         ):
-            return lay_out_near(message)
+            return encode_lease_message(message)
         case Report() | AskThrottled() | Throttled():
-            return lay_out_metrics(message)
+            return encode_metric_message(message)
         case _:
-            return lay_out(message)
+            return encode_peer_message(message)
 
 
-def _lay_out_row(row: MemberRow) -> list[object]:
+def _member_fields(row: MemberRow) -> list[object]:
     weight = float(row.weight)
     return [row.name, row.host, row.port, row.datacenter, row.zone, weight, row.state]
 
@@ -339,11 +344,11 @@ def _read_goodbye(fields: list[object]) -> Goodbye:
     return Goodbye(text(fields[1], "Goodbye.reason", MAX_REASON))
 
 
-_Numbered = TypeVar("_Numbered", AskMembers, AskRules, AskStats, Ping, Pong)
+_SeqOnly = TypeVar("_SeqOnly", AskMembers, AskRules, AskStats, Ping, Pong)
 
 
-def _numbered(kind: type[_Numbered]) -> Callable[[list[object]], _Numbered]:
-    """Make the reader of a message that is its sequence number and nothing else."""
+def _seq_reader(kind: type[_SeqOnly]) -> Callable[[list[object]], _SeqOnly]:
+    """Return the reader of a message whose only field is `seq`."""
     field = f"{kind.__name__}.seq"
     return lambda fields: kind(integer(fields[1], field, 1))
 
@@ -354,17 +359,17 @@ _READERS: dict[int, tuple[type[Message], int, Callable[[list[object]], Message]]
     _REFUSED: (Refused, 4, _read_refused),
     REQUEST: (Request, REQUEST_FIELDS, read_request),
     ANSWER: (Answer, ANSWER_FIELDS, read_answer),
-    _ASK_MEMBERS: (AskMembers, 2, _numbered(AskMembers)),
+    _ASK_MEMBERS: (AskMembers, 2, _seq_reader(AskMembers)),
     _MEMBERS: (Members, 4, _read_members),
-    _ASK_RULES: (AskRules, 2, _numbered(AskRules)),
+    _ASK_RULES: (AskRules, 2, _seq_reader(AskRules)),
     _RULES: (Rules, 4, _read_rules),
-    _ASK_STATS: (AskStats, 2, _numbered(AskStats)),
+    _ASK_STATS: (AskStats, 2, _seq_reader(AskStats)),
     _STATS: (Stats, 3, _read_stats),
-    _PING: (Ping, 2, _numbered(Ping)),
-    _PONG: (Pong, 2, _numbered(Pong)),
+    _PING: (Ping, 2, _seq_reader(Ping)),
+    _PONG: (Pong, 2, _seq_reader(Pong)),
     _GOODBYE: (Goodbye, 2, _read_goodbye),
-    **READERS,
-    **NEAR_READERS,
+    **PEER_READERS,
+    **LEASE_READERS,
     **METRIC_READERS,
 }
-"""By type number: what it is, how many fields its array has, and how they are read."""
+"""By type number: message class, number of fields, and the function that reads them."""

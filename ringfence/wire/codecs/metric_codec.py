@@ -1,8 +1,4 @@
-"""Reports of decisions and lists of denied keys, as arrays.
-
-Decides the layout of these messages. Both directions raise `BadMessage`; `codec` knows whose fault
-that is.
-"""
+"""Encoding and decoding of decision reports and denied keys. Errors are `BadMessage`."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -19,22 +15,22 @@ from ringfence.wire.bounds import (
 from ringfence.wire.codecs.fields import bad_field, integer, items, text
 from ringfence.wire.messages.metric_messages import AskThrottled, Report, Throttled
 
-__all__ = ["METRIC_READERS", "MetricMessage", "lay_out_metrics"]
+__all__ = ["METRIC_READERS", "MetricMessage", "encode_metric_message"]
 
 MetricMessage: TypeAlias = Report | AskThrottled | Throttled
-"""The messages of this module."""
+"""Messages of this module."""
 
 _REPORT = 41
 _ASK_THROTTLED = 42
 _THROTTLED = 43
-_BY_CLIENT = frozenset({2, 3, 5, 6, 7})
-"""Sources of decisions that a client may make: LOCAL, POLICY, CACHE, LEASE and SHED."""
-_MOST_CODE = max(Code).value
-_RESULTS = 3
+_CLIENT_SOURCES = frozenset({2, 3, 5, 6, 7})
+"""Sources that a client may report: LOCAL, POLICY, CACHE, LEASE and SHED."""
+_MAX_RESULT_CODE = max(Code).value
+_COUNTS_PER_RULE = 3
 
 
-def lay_out_metrics(message: MetricMessage) -> list[object]:
-    """Put a message into its wire form."""
+def encode_metric_message(message: MetricMessage) -> list[object]:
+    """Return the fields of a message."""
     match message:
         case Report(seq, client, number, named, keys, codes, sources, counts):
             return [_REPORT, seq, client, number, named, keys, codes, sources, counts]
@@ -54,13 +50,13 @@ def _read_report(fields: list[object]) -> Report:
         integer(number, "Report.number", 1),
         integer(named, "Report.named", 0, min(rows, MAX_REPORT_NAMED)),
         read,
-        _column(codes, "Report.codes", rows, most=_MOST_CODE),
+        _column(codes, "Report.codes", rows, most=_MAX_RESULT_CODE),
         _column(sources, "Report.sources", rows),
         _column(counts, "Report.counts", rows, least=1, most=MAX_REPORT_DECISIONS),
     )
     if not read:
         raise bad_field("Report.keys", "1 key or more")
-    if not _BY_CLIENT.issuperset(message.sources):
+    if not _CLIENT_SOURCES.issuperset(message.sources):
         raise bad_field("Report.sources", "LOCAL, POLICY, CACHE, LEASE or SHED")
     if any([len(key) != MIN_KEY for key in read[message.named :]]):
         raise bad_field("Report.keys", f"{MIN_KEY} bytes where only a rule is named")
@@ -80,7 +76,7 @@ def _read_throttled(fields: list[object]) -> Throttled:
         _column(counts, "Throttled.counts", len(read)),
         _column(errors, "Throttled.errors", len(read)),
         names,
-        _column(results, "Throttled.results", _RESULTS * len(names)),
+        _column(results, "Throttled.results", _COUNTS_PER_RULE * len(names)),
     )
 
 
@@ -116,4 +112,4 @@ METRIC_READERS: dict[
     ),
     _THROTTLED: (Throttled, 8, _read_throttled),
 }
-"""By type number: what it is, how many fields its array has, and how they are read."""
+"""By type number: message class, number of fields, and the function that reads them."""

@@ -1,7 +1,7 @@
-"""What nodes say to each other: members, counters that move or are copied, counts of data centers.
+"""Encoding and decoding of messages between nodes. Errors are `BadMessage`.
 
-Decides the layout of these messages and what makes their columns fit each other. Both directions
-raise `BadMessage`; `codec` knows whose fault that is. Clients send `AskPeers` and `AskLeave` too.
+They carry membership, transfers and replicas of counters, and window counts of data centers.
+Clients send `AskPeers` and `AskLeave`, too.
 """
 
 from collections.abc import Callable
@@ -49,9 +49,9 @@ from ringfence.wire.messages.peer_messages import (
 from ringfence.wire.messages.request_columns import Source
 from ringfence.wire.messages.request_messages import DecidedCheck
 
-__all__ = ["Move", "READERS", "VALIDATED_AS_LAID_OUT", "lay_out"]
+__all__ = ["PeerMessage", "PEER_READERS", "VALIDATED_WHILE_ENCODED", "encode_peer_message"]
 
-Move: TypeAlias = (
+PeerMessage: TypeAlias = (
     Exchange
     | Exchanged
     | Pull
@@ -71,24 +71,24 @@ Move: TypeAlias = (
     | AskTakenOver
     | TakenOver
 )
-"""The messages of this module."""
+"""Messages of this module."""
 
 _EXCHANGE = 15
 _EXCHANGED = 16
 _PULL = 17
 _PULLED = 18
 _COPY = 19
-_OFFER = 20
-_CELLS = 21
+_TRANSFER_OFFER = 20
+_WINDOW_COUNTS = 21
 _DIGEST = 22
-_DIFFERS = 23
+_DIGEST_MISMATCH = 23
 _ASK_PEERS = 24
 _PEERS = 25
 _ASK_LEAVE = 26
 _DONE = 27
-_KEPT = 28
-_RECALL = 29
-_RECALLED = 30
+_TRANSFER_ACK = 28
+_RECOVER_COUNTS = 29
+_RECOVER_COUNTS_REPLY = 30
 _ASK_TAKEN_OVER = 36
 _TAKEN_OVER = 37
 
@@ -98,21 +98,21 @@ _DECIDED_FIELDS = 7
 _OUTCOME_NUMBERS = 8
 _LAST_SOURCE = len(Source) - 1
 
-VALIDATED_AS_LAID_OUT = (_PULLED, _COPY, _CELLS, _RECALLED)
-"""Messages with thousands of keys: their fields are read before they are packed, for unpacking them
-again would cost about as much as packing them."""
+VALIDATED_WHILE_ENCODED = (_PULLED, _COPY, _WINDOW_COUNTS, _RECOVER_COUNTS_REPLY)
+"""Messages with thousands of keys. Their fields are validated before they are packed, because
+unpacking the result would cost about as much as packing."""
 
 
-def lay_out(message: Move) -> list[object]:
-    """Put a message into its wire form; raises for those of `VALIDATED_AS_LAID_OUT`."""
-    fields = _lay_out(message)
-    if fields[0] in VALIDATED_AS_LAID_OUT:
-        _, _, read = READERS[fields[0]]
+def encode_peer_message(message: PeerMessage) -> list[object]:
+    """Return the fields of a message; validates those of `VALIDATED_WHILE_ENCODED`."""
+    fields = _to_fields(message)
+    if fields[0] in VALIDATED_WHILE_ENCODED:
+        _, _, read = PEER_READERS[fields[0]]
         read(fields)
     return fields
 
 
-def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one line per message
+def _to_fields(message: PeerMessage) -> list[object]:  # noqa: PLR0911, PLR0912 - one per message
     match message:
         case Exchange(seq, packed):
             return [_EXCHANGE, seq, packed]
@@ -137,19 +137,19 @@ def _lay_out(message: Move) -> list[object]:  # noqa: PLR0911, PLR0912 - one lin
         case Copy(seq, counts):
             return [_COPY, seq, _write_counts(counts)]
         case TransferOffer(seq, shards):
-            return [_OFFER, seq, shards]
+            return [_TRANSFER_OFFER, seq, shards]
         case TransferAck(seq, shards, gift):
-            return [_KEPT, seq, shards, gift]
+            return [_TRANSFER_ACK, seq, shards, gift]
         case WindowCounts(seq, writer, keys, cells):
-            return [_CELLS, seq, writer, keys, cells]
+            return [_WINDOW_COUNTS, seq, writer, keys, cells]
         case Digest(seq, writer, shards, sums):
             return [_DIGEST, seq, writer, shards, sums]
         case DigestMismatch(seq, shards):
-            return [_DIFFERS, seq, shards]
+            return [_DIGEST_MISMATCH, seq, shards]
         case RecoverCounts(seq, shards):
-            return [_RECALL, seq, shards]
+            return [_RECOVER_COUNTS, seq, shards]
         case RecoverCountsReply(seq, shards, keys, cells):
-            return [_RECALLED, seq, shards, keys, cells]
+            return [_RECOVER_COUNTS_REPLY, seq, shards, keys, cells]
         case AskPeers(seq):
             return [_ASK_PEERS, seq]
         case Peers(seq, told):
@@ -190,11 +190,11 @@ def _read_keys(wire: object, field: str) -> list[bytes]:
     for key in keys:
         if type(key) is not bytes or not MIN_KEY <= len(key) <= MAX_KEY:
             raise bad_field(f"{field}.keys", f"byte strings of {MIN_KEY} to {MAX_KEY} bytes")
-    return keys  # type: ignore[return-value]  # each was looked at
+    return keys  # type: ignore[return-value]  # each was checked
 
 
 def _read_numbers(wire: object, count: int, field: str, most: int = MAX_U64) -> list[int]:
-    """Take exactly `count` integers."""
+    """Return an array of exactly `count` integers."""
     numbers = items(wire, field, MAX_NUMBERS)
     if len(numbers) != count:
         raise bad_field(field, f"an array of {count} integers")
@@ -205,11 +205,11 @@ def _checked(numbers: list[object], field: str, most: int) -> list[int]:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= most:
             raise bad_field(field, f"integers from 0 to {most}")
-    return numbers  # type: ignore[return-value]  # each was looked at
+    return numbers  # type: ignore[return-value]  # each was checked
 
 
 def _read_rows(wire: object, count: int, field: str) -> list[list[int]]:
-    """Take `count` arrays of integers."""
+    """Return an array of `count` arrays of integers."""
     rows = items(wire, field, MAX_MOVED)
     if len(rows) != count:
         raise bad_field(field, f"{count} arrays")
@@ -325,13 +325,13 @@ def _read_copy(fields: list[object]) -> Copy:
     return Copy(integer(fields[1], "Copy.seq", 1), _read_counts(fields[2], "Copy.counts"))
 
 
-def _read_offer(fields: list[object]) -> TransferOffer:
+def _read_transfer_offer(fields: list[object]) -> TransferOffer:
     return TransferOffer(
         integer(fields[1], "TransferOffer.seq", 1), _read_shards(fields[2], "TransferOffer.shards")
     )
 
 
-def _read_kept(fields: list[object]) -> TransferAck:
+def _read_transfer_ack(fields: list[object]) -> TransferAck:
     _, seq, shards, gift = fields
     return TransferAck(
         integer(seq, "TransferAck.seq", 1),
@@ -346,7 +346,7 @@ def _read_taken_over(fields: list[object]) -> TakenOver:
     )
 
 
-def _read_cells(fields: list[object]) -> WindowCounts:
+def _read_window_counts(fields: list[object]) -> WindowCounts:
     _, seq, writer, keys, cells = fields
     read = _read_keys(keys, "WindowCounts")
     return WindowCounts(
@@ -368,20 +368,20 @@ def _read_digest(fields: list[object]) -> Digest:
     )
 
 
-def _read_differs(fields: list[object]) -> DigestMismatch:
+def _read_digest_mismatch(fields: list[object]) -> DigestMismatch:
     return DigestMismatch(
         integer(fields[1], "DigestMismatch.seq", 1),
         _read_shards(fields[2], "DigestMismatch.shards", 0),
     )
 
 
-def _read_recall(fields: list[object]) -> RecoverCounts:
+def _read_recover_counts(fields: list[object]) -> RecoverCounts:
     return RecoverCounts(
         integer(fields[1], "RecoverCounts.seq", 1), _read_shards(fields[2], "RecoverCounts.shards")
     )
 
 
-def _read_recalled(fields: list[object]) -> RecoverCountsReply:
+def _read_recover_counts_reply(fields: list[object]) -> RecoverCountsReply:
     _, seq, shards, keys, cells = fields
     read = _read_keys(keys, "RecoverCountsReply")
     return RecoverCountsReply(
@@ -406,19 +406,19 @@ def _read_peers(fields: list[object]) -> Peers:
     return Peers(integer(fields[1], "Peers.seq", 1), plain(fields[2], "Peers.plain"))
 
 
-READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
+PEER_READERS: dict[int, tuple[type[PeerMessage], int, Callable[[list[object]], PeerMessage]]] = {
     _EXCHANGE: (Exchange, 3, _read_exchange),
     _EXCHANGED: (Exchanged, 3, _read_exchanged),
     _PULL: (Pull, 5, _read_pull),
     _PULLED: (Pulled, 6, _read_pulled),
     _COPY: (Copy, 3, _read_copy),
-    _OFFER: (TransferOffer, 3, _read_offer),
-    _KEPT: (TransferAck, 4, _read_kept),
-    _CELLS: (WindowCounts, 5, _read_cells),
+    _TRANSFER_OFFER: (TransferOffer, 3, _read_transfer_offer),
+    _TRANSFER_ACK: (TransferAck, 4, _read_transfer_ack),
+    _WINDOW_COUNTS: (WindowCounts, 5, _read_window_counts),
     _DIGEST: (Digest, 5, _read_digest),
-    _DIFFERS: (DigestMismatch, 3, _read_differs),
-    _RECALL: (RecoverCounts, 3, _read_recall),
-    _RECALLED: (RecoverCountsReply, 5, _read_recalled),
+    _DIGEST_MISMATCH: (DigestMismatch, 3, _read_digest_mismatch),
+    _RECOVER_COUNTS: (RecoverCounts, 3, _read_recover_counts),
+    _RECOVER_COUNTS_REPLY: (RecoverCountsReply, 5, _read_recover_counts_reply),
     _ASK_PEERS: (AskPeers, 2, lambda fields: AskPeers(integer(fields[1], "AskPeers.seq", 1))),
     _PEERS: (Peers, 3, _read_peers),
     _ASK_LEAVE: (AskLeave, 2, lambda fields: AskLeave(integer(fields[1], "AskLeave.seq", 1))),
@@ -430,4 +430,4 @@ READERS: dict[int, tuple[type[Move], int, Callable[[list[object]], Move]]] = {
     ),
     _TAKEN_OVER: (TakenOver, 3, _read_taken_over),
 }
-"""By type number: what it is, how many fields its array has, and how they are read."""
+"""By type number: message class, number of fields, and the function that reads them."""

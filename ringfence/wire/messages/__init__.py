@@ -1,4 +1,8 @@
-"""Messages that nodes and clients exchange, as values, and their union."""
+"""Messages that nodes and clients exchange, as values; `Message` is the union of all.
+
+No message contains an instant, since the monotonic clocks of two hosts do not compare. Deadlines
+and ages are durations.
+"""
 
 from typing import TypeAlias
 

@@ -1,4 +1,4 @@
-"""Questions about the members, rules and counters of a node, and their answers."""
+"""Questions about members, rules and statistics of a node, and their answers."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -7,19 +7,19 @@ __all__ = ["AskMembers", "AskRules", "AskStats", "MemberRow", "Members", "Plain"
 
 
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | dict[str, Plain] | None"
-"""What msgpack carries: data without behaviour."""
+"""JSON-like data as msgpack carries it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskMembers:
-    """Ask for the members."""
+    """Question for the members."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """One member as another sees it."""
+    """One member as another member sees it."""
 
     name: str
     host: str
@@ -28,13 +28,13 @@ class MemberRow:
     zone: str
     weight: float
     state: str
-    """`joining`, `alive`, `suspect`, `forwarding`, `leaving`, `dead` or `left`; only those that are
-    alive or suspect are in the ring."""
+    """`joining`, `alive`, `suspect`, `forwarding`, `leaving`, `dead` or `left`. The ring contains
+    members that are alive or suspect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members, sorted by name, and the hash of that view."""
+    """Members of the cluster, sorted by name, and the hash of this view."""
 
     seq: int
     view: int
@@ -43,14 +43,14 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class AskRules:
-    """Ask for the rules."""
+    """Question for the rules."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules as plain data; `RuleSet.from_plain` reads them."""
+    """Rules as plain data, which `RuleSet.from_plain` reads."""
 
     seq: int
     version: int
@@ -59,14 +59,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class AskStats:
-    """Ask for the node's counters."""
+    """Question for the node's statistics."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The node's counters by name."""
+    """Statistics of the node: counts by name."""
 
     seq: int
     counters: dict[str, int]

@@ -1,8 +1,4 @@
-"""The messages by which a client may decide some checks itself: denials that stand, and what
-an owner has lent it.
-
-Values only, as in `messages`, which names them all; `near` turns these into bytes and back.
-"""
+"""Messages that let a client decide some checks itself: cached denials and leases."""
 
 from dataclasses import dataclass
 
@@ -18,10 +14,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SubscribeDenials:
-    """A client remembers denials from now on: tell it of those that end before their time.
+    """Subscription of a client with a denial cache to `DenialRevoked`.
 
-    Answered by `Done`. A node that does not know this message closes the connection, and is asked
-    no more.
+    Answered by `Done`.
     """
 
     seq: int
@@ -29,53 +24,54 @@ class SubscribeDenials:
 
 @dataclass(frozen=True, slots=True)
 class DenialRevoked:
-    """What the receiver was denied may pass again, although `retry_after` is not over."""
+    """Notice that denied keys may pass again before their `retry_after` is over."""
 
     keys: list[bytes]
-    """Empty for all that the sender ever denied."""
+    """Empty for all keys that the sender has denied."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Ask for units of a key to be spent by the sender alone, and tell what became of others."""
+    """Request for a lease: units of a key for the sender alone. Also returns finished leases."""
 
     seq: int
     key: bytes
     want: int
-    """Most units that would be of use; 0 to ask for none."""
+    """Maximum number of units that the sender can use; 0 to request none."""
     leases: list[int]
-    """Leases of this key that are over for the sender."""
+    """Finished leases of this key."""
     spent: list[int]
-    """What was spent of each."""
+    """Units spent of each finished lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """The answer to `LeaseRequest`: what the sender may spend without asking."""
+    """Answer to `LeaseRequest`: units that the client may spend without asking the owner."""
 
     seq: int
     lease: int
-    """Names it in a later `LeaseRequest`; 0 when nothing was lent."""
+    """Identifies the lease in a later `LeaseRequest`; 0 without a lease."""
     units: int
     for_ns: int
-    """How long the lease lasts, from when it was asked for; when nothing was lent, how long
-    asking again is of no use."""
+    """Duration of the lease, from the time of its request. Without a lease: time until a
+    new request makes sense."""
     limit: int
     remaining: int
-    """What is left for others."""
+    """Units that remain for other clients."""
     reset_after_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecall:
-    """Spend no more of these keys' leases, and tell what was spent."""
+    """Recall of leases: the client must stop to spend them and report what it spent."""
 
     keys: list[bytes]
-    """Empty for all that the sender ever lent."""
+    """Empty for all leases of the sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsFree:
-    """Slots are kept for the receiver's waiters: ask again under these tickets, within a second."""
+    """Notice that slots are reserved for waiting checks: repeat those checks within a second."""
 
     tickets: list[int]
+    """Tickets of the waiting checks, as in `Request.leases`."""

@@ -1,7 +1,4 @@
-"""Messages that carry metrics: decisions that clients made, and the keys that a node denied most.
-
-Values only, as in `messages`, which names them all; `metrics` turns these into bytes and back.
-"""
+"""Messages with metrics: decisions that clients made, and the keys that a node denied most."""
 
 from dataclasses import dataclass
 
@@ -10,20 +7,20 @@ __all__ = ["AskThrottled", "Report", "Throttled"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Decisions that a client made without a node. Answered by `Done` once they are counted.
+    """Report of decisions that a client made without a node. Answered by `Done` once counted.
 
-    A node counts a report only when `number` is above all numbers that it has from `client`.
+    A node ignores a report whose `number` is not above all earlier numbers of `client`.
     """
 
     seq: int
     client: int
-    """64-bit random number of the client's process, new for each start."""
+    """64-bit random number of the client's process, new at each start."""
     number: int
-    """Rises with each report of a client; a report that is sent again keeps its number."""
+    """Ascending number of the report; a repeated report keeps its number."""
     named: int
-    """How many of `keys`, counted from the first, name a counter; the others only name a rule."""
+    """Number of leading `keys` that name a counter; the others name a rule."""
     keys: list[bytes]
-    """Keys of counters, or the 8 bytes of a rule's identity. No decision is in two rows."""
+    """Keys of counters, or 8-byte rule ids. No decision is counted in two rows."""
     codes: list[int]
     """Per key, a `Code`."""
     sources: list[int]
@@ -34,27 +31,27 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class AskThrottled:
-    """Ask a node for the keys that it denied most."""
+    """Question for the keys that a node denied most often."""
 
     seq: int
     count: int
-    """Most keys in the answer."""
+    """Maximum number of keys in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Denials of the last one to two periods of five minutes, as one node counted them."""
+    """Denials by one node in the last five to ten minutes."""
 
     seq: int
     denied: int
-    """All denials."""
+    """Number of all denials."""
     keys: list[bytes]
-    """The keys that were denied most, the first first."""
+    """Keys that were denied most often, in descending order."""
     counts: list[int]
-    """Per key, how often it was denied, at most."""
+    """Per key, an upper bound of its denials."""
     errors: list[int]
-    """Per key, by how much the count may be too high."""
+    """Per key, the maximum error of the count."""
     rules: list[str]
-    """Names of the rules that were denied most since the node began, the first first."""
+    """Names of the rules with the most denials since the node started, in descending order."""
     results: list[int]
-    """Per rule three numbers: allowed, denied, denied in shadow or quota mode."""
+    """Per rule three numbers: allowed, denied, and denied in shadow or quota mode."""

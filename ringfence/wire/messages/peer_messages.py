@@ -1,7 +1,4 @@
-"""The messages by which nodes keep each other's members and counters, and operators ask for them.
-
-Values only, as in `messages`, which names them all; `peer_codec` turns these into bytes and back.
-"""
+"""Messages between nodes: membership, shard transfers, replicas and window counts."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -37,16 +34,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A member's whole list of members, asking for the other's: anti-entropy between nodes."""
+    """Anti-entropy: the sender's full membership records, and a question for the receiver's."""
 
     seq: int
     packed: bytes
-    """As `gossip` packs records; opaque here, so that clients need not know them."""
+    """Records as `gossip` packs them; opaque here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """The answer to `Exchange`, in kind."""
+    """Answer to `Exchange`: the receiver's membership records."""
 
     seq: int
     packed: bytes
@@ -54,53 +51,53 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The state of counters, column by column: what moves and is copied between nodes."""
+    """State of counters, column by column, for transfers and replication."""
 
     keys: list[bytes]
     states: list[list[int]]
-    """Per key, what `Engine.snapshot` says of it: durations, window numbers and counts."""
+    """Per key, the state as `Engine.snapshot` returns it: durations, window numbers and counts."""
     limits: list[Limit]
-    """The limits that the keys were counted by."""
+    """Limits of the keys."""
     which: list[int]
     """Per key, an index into `limits`."""
     remote_counts: list[dict[str, list[int]]]
-    """Per key, the cells of other data centers; empty when no key has any."""
+    """Per key, window counts by data center; empty when no key has any."""
 
 
 class Holding(IntEnum):
-    """What a node has of a shard that it was asked for."""
+    """What a node has of a requested shard."""
 
     NOTHING = 0
     COPY = 1
-    """A standby's copy, at most one interval old; the answer changes nothing."""
+    """A replica, at most one replication interval old; its holder keeps it."""
     HELD = 2
-    """The counters themselves: the asker decides from now on."""
+    """The counters themselves: the node that receives them decides from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """The sender owns these shards in its view, and asks for their counters."""
+    """Question for the counters of shards that the sender owns in its view."""
 
     seq: int
     shards: list[int]
     """Ascending; at least one."""
     part: int
-    """0 at first; the parts after it are asked for one shard at a time."""
+    """Number of the part, from 0. Later parts are requested for one shard at a time."""
     gift: int = 0
     """The transfer that a later part belongs to, as `ShardGroup.gift` names it; 0 for part 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardGroup:
-    """Shards of a `Pulled` of which the same is true."""
+    """Shards of a `Pulled` with the same properties."""
 
     shards: list[int]
     """Ascending; at least one."""
     sizes: list[int]
-    """How many of the message's keys are of each shard; they stand in this order."""
+    """Per shard, how many of the message's keys belong to it, in the order of the keys."""
     hold: Holding
     parts: int
-    """How many parts the counters of each of them come in, at least 1."""
+    """Number of parts of each shard, at least 1."""
     moved_to: str
     """Member that has the counters, as far as the sender has seen, when `hold` is less than
     `HELD`; else empty."""
@@ -108,32 +105,32 @@ class ShardGroup:
     """Member that may have a replica of the counters, when `hold` is `HELD` and they were taken
     over without any replica; else empty."""
     taken_from: str
-    """Whose counters these were when they were taken over without its doing, or are when `hold` is
+    """Previous owner of counters that the sender took over, or owner of a replica when `hold` is
     `COPY`; else empty."""
     gift: int
-    """Number of the transfer: the same number again is the same counters again, not more of them.
-    0 for a copy in one part, and where nothing is sent."""
+    """Number of the transfer; a repeated number means the same counters again. 0 for a replica in
+    one part, and when nothing is sent."""
     is_from_before: bool = False
-    """Whether they were taken over before `taken_from` was started the last time."""
+    """Whether they were taken over before the last start of `taken_from`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """Counters of some of the shards asked for; the rest must be asked again."""
+    """Answer to `Pull`: counters of some of the shards. The rest must be requested again."""
 
     seq: int
     groups: list[ShardGroup]
     counts: Counts
     tallies: list[list[int]]
-    """Per key, what was admitted since its shard was taken over: age in ns and units in turns.
-    Empty when no shard was."""
+    """Per key, admissions since its shard was taken over: age in ns and units, alternating. Empty
+    when no shard was taken over."""
     decided: list[DecidedCheck] = field(default_factory=list)
-    """Checks of these shards that were decided lately and may be asked again by another path."""
+    """Recent decisions on these shards, whose checks may arrive again on another path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """State that has changed at the owner, for its standby."""
+    """Replication: changed counters of the owner, for its standby."""
 
     seq: int
     counts: Counts
@@ -141,7 +138,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class TransferOffer:
-    """The sender has counters of shards that the receiver owns in its view: pull them."""
+    """Offer of counters of shards that the receiver owns in the sender's view."""
 
     seq: int
     shards: list[int]
@@ -149,14 +146,14 @@ class TransferOffer:
 
 @dataclass(frozen=True, slots=True)
 class AskTakenOver:
-    """Ask which shards of the sender the receiver has taken over."""
+    """Question which shards of the sender the receiver has taken over."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Shards that the sender counts in the place of the member that asked."""
+    """Answer to `AskTakenOver`: shards that the sender counts instead of the asking member."""
 
     seq: int
     shards: list[int]
@@ -164,7 +161,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class TransferAck:
-    """The sender has all parts of these shards, which the receiver gave it and may forget now."""
+    """Acknowledgement of a transfer: the sender has all parts, the receiver may delete its own."""
 
     seq: int
     shards: list[int]
@@ -174,19 +171,19 @@ class TransferAck:
 
 @dataclass(frozen=True, slots=True)
 class WindowCounts:
-    """What one data center has admitted by rules of global scope."""
+    """Window counts of one data center, for rules of global scope."""
 
     seq: int
     writer: str
     """The sender's data center."""
     keys: list[bytes]
     cells: list[list[int]]
-    """Per key: window number and count in turns."""
+    """Per key: window number and count, alternating."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Sums over the cells that the sender believes the receiver has, shard by shard."""
+    """Checksums, per shard, of the window counts that the sender has sent to the receiver."""
 
     seq: int
     writer: str
@@ -196,7 +193,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class DigestMismatch:
-    """The shards of a `Digest` whose sums were other ones here: send their cells again."""
+    """Answer to `Digest`: shards with other checksums here, whose counts must be sent again."""
 
     seq: int
     shards: list[int]
@@ -204,7 +201,7 @@ class DigestMismatch:
 
 @dataclass(frozen=True, slots=True)
 class RecoverCounts:
-    """The sender counts these shards from nothing: what has its data center told the receiver?"""
+    """Question of a node without counters: which window counts did its data center send?"""
 
     seq: int
     shards: list[int]
@@ -213,26 +210,26 @@ class RecoverCounts:
 
 @dataclass(frozen=True, slots=True)
 class RecoverCountsReply:
-    """What the receiver of a `RecoverCounts` remembers of the asker's data center."""
+    """Answer to `RecoverCounts`: window counts of the asking node's data center."""
 
     seq: int
     shards: list[int]
-    """Shards of which this is all; the others must be asked for again."""
+    """Shards that are complete in this answer; the others must be requested again."""
     keys: list[bytes]
     cells: list[list[int]]
-    """Per key: window number and count in turns."""
+    """Per key: window number and count, alternating."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskPeers:
-    """Ask for all that a node knows of its fellow members, for people."""
+    """Question for a node's information about the other members, for operators."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """One map per member."""
+    """Answer to `AskPeers`: one map per member."""
 
     seq: int
     plain: Plain
@@ -240,13 +237,13 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class AskLeave:
-    """Ask the node to hand over what it owns, leave the cluster and stop."""
+    """Request to transfer all shards, leave the cluster and stop."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked is done, or under way."""
+    """Acknowledgement: the requested action is done or has begun."""
 
     seq: int

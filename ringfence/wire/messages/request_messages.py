@@ -12,15 +12,15 @@ __all__ = ["Answer", "DecidedCheck", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class DecidedCheck:
-    """Check that a node decided, with its identity and outcome."""
+    """Record of a check that a node decided."""
 
     id: CheckId
     key: bytes
     cost: int
     age_ns: int
-    """Time since it was decided."""
+    """Time since the decision."""
     row: OutcomeRow
-    """Its outcome, with which repeats of the check are answered."""
+    """The outcome, which also answers repetitions of the check."""
 
 
 @dataclass(slots=True)
@@ -32,9 +32,9 @@ class Request:
 
     seq: int
     view: int
-    """View hash the sender routed by."""
+    """View hash by which the sender chose the receiver."""
     deadline_ms: int
-    """How long the sender will wait for the answer, at most 60 000."""
+    """Time that the sender waits for the answer, at most 60 000."""
     hops: int
     """0 from a client, 1 when a node has forwarded it; 2 when the next node has, too."""
     as_standby: bool
@@ -54,5 +54,5 @@ class Answer:
     rules: int
     results: Results
     rows: list[int] | None = None
-    """Rows of the request that this answers, in rising order; None for all. The other rows wait for
-    another member or for a shard, and further answers follow."""
+    """Answered rows of the request, ascending; None for all. The other rows wait for another member
+    or for a shard transfer, and further answers follow."""

@@ -1,4 +1,4 @@
-"""Messages that begin, keep up and end a session between two sides of a connection."""
+"""Messages that begin, check and end the session of a connection."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ __all__ = ["Goodbye", "Hello", "Ping", "Pong", "Refused", "Role", "Welcome"]
 
 
 class Role(StrEnum):
-    """Who says hello."""
+    """Kind of program that opens a connection."""
 
     NODE = "node"
     CLIENT = "client"
@@ -15,7 +15,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message on a connection, from the side that opened it."""
+    """First message on a connection, sent by the side that opened it."""
 
     role: Role
     name: str
@@ -23,50 +23,52 @@ class Hello:
     credential: bytes
     """For a node: proof of the cluster key. For a client: its token's secret. At most 64 bytes."""
     session: int
-    """64-bit random id, new for each link of a process; with `seq` it names a request for good."""
+    """64-bit random id, new for each link of a process; with `seq` it identifies a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a good `Hello`."""
+    """Answer to a valid `Hello`."""
 
     name: str
     """The node's name."""
     view: int
-    """64-bit hash of the members the node sees."""
+    """64-bit hash of the members that the node sees."""
     rules: int
     """Version of the node's rules: higher is newer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request or hello that was not served, and why. `seq` 0 answers the connection itself; all
-    other messages count from 1."""
+    """Refusal of a request or a hello, with the reason.
+
+    `seq` is 0 for a hello or the whole connection; requests count from 1.
+    """
 
     seq: int
     code: int
     """An `ErrorCode`."""
     reason: str
-    """What is wrong and how to mend it; cut at 500 characters."""
+    """The problem and how to fix it, at most 500 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there?"""
+    """Question whether the peer is alive."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """I am."""
+    """Answer to `Ping`."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The sender is draining: finish what is in flight and ask elsewhere."""
+    """Notice that the sender drains: send it no new requests."""
 
     reason: str
-    """For people; cut at 500 characters."""
+    """Text for operators, at most 500 characters."""

@@ -60,7 +60,7 @@ def test_a_stranger_cannot_send_a_long_message(network: Network, size: int) -> N
 
     assert log.closed == (
         ErrorCode.BAD_MESSAGE,
-        f"a frame of {size} bytes; at most 1024 are allowed",
+        f"a frame must have at most 1024 bytes, got {size}",
     )
     assert node.refusals["frame_oversized"] == 1
 

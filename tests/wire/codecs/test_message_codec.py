@@ -259,7 +259,7 @@ def test_another_version_is_told_from_a_bad_message_whatever_its_layout(fields):
 
     assert (caught.value.ours, caught.value.theirs) == (VERSION, 2)
     assert (caught.value.code, caught.value.cause) == (ErrorCode.WRONG_VERSION, "wrong_version")
-    assert "version 1" in str(caught.value)
+    assert "must be 1, got 2" in str(caught.value)
     assert "version 2" in str(caught.value)
     assert isinstance(caught.value, RemoteProtocolError)
 
@@ -322,15 +322,15 @@ def test_a_reader_that_expects_no_maps_refuses_the_first_one():
     payload = encode(Stats(1, {"checks": 1}))
 
     assert decode(payload).counters == {"checks": 1}
-    with pytest.raises(BadMessage, match="a map in a message that has none") as caught:
+    with pytest.raises(BadMessage, match="must not contain maps") as caught:
         decode(payload, maps=False)
     assert caught.value.cause == "bad_shape"
 
 
 def test_a_hello_that_no_node_would_take_cannot_be_sent():
-    with pytest.raises(LocalProtocolError, match="at most 1024 are allowed"):
+    with pytest.raises(LocalProtocolError, match="at most 1024 bytes, got"):
         encode(Hello(Role.CLIENT, "\U0001f600" * 255, bytes(MAX_CREDENTIAL), 2**64 - 1))
-    with pytest.raises(BadMessage, match="at most 10 are allowed"):
+    with pytest.raises(BadMessage, match="at most 10 bytes, got"):
         decode(encode(Goodbye("I must be going")), limit=10)
 
 
@@ -342,5 +342,5 @@ def test_a_long_message_may_have_no_more_arrays_than_its_reader_expects():
     payload = encode(request)
 
     assert decode(payload, arrays=503) == request
-    with pytest.raises(BadMessage, match="more than 502 arrays"):
+    with pytest.raises(BadMessage, match="at most 502 arrays"):
         decode(payload, arrays=502)

@@ -210,7 +210,7 @@ class FastReceiver:
         last: QuicSentPacket | None = None
         is_eliciting = False
         while oldest <= largest:
-            last = sent.pop(oldest)  # type: ignore[arg-type]  # `oldest` is a packet number here, never `inf`.
+            last = sent.pop(oldest)  # type: ignore[arg-type]  # Never `inf` here.
             if last.is_ack_eliciting:
                 is_eliciting = True
                 space.ack_eliciting_in_flight -= 1
