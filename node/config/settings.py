@@ -95,6 +95,9 @@ class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     max_bytes: int = 0
     """Maximum bytes of own counters, and the same for replicas. 0 means 512 bytes for each of
     `max_keys`, and at least 64 MiB."""
+    use_fast_path: bool = True
+    """Whether QUIC packets of checks and answers take the fast path, which costs less processor
+    time. Switch it off to find out whether it causes a problem."""
     forward_timeout: float = 0.4
     """Time-out of a forwarded check."""
     drain_timeout: float = 5.0

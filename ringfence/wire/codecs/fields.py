@@ -10,7 +10,7 @@ from ringfence.wire.messages.cluster_messages import Plain
 
 __all__ = ["bad_field", "binary", "flag", "integer", "items", "plain", "real", "text"]
 
-_SIZED = {str: "a string", bytes: "bytes", list: "an array", dict: "a map"}
+_SIZED: dict[type, str] = {str: "a string", bytes: "bytes", list: "an array", dict: "a map"}
 _NOT_SHOWN = object()
 
 
@@ -21,11 +21,15 @@ def bad_field(field: str, expected: str, value: object = _NOT_SHOWN) -> BadMessa
 
 
 def _describe(value: object) -> str:
-    if value is None or type(value) in (bool, int, float):
-        return "nil" if value is None else str(value)
-    if type(value) in _SIZED:
-        return f"{_SIZED[type(value)]} of length {len(value)}"  # type: ignore[arg-type]
-    return "another type"
+    match value:
+        case None:
+            return "nil"
+        case bool() | int() | float():
+            return str(value)
+        case str() | bytes() | list() | dict():
+            return f"{_SIZED[type(value)]} of length {len(value)}"
+        case _:
+            return "another type"
 
 
 def integer(value: object, field: str, least: int = 0, most: int = MAX_U64) -> int:

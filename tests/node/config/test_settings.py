@@ -6,6 +6,7 @@ import pytest
 
 from node.config.discovery import parse_seed
 from node.config.settings import NodeSettings, load_settings
+from node.serve import _transport_settings
 from ringfence.errors import ConfigError
 from ringfence.limiter import Algorithm
 
@@ -359,3 +360,10 @@ def test_a_port_alone_is_one_of_loopback_wherever_an_address_is_wanted(tmp_path:
 @pytest.mark.parametrize("address", ["127.0.0.1:x", ":7180", "127.0.0.1:99999"])
 def test_an_operators_port_must_be_a_port(tmp_path: Path, address: str) -> None:
     assert "http: " in refusal(tmp_path, WHOLE, http=address)
+
+
+def test_the_environment_switches_the_fast_path_off() -> None:
+    settings = load_settings(None, {"RINGFENCE_NODE_USE_FAST_PATH": "false"})
+
+    assert not _transport_settings(settings).use_fast_path
+    assert _transport_settings(load_settings(None, {})).use_fast_path

@@ -260,7 +260,6 @@ def test_another_version_is_told_from_a_bad_message_whatever_its_layout(fields):
     assert (caught.value.ours, caught.value.theirs) == (VERSION, 2)
     assert (caught.value.code, caught.value.cause) == (ErrorCode.WRONG_VERSION, "wrong_version")
     assert "must be 1, got 2" in str(caught.value)
-    assert "version 2" in str(caught.value)
     assert isinstance(caught.value, RemoteProtocolError)
 
 
