@@ -243,7 +243,7 @@ def test_a_variable_that_cannot_be_read_is_named(
         ("drain_timeout = 61", ["drain_timeout must be from 0.001 to 60"]),
         ("reload_interval = -1", ["reload_interval must be from 0"]),
         ('default_algorithm = "gcra"', ["default_algorithm", "'gcra'", "token_bucket"]),
-        ('listen = "127.0.0.1:x"', ["listen", "port 'x'"]),
+        ('listen = "127.0.0.1:x"', ["listen", "port must be a number"]),
         ('listen = "127.0.0.1:0"', ["listen", "port"]),
         ('advertise = "a:b:c"', ["advertise: address"]),
         ('advertise = "127.0.0.1:0"', ["advertise must have a port"]),
