@@ -4,6 +4,8 @@ A check that is over its limit is a `Decision`, never an error. This module impo
 package, so that every other module may import it. Details are attributes of the error.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "AccessDenied",
     "ConfigError",
@@ -47,6 +49,11 @@ class AccessDenied(RingfenceError):
 
 class PeerUnavailable(RingfenceError):
     """A node could not be reached in time; another node may answer."""
+
+    def __init__(self, message: str = "", *, addresses: Sequence[tuple[str, int]] = ()) -> None:
+        super().__init__(message)
+        self.addresses = tuple(addresses)
+        """Host and port of each node that was asked, where they are known."""
 
 
 class UntrustedPeer(ConfigError):

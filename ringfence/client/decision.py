@@ -223,9 +223,9 @@ def unlimited(rule: Rule) -> Status:
     return Status(True, rule, None, None, 0.0, 0.0, 0.0, Source.NO_RULE)
 
 
-def status_of(rule: Rule, verdicts: Results, index: int) -> Status:
+def status_of(rule: Rule, results: Results, index: int) -> Status:
     """Make the status of one row of results."""
-    return status_of_row(rule, verdicts.row(index))
+    return status_of_row(rule, results.row(index))
 
 
 def status_of_row(rule: Rule, row: OutcomeRow) -> Status:

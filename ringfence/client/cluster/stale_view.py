@@ -169,7 +169,8 @@ class StaleViewRefresher:
         seeds = ", ".join(f"{host}:{port}" for host, port in self._links.seeds)
         return PeerUnavailable(
             f"no node of the cluster answered within {timeout:g} s (asked {seeds})"
-            + (f": {'; '.join(reasons)}" if reasons else "")
+            + (f": {'; '.join(reasons)}" if reasons else ""),
+            addresses=self._links.seeds,
         )
 
     async def _fetch_rules(self) -> None:

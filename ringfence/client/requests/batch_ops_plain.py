@@ -22,11 +22,11 @@ def find_lone(
     for request in requests:
         if type(request) is not dict or len(request) != 1 or name not in request:
             return None
-        met = known.get(request[name])
-        if met is None:
+        found = known.get(request[name])
+        if found is None:
             return None
-        rules.append(met[0])
-        keys.append(met[1])
+        rules.append(found[0])
+        keys.append(found[1])
     return rules, keys
 
 

@@ -70,16 +70,16 @@ class MatchCache:
         known = self._find_cached(domain, requests) if rules is self._rules else None
         if known is not None:
             return known
-        met: list[Rule] = []
+        matched: list[Rule] = []
         keys: list[bytes] = []
         for each in requests:
             found = self.find(rules, domain, each)
             rule, key = _NOTHING if found is None else found
             if rule is None:
                 return None
-            met.append(rule)
+            matched.append(rule)
             keys.append(key)
-        return met, keys
+        return matched, keys
 
     def _find_cached(
         self, domain: str, requests: Sequence[object]
@@ -93,10 +93,10 @@ class MatchCache:
                 (name,) = first
                 return find_lone(self._known[domain, name], name, requests)
             known = self._known[domain,]
-            met = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
+            matched = [known[tuple(each.items())] for each in requests]  # type: ignore[attr-defined]
         except (AttributeError, KeyError, TypeError):
             return None  # Not all are cached, or of this kind.
-        return [rule for rule, _ in met], [key for _, key in met]
+        return [rule for rule, _ in matched], [key for _, key in matched]
 
 
 def _place_of(domain: str, entries: Entries) -> tuple[tuple[str, ...], object]:

@@ -158,6 +158,7 @@ async def test_the_error_without_an_answer_names_seeds_and_reasons(autojump_cloc
 
         assert isinstance(error, PeerUnavailable)
         assert "within 5 s (asked a:7101, b:7101)" in str(error)
+        assert error.addresses == (("a", 7101), ("b", 7101))
         assert "no process listens" in str(error)
         assert trio.current_time() == begun + 5
 
