@@ -1,4 +1,4 @@
-"""What a limit will cost and risk, known before it is used: for `ringfence rules check`.
+"""Estimates of the memory and the over-admission of a limit, for `ringfence rules check`.
 
 Both are about one node that keeps its memory: what failures and other data centers add is not
 the limiter's to say.
@@ -23,18 +23,18 @@ _SHORTEST_NS = {
 
 @dataclass(frozen=True, slots=True)
 class OverAdmission:
-    """Units that the algorithm itself lets through, for even and for worst-timed requests."""
+    """Units that an algorithm admits in a period, for even and for worst-timed requests."""
 
     usual: int
-    """Units that a caller above its limit gets in a period when its hits come evenly."""
+    """Units admitted in a period when the hits of a caller above its limit are evenly spaced."""
     worst: int
-    """Most units admitted in any `(t - period, t]`; for `concurrency`, in flight at any instant."""
+    """Maximum units admitted in any `(t - period, t]`; for `concurrency`, units in flight."""
     reason: str
-    """Why the worst case is what it is."""
+    """Explanation of the worst case."""
 
 
 def bytes_per_key(limit: Limit) -> int:
-    """Estimate the memory that one busy key takes in the reference engine, in bytes.
+    """Estimate the bytes of one busy key in the reference engine.
 
     Measured with CPython 3.11 on 64 bits, for keys of 27 bytes. A table entry with its key is 160
     bytes; the counter adds 64 for a bucket (an object and one integer) and 116 for windows (an
@@ -58,7 +58,7 @@ def bytes_per_key(limit: Limit) -> int:
 
 
 def over_admission(limit: Limit) -> OverAdmission:
-    """Bound what any true window of one period can admit, under the worst timing."""
+    """Bound the units that any interval of one period admits with the worst timing."""
     ceiling = limit.ceiling
     if ceiling == 0:
         return OverAdmission(0, 0, "Everything is refused.")
@@ -94,7 +94,7 @@ def over_admission(limit: Limit) -> OverAdmission:
 
 
 def _bucket(limit: Limit) -> OverAdmission:
-    """Add what comes back during a period, first instant excluded, to a full bucket."""
+    """Return a full bucket plus the units that it regains in a period."""
     comes_back = (limit.period_ns - 1) * limit.amount // limit.period_ns
     reason = (
         f"A rested bucket gives {limit.ceiling} at once, and {comes_back} more come back before"
@@ -109,7 +109,7 @@ def _bucket(limit: Limit) -> OverAdmission:
 
 
 def _windows_touched(limit: Limit) -> int:
-    """Count the windows that one period can overlap, days shortened by a clock change included."""
+    """Return the number of windows that one period can overlap, also across a clock change."""
     if limit.calendar is None:
         return 2
     shortest = _SHORTEST_NS[limit.calendar]

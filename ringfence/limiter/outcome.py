@@ -1,4 +1,4 @@
-"""What an engine says of a check: one row, or columns for many."""
+"""Results of checks: one row, or columns for many checks."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -7,25 +7,25 @@ from typing import Final
 __all__ = ["CHARGED_CODES", "Code", "LONGEST_NS", "Outcome", "Outcomes"]
 
 LONGEST_NS: Final = 2**63 - 1
-"""Longest duration that an outcome states, 292 years: a longer one is cut to it."""
+"""Maximum duration in an outcome, 292 years; longer ones are shortened to it."""
 
 
 class Code(IntEnum):
-    """The verdict on one check. The numbers are those of the wire."""
+    """Result code of one check. The numbers are those on the wire."""
 
     ALLOWED = 0
     OVER_SOFT = 1
-    """Admitted and charged, but over the limit inside its soft margin."""
+    """Admitted and charged above the limit, within its soft margin."""
     DENIED = 2
     """Not charged; the same cost passes after `retry_after_ns`."""
     NEVER = 3
-    """Not charged; no wait, however long, would let this cost through."""
+    """Not charged; this cost never passes, whatever the wait."""
     UNCHARGED = 4
     """Would have passed, but another check of its all-or-nothing group was denied."""
     UNKNOWN_RULE = 5
-    """The owner has no such rule; the asker's rules are old, or newer than the owner's."""
+    """The owner does not have the rule; one side has older rules."""
     OVERDRAWN = 6
-    """Charged, and more than the limit is in use; cost 1 passes after `retry_after_ns`."""
+    """Charged while more than the limit is in use; cost 1 passes after `retry_after_ns`."""
 
 
 CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code.OVERDRAWN.value])
@@ -34,21 +34,21 @@ CHARGED_CODES: Final = frozenset([Code.ALLOWED.value, Code.OVER_SOFT.value, Code
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to one check; durations in ns from the check's `now`, at most `LONGEST_NS`."""
+    """Result of one check; durations in ns from the check's `now`, at most `LONGEST_NS`."""
 
     code: Code
     limit: int
-    """The amount of the limit that was applied."""
+    """Amount of the limit that was applied."""
     remaining: int
-    """Largest cost that would be admitted right now, after this check."""
+    """Largest cost that would be admitted now, after this check."""
     retry_after_ns: int = 0
-    """When denied: after exactly this long the same cost passes, if nobody else spends; else 0."""
+    """For a denial: the wait until the same cost passes without other checks; otherwise 0."""
     reset_after_ns: int = 0
-    """After this long without further checks the key is as new."""
+    """Time without further checks until the key is unused again."""
     delay_ns: int = 0
-    """Queue mode: how long the caller must wait for its turn."""
+    """Queue mode: time that the caller must wait."""
     lease: int = 0
-    """`concurrency`: the id to release with; 0 when none was given."""
+    """`concurrency`: id of the slot to release; 0 when there is none."""
 
     @property
     def is_admitted(self) -> bool:
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Outcomes:
-    """The answers to many checks, column by column, in the order asked; all lists equally long."""
+    """Results of many checks in columns, in the order of the checks."""
 
     codes: list[int] = field(default_factory=list)
     limits: list[int] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Outcomes:
         return len(self.codes)
 
     def extend(self, other: "Outcomes") -> None:
-        """Append the answers of `other`."""
+        """Append the results of `other`."""
         self.codes += other.codes
         self.limits += other.limits
         self.remaining += other.remaining
@@ -82,7 +82,7 @@ class Outcomes:
         self.leases += other.leases
 
     def row(self, index: int) -> Outcome:
-        """Take one answer out of the columns."""
+        """Return the result of one check."""
         return Outcome(
             Code(self.codes[index]),
             self.limits[index],

@@ -45,15 +45,15 @@ class BucketScheme(Scheme):
         self.is_queue: Final = limit.queue
 
     def open(self, now: int, used: int = 0) -> "Bucket":
-        """Start a bucket with `used` units in it."""
+        """Create a bucket with `used` units."""
         return Bucket(self, now * self.ticks_per_ns + used * self.unit)
 
     def restore(self, state: Sequence[int], now: int) -> "Bucket":
-        """Read the level: whole units, and ticks beside them."""
+        """Restore the level from whole units and additional ticks."""
         return Bucket(self, now * self.ticks_per_ns + self.level_of(checked(state, 2)))
 
     def level_of(self, state: Sequence[int]) -> int:
-        """Read a level that `Bucket.state` wrote, in ticks. Raises `BadState`."""
+        """Return the level of a `Bucket.state` in ticks. Raises `BadState`."""
         units, ticks = state
         units_in([units])
         if ticks >= self.unit:
@@ -61,11 +61,11 @@ class BucketScheme(Scheme):
         return units * self.unit + ticks
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep another bucket's level in units, to the fraction; rounded up by less than a tick."""
+        """Keep another bucket's level in units, rounded up by less than a tick."""
         return Bucket(self, self.tat_after(counter, now))
 
     def tat_after(self, counter: Counter, now: int) -> int:
-        """Find the TAT that goes on from what another counter has in use."""
+        """Return the TAT for the units in use of another counter."""
         if isinstance(counter, Bucket):
             level = -(-counter.level(now) * self.unit // counter.scheme.unit)
         else:
@@ -74,7 +74,7 @@ class BucketScheme(Scheme):
 
 
 class Bucket(Counter):
-    """One key's theoretical arrival time (TAT), in ticks: the instant its bucket will be empty."""
+    """Bucket of one key: its theoretical arrival time (TAT) in ticks, when it will be empty."""
 
     __slots__ = ("scheme", "tat")
 
@@ -83,11 +83,11 @@ class Bucket(Counter):
         self.tat = tat
 
     def level(self, now: int) -> int:
-        """Ticks until the bucket is empty."""
+        """Return the ticks until the bucket is empty."""
         return max(self.tat - now * self.scheme.ticks_per_ns, 0)
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Pour `cost` units in if the bucket has room for them."""
+        """Add `cost` units if the bucket has room for them."""
         scheme = self.scheme
         ticks_per_ns = scheme.ticks_per_ns
         at = now * ticks_per_ns
@@ -130,15 +130,15 @@ class Bucket(Counter):
             self.tat = max(self.tat - left, at)
 
     def state(self, now: int) -> list[int]:
-        """The level in whole units, and the ticks beside them: together they could pass 64 bits."""
+        """Return the level as whole units and ticks; ticks alone could exceed 64 bits."""
         return list(divmod(self.level(now), self.scheme.unit))
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Pour in at that age: as checks in that order would have, when none came since."""
+        """Add units that are `age_ns` old, as checks at that time would have."""
         scheme = self.scheme
         poured = max(self.tat, (now - age_ns) * scheme.ticks_per_ns)
         self.tat = poured + fitting(units, self.used(now)) * scheme.unit
 
     def used(self, now: int) -> int:
-        """Units in the bucket, rounded up."""
+        """Return the units in the bucket, rounded up."""
         return -(-self.level(now) // self.scheme.unit)

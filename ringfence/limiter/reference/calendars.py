@@ -1,4 +1,4 @@
-"""Where the days, weeks, months and years of a time zone begin, as instants.
+"""Calendar windows: the starts of days, weeks, months and years in a time zone.
 
 Days of 23 and 25 hours come out right, because a window begins at the local midnight of its first
 day and ends at that of the next window's first day.
@@ -27,7 +27,7 @@ class CalendarWindows:
         self._latest = (0, 0)
 
     def window(self, now: int) -> tuple[int, int]:
-        """Find the window that contains `now`: its first instant, and the first one after it."""
+        """Return the window that contains `now`: its first instant, and the first one after it."""
         start, end = self._latest
         if not start <= now < end:
             day = datetime.fromtimestamp(now // NS_PER_SECOND, self._zone).date()
@@ -36,13 +36,13 @@ class CalendarWindows:
         return start, end
 
     def _midnight(self, day: date) -> int:
-        """Find the first instant of a local day; where a clock change skips it, the change."""
+        """Return the first instant of a local day, or the clock change that skips it."""
         midnight = datetime(day.year, day.month, day.day, tzinfo=self._zone)
         return int(midnight.timestamp()) * NS_PER_SECOND
 
 
 def _span(unit: Calendar, day: date) -> tuple[date, date]:
-    """Name the first day of the window around `day`, and that of the next."""
+    """Return the first day of the window that contains `day`, and that of the next window."""
     match unit:
         case Calendar.DAY:
             return day, day + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Concurrency: units in flight, each under a lease that its holder releases or time ends.
+"""Concurrency: units in flight, in slots that the holder releases or that expire.
 
 A lease lives for the limit's period, so a holder that is lost frees its units by itself.
 """
@@ -24,12 +24,12 @@ from ringfence.limiter.serialization import MOST_NUMBERS, BadState, checked, fit
 __all__ = ["Concurrency", "ConcurrencyScheme"]
 
 _FIELDS = 3
-"""Numbers per lease in a state."""
+"""Numbers per slot in a state."""
 _LEASE_BYTES = 215
 
 
 class ConcurrencyScheme(Scheme):
-    """How long a lease lives, and how many units may be in flight."""
+    """Time to live of a slot, and the maximum units in flight."""
 
     __slots__ = ("lease_ids", "time_to_live_ns")
     grows = True
@@ -40,14 +40,14 @@ class ConcurrencyScheme(Scheme):
         self.lease_ids: Final = lease_ids
 
     def open(self, now: int, used: int = 0) -> "Concurrency":
-        """Start with `used` units under a lease that nobody holds: only time ends it."""
+        """Create a counter with `used` units in a slot that can only expire."""
         counter = Concurrency(self)
         if used:
             counter.grant(used, now)
         return counter
 
     def restore(self, state: Sequence[int], now: int) -> "Concurrency":
-        """Read leases as id, time left and units in turns, the first to end first."""
+        """Restore slots from id, time left and units, ordered by expiry."""
         if len(state) % _FIELDS:
             raise BadState(f"{len(state)} numbers are no leases")
         ids, left, units = checked(state)[::3], state[1::3], units_in(state[2::3])
@@ -62,14 +62,14 @@ class ConcurrencyScheme(Scheme):
         return counter
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the leases, each as long as it was granted for, so that holders can release them."""
+        """Keep the slots with their expiry, so that holders can release them."""
         if isinstance(counter, Concurrency):
             return counter.copy(self)
         return super().adopt(counter, now)
 
 
 class Concurrency(Counter):
-    """One key's leases by id, in order of their end: (end, units)."""
+    """Slots of one key by id, ordered by expiry: (expiry, units)."""
 
     __slots__ = ("in_flight", "leases", "scheme")
 
@@ -79,13 +79,13 @@ class Concurrency(Counter):
         self.in_flight = 0
 
     def copy(self, scheme: ConcurrencyScheme) -> "Concurrency":
-        """Repeat the leases under another scheme."""
+        """Return the same slots under another scheme."""
         counter = Concurrency(scheme)
         counter.leases, counter.in_flight = self.leases.copy(), self.in_flight
         return counter
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Grant a lease over `cost` units if they fit."""
+        """Grant a slot of `cost` units if they fit."""
         scheme = self.scheme
         ceiling = scheme.ceiling
         self._expire(now)
@@ -111,7 +111,7 @@ class Concurrency(Counter):
         )
 
     def grant(self, units: int, now: int) -> int:
-        """Put `units` in flight under a new lease; return its id."""
+        """Put `units` in flight in a new slot; return its id."""
         lease = self._new_id()
         ends = max(now + self.scheme.time_to_live_ns, self._last_end())
         self.leases[lease] = (ends, units)
@@ -119,7 +119,7 @@ class Concurrency(Counter):
         return lease
 
     def renew(self, lease: int, now: int) -> Verdict:
-        """Let a lease live for a whole period from now; denied when it has ended already."""
+        """Extend a slot by a whole period from now; denied when it has expired."""
         self._expire(now)
         units = self.leases.get(lease, (0, 0))[1]
         if units:
@@ -132,7 +132,7 @@ class Concurrency(Counter):
         return (code if units else DENIED, remaining, 0, reset_after, 0, lease if units else 0)
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Release the lease, whole; without an id, the `cost` units whose time ends first.
+        """Release the whole slot; without an id, the `cost` units that expire first.
 
         An unknown lease has ended already, and so may one that is as old as leases live: then
         nothing is released.
@@ -155,7 +155,7 @@ class Concurrency(Counter):
             cost -= units
 
     def state(self, now: int) -> list[int]:
-        """Lease ids, their time left and their units in turns, the first to end first.
+        """Return id, time left and units of each slot, ordered by expiry.
 
         Leases that are too many for a state go in one that nobody holds, those that end first.
         """
@@ -172,7 +172,7 @@ class Concurrency(Counter):
         return numbers
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Put units in flight under a lease that nobody holds: its time ends it."""
+        """Put units in flight in a slot that can only expire."""
         self._expire(now)
         units = fitting(units, self.in_flight)
         ends = now - age_ns + self.scheme.time_to_live_ns
@@ -182,17 +182,17 @@ class Concurrency(Counter):
             self.in_flight += units
 
     def used(self, now: int) -> int:
-        """Units in flight."""
+        """Return the units in flight."""
         self._expire(now)
         return self.in_flight
 
     @property
     def extra_bytes(self) -> int:
-        """Those of all leases."""
+        """Bytes of all slots."""
         return _LEASE_BYTES * len(self.leases)
 
     def _new_id(self) -> int:
-        """Name a lease unlike those that have come from another node."""
+        """Return a slot id that differs from those of other nodes."""
         lease = self.scheme.lease_ids.take()
         while lease in self.leases:
             lease = self.scheme.lease_ids.take()
@@ -207,7 +207,7 @@ class Concurrency(Counter):
             self.in_flight -= units
 
     def _wait(self, excess: int, now: int) -> int:
-        """Find the time until leases over `excess` units, all of them in flight, have ended."""
+        """Return the time until slots with `excess` units in flight have expired."""
         ends = now
         for lease_ends, units in self.leases.values():
             if excess <= 0:

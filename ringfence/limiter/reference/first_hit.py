@@ -1,4 +1,4 @@
-"""Windows that begin with a key's first hit: a count, and the instant when it is forgotten.
+"""Windows that start with the first hit of a key: a count, and the end of the window.
 
 What Redis users know as INCR with EXPIRE. Every key has windows of its own, which no number names,
 so data centers cannot add such counts up.
@@ -14,26 +14,26 @@ __all__ = ["FirstHitWindow", "FirstHitWindowScheme"]
 
 
 class FirstHitWindowScheme(WindowScheme):
-    """How long a window lasts, and how much fits in one."""
+    """Length of a window, and its ceiling."""
 
     __slots__ = ()
 
     def window(self, now: int) -> tuple[int, int]:
-        """Begin a window at `now`: its first instant, and the first one after it."""
+        """Return a window from `now`: its first instant, and the first one after it."""
         return now, now + self.limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "FirstHitWindow":
-        """Start with `used` units in a window that begins at `now`."""
+        """Create a counter with `used` units in a window from `now`."""
         return FirstHitWindow(self, *self.window(now), used)
 
     def restore(self, state: Sequence[int], now: int) -> "FirstHitWindow":
-        """Read the window's age and its count."""
+        """Restore the age of the window and its count."""
         age_ns, count = checked(state, 2)
         units_in([count])
         return FirstHitWindow(self, *self.window(now - age_ns), count)
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep window and count when both schemes have windows of the same length."""
+        """Keep window and count when both schemes have the same window length."""
         if (
             isinstance(counter, FirstHitWindow)
             and counter.scheme.limit.period_ns == self.limit.period_ns
@@ -43,12 +43,12 @@ class FirstHitWindowScheme(WindowScheme):
 
 
 class FirstHitWindow(Window):
-    """One key's count in the window that its first hit began."""
+    """Count of one key in the window that its first hit started."""
 
     __slots__ = ()
 
     def state(self, now: int) -> list[int]:
-        """The window's age and its count."""
+        """Return the age of the window and its count."""
         return [max(0, now - self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:

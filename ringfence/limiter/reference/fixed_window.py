@@ -1,4 +1,4 @@
-"""Fixed windows: one count per key, forgotten when the next window begins.
+"""Fixed windows: one count per key, reset when the next window starts.
 
 Plain windows are aligned to the Unix epoch, calendar windows to the days, weeks, months or years
 of a time zone; `calendars` knows where those begin.
@@ -17,7 +17,7 @@ __all__ = ["FixedWindow", "FixedWindowScheme"]
 
 
 class FixedWindowScheme(WindowScheme):
-    """Where windows begin and end, and how much fits in one."""
+    """Boundaries of the windows, and their ceiling."""
 
     __slots__ = ("_calendar", "_period_ns", "_unit_ns")
 
@@ -30,18 +30,18 @@ class FixedWindowScheme(WindowScheme):
         )
 
     def window(self, now: int) -> tuple[int, int]:
-        """Find the window that contains `now`: its first instant, and the first one after it."""
+        """Return the window that contains `now`: its first instant, and the first one after it."""
         if self._calendar is not None:
             return self._calendar.window(now)
         start = now - now % self._period_ns
         return start, start + self._period_ns
 
     def open(self, now: int, used: int = 0) -> "FixedWindow":
-        """Start with `used` units in the window that contains `now`."""
+        """Create a counter with `used` units in the window that contains `now`."""
         return FixedWindow(self, *self.window(now), used)
 
     def restore(self, state: Sequence[int], now: int) -> "FixedWindow":
-        """Read the window's number and its count."""
+        """Restore the number of the window and its count."""
         number, count = checked(state, 2)
         units_in([count])
         begun = self.begun(number)
@@ -50,11 +50,11 @@ class FixedWindowScheme(WindowScheme):
         return FixedWindow(self, *self.window(begun), count)
 
     def number(self, start: int) -> int:
-        """Number a window by its start: in periods, or for the calendar in seconds, since 1970."""
+        """Return the number of a window: periods since 1970, or seconds for calendars."""
         return start // self._unit_ns
 
     def begun(self, number: int) -> int:
-        """The start of the window of that number."""
+        """Return the start of the window with this number."""
         return number * self._unit_ns
 
     def adopt(self, counter: Counter, now: int) -> Counter:
@@ -65,24 +65,24 @@ class FixedWindowScheme(WindowScheme):
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Equal for two schemes exactly when they cut time at the same instants."""
+        """Key that is equal for two schemes exactly when they have the same windows."""
         if self.limit.calendar is not None:
             return self.limit.calendar, self.limit.timezone
         return (self._period_ns,)
 
 
 class FixedWindow(Window):
-    """One key's count in the latest window it was charged in."""
+    """Count of one key in the latest window with a charge."""
 
     __slots__ = ()
     scheme: FixedWindowScheme
 
     def state(self, now: int) -> list[int]:
-        """The window's number and its count."""
+        """Return the number of the window and its count."""
         return [self.scheme.number(self.start), self.count]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the window of then, unless a newer one has begun."""
+        """Count in the window of that time, unless a newer one has started."""
         start, end = self.scheme.window(now)
         if start > self.start:
             self.start, self.end, self.count = start, end, 0

@@ -1,4 +1,4 @@
-"""Which scheme counts a limit: the one place that knows all algorithms."""
+"""Mapping from limits to schemes, the only module that imports all algorithms."""
 
 from collections.abc import Callable
 from typing import assert_never
@@ -22,7 +22,7 @@ _SHARED: dict[Algorithm, Callable[[Limit], Scheme]] = {
     Algorithm.FIXED_WINDOW: lambda limit: SharedWindowScheme(limit, FixedWindowScheme(limit)),
     Algorithm.SLIDING_WINDOW: lambda limit: SharedWindowScheme(limit, SlidingWindowScheme(limit)),
 }
-"""The other algorithms count in their data center alone."""
+"""Algorithms that can be shared between data centers."""
 
 
 def scheme_of(limit: Limit, lease_ids: LeaseIds, *, is_shared: bool = False) -> Scheme:

@@ -1,4 +1,4 @@
-"""Sliding window log: the stamp of every admitted hit, so the count of a window is exact.
+"""Sliding window log: the time of every admitted hit, for exact counts.
 
 Memory grows with the hits of a key, up to its limit; hits of one instant share an entry. Charges
 past the limit are exact up to `_EXTRA_ENTRIES` more entries. Beyond these, a charge shares the
@@ -28,11 +28,11 @@ __all__ = ["SlidingLog", "SlidingLogScheme"]
 _ENTRY_BYTES = 18
 _EXTRA_ENTRIES = 1024
 _TRIM_AT = 32
-"""Expired entries that a log may carry before it moves the rest forward."""
+"""Maximum expired entries before a log is compacted."""
 
 
 class SlidingLogScheme(Scheme):
-    """How long a hit counts, and how many may."""
+    """Time for which a hit counts, and the ceiling."""
 
     __slots__ = ("period_ns",)
     grows = True
@@ -42,14 +42,14 @@ class SlidingLogScheme(Scheme):
         self.period_ns: Final = limit.period_ns
 
     def open(self, now: int, used: int = 0) -> "SlidingLog":
-        """Start with `used` hits at `now`."""
+        """Create a log with `used` hits at `now`."""
         log = SlidingLog(self)
         if used:
             log.record(used, now)
         return log
 
     def restore(self, state: Sequence[int], now: int) -> "SlidingLog":
-        """Read ages and hits in turns, the oldest first."""
+        """Restore alternating ages and hits, the oldest first."""
         if len(state) % 2:
             raise BadState(f"{len(state)} numbers are no ages and hits")
         ages, hits = checked(state)[::2], units_in(state[1::2])
@@ -61,7 +61,7 @@ class SlidingLogScheme(Scheme):
         return log
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the hits when both schemes count them equally long."""
+        """Keep the hits when both schemes have the same period."""
         if isinstance(counter, SlidingLog) and counter.scheme.period_ns == self.period_ns:
             return counter.copy(self)
         return super().adopt(counter, now)
@@ -83,7 +83,7 @@ class SlidingLog(Counter):
         self.total = 0
 
     def copy(self, scheme: SlidingLogScheme) -> "SlidingLog":
-        """Repeat the log under another scheme."""
+        """Return the same log under another scheme."""
         log = SlidingLog(scheme)
         log.stamps, log.counts = self.stamps[:], self.counts[:]
         log.first, log.total = self.first, self.total
@@ -118,7 +118,7 @@ class SlidingLog(Counter):
         )
 
     def record(self, hits: int, now: int) -> None:
-        """Write down hits at `now`, or with the newest ones when the clock went back."""
+        """Record hits at `now`, or at the newest time when the clock went back."""
         stamps = self.stamps
         if stamps and now <= stamps[-1]:
             self.counts[-1] += hits
@@ -128,7 +128,7 @@ class SlidingLog(Counter):
         self.total += hits
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Strike out the oldest `cost` hits at or after `now - age_ns`.
+        """Remove the oldest `cost` hits at or after `now - age_ns`.
 
         The charge is among the hits since then, and none of those is older than the ones struck
         out, so what stays in the log expires no sooner than what truly happened. A charge that
@@ -162,7 +162,7 @@ class SlidingLog(Counter):
                 self.counts.pop()
 
     def state(self, now: int) -> list[int]:
-        """Ages and hits in turns, the oldest first.
+        """Return alternating ages and hits, the oldest first.
 
         A log that is too long for a state is written with as many neighbours as needed put
         together, at the newest one's age.
@@ -180,7 +180,7 @@ class SlidingLog(Counter):
         ]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Write hits down in their place, unless they have expired."""
+        """Insert hits in order of time, unless they have expired."""
         self._expire(now)
         units = fitting(units, self.total)
         if age_ns >= self.scheme.period_ns or not units:
@@ -197,7 +197,7 @@ class SlidingLog(Counter):
         self.total += units
 
     def used(self, now: int) -> int:
-        """Hits in the window that ends at `now`."""
+        """Return the hits in the window that ends at `now`."""
         self._expire(now)
         return self.total
 
@@ -211,11 +211,11 @@ class SlidingLog(Counter):
 
     @property
     def extra_bytes(self) -> int:
-        """Those of all entries: a stamp and a count each, and the room that arrays keep."""
+        """Bytes of all entries, and the spare room of the arrays."""
         return _ENTRY_BYTES * len(self.stamps)
 
     def _expire(self, now: int) -> None:
-        """Stop counting hits at or before `now - period`."""
+        """Remove hits at or before `now - period`."""
         oldest_kept = now - self.scheme.period_ns
         stamps = self.stamps
         first = self.first
@@ -228,7 +228,7 @@ class SlidingLog(Counter):
         self.first = first
 
     def _wait(self, excess: int, now: int) -> int:
-        """Find the time until `excess` hits, all of them in the log, have expired."""
+        """Return the time until `excess` hits of the log have expired."""
         index = self.first
         while excess > self.counts[index]:
             excess -= self.counts[index]

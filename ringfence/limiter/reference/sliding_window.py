@@ -1,4 +1,4 @@
-"""Sliding window by counters: the oldest one weighted by how much of it still overlaps.
+"""Sliding window of counters; the oldest counter is weighted by its overlap.
 
 With one slot this is the two-counter estimate that Cloudflare described in 2017; with more, the
 window is cut finer and the estimate errs by at most the hits of one slot. Slots are aligned to
@@ -31,7 +31,7 @@ _Counts: TypeAlias = tuple[int, ...]
 
 
 class SlidingWindowScheme(Scheme):
-    """How finely the window is cut, and how much fits in it."""
+    """Slots of the window, and the ceiling."""
 
     __slots__ = ("blank", "extra_bytes", "slot_ns", "slots")
 
@@ -44,30 +44,30 @@ class SlidingWindowScheme(Scheme):
         self.extra_bytes: Final = per_slot * (limit.slots - 1)
 
     def open(self, now: int, used: int = 0) -> "SlidingWindow":
-        """Start with `used` units in the slot that contains `now`."""
+        """Create a counter with `used` units in the slot that contains `now`."""
         return SlidingWindow(self, now // self.slot_ns, (used, *self.blank[1:]))
 
     def restore(self, state: Sequence[int], now: int) -> "SlidingWindow":
-        """Read the latest slot's number and the counts from there back."""
+        """Restore the number of the latest slot and the counts, newest first."""
         slot, *counts = checked(state, self.slots + 2)
         if slot > now // self.slot_ns + 1:
             raise BadState(f"slot {slot} has not begun")
         return SlidingWindow(self, slot, tuple(units_in(counts)))
 
     def adopt(self, counter: Counter, now: int) -> Counter:
-        """Keep the counts when both schemes cut time the same way."""
+        """Keep the counts when both schemes have the same slots."""
         if isinstance(counter, SlidingWindow) and counter.scheme.alignment == self.alignment:
             return SlidingWindow(self, counter.slot, counter.counts)
         return super().adopt(counter, now)
 
     @property
     def alignment(self) -> tuple[object, ...]:
-        """Equal for two schemes exactly when they cut time at the same instants."""
+        """Key that is equal for two schemes exactly when they have the same slots."""
         return self.slot_ns, self.slots
 
 
 class SlidingWindow(Counter):
-    """One key's hits in the latest slot it was charged in, and in those before it."""
+    """Hits of one key in the latest slot with a charge, and in the slots before it."""
 
     __slots__ = ("counts", "scheme", "slot")
 
@@ -77,7 +77,7 @@ class SlidingWindow(Counter):
         self.counts = counts
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current slot if the estimate leaves room for it."""
+        """Count `cost` in the current slot if the estimate has room for it."""
         scheme = self.scheme
         slot_ns = scheme.slot_ns
         ceiling = scheme.ceiling
@@ -115,7 +115,7 @@ class SlidingWindow(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Take back from the slot that contains `now - age_ns`, and from no newer one."""
+        """Refund from the slot that contains `now - age_ns`, but not from newer slots."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns
         index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
@@ -124,11 +124,11 @@ class SlidingWindow(Counter):
             self.slot, self.counts = slot, (*counts[:index], left, *counts[index + 1 :])
 
     def state(self, now: int) -> list[int]:
-        """The latest slot's number and the counts from there back."""
+        """Return the number of the latest slot and the counts, newest first."""
         return [self.slot, *self.counts]
 
     def charge(self, units: int, now: int, age_ns: int) -> None:
-        """Count in the slot of then, if it still weighs."""
+        """Count in the slot of that time, if it is still in the window."""
         slot, counts = self._rolled(now)
         slot_ns = self.scheme.slot_ns
         index = slot - (max(now, slot * slot_ns) - age_ns) // slot_ns
@@ -138,21 +138,21 @@ class SlidingWindow(Counter):
         self.slot, self.counts = slot, counts
 
     def used(self, now: int) -> int:
-        """The estimate at `now`."""
+        """Return the estimate at `now`."""
         slot, counts = self._rolled(now)
         return _estimate(counts, slot, self.scheme.slot_ns, now)
 
     @property
     def extra_bytes(self) -> int:
-        """Those of the slots beyond the first."""
+        """Bytes of the slots beyond the first."""
         return self.scheme.extra_bytes
 
     def rolled(self, now: int) -> "SlidingWindow":
-        """A counter with the same hits whose first count is that of the slot of `now`."""
+        """Return a counter with the same hits, aligned to the slot of `now`."""
         return SlidingWindow(self.scheme, *self._rolled(now))
 
     def _rolled(self, now: int) -> tuple[int, _Counts]:
-        """Renumber the counts so that the first is that of the slot of `now`."""
+        """Shift the counts so that the first belongs to the slot of `now`."""
         slot = now // self.scheme.slot_ns
         passed = slot - self.slot
         if passed <= 0:
@@ -161,14 +161,14 @@ class SlidingWindow(Counter):
 
 
 def _estimate(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
-    """Weigh the oldest count by the part of its slot still inside the window, rounded down."""
+    """Weight the oldest count by the part of its slot inside the window, rounded down."""
     overlap = min((slot + 1) * slot_ns - now, slot_ns)  # min(): the clock may have gone back.
     oldest = counts[-1]
     return oldest * overlap // slot_ns + sum(counts) - oldest
 
 
 def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
-    """Find the exact time until the estimate, now above `room`, is down to it.
+    """Return the exact time until the estimate falls to `room`.
 
     Slot by slot: once the counts between the current and the oldest fit, the oldest one, `n`, may
     weigh `spare`, that is `n * overlap < (spare + 1) * slot_ns`.
@@ -187,7 +187,7 @@ def _wait(counts: _Counts, slot: int, slot_ns: int, now: int, room: int) -> int:
 
 
 def _reset_after(counts: _Counts, slot: int, slot_ns: int, now: int) -> int:
-    """Find the time until the estimate, now above 0, is down to it."""
+    """Return the time until the estimate falls to 0."""
     current = counts[0]
     if current:  # The last to leave, and the usual case: `_wait` in one step.
         return (slot + len(counts)) * slot_ns - (slot_ns - 1) // current - now

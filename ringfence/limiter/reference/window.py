@@ -1,4 +1,4 @@
-"""What all windows have in common that count from zero again: a count, and when it is forgotten.
+"""Base of windows that restart from zero: a count, and the end of its window.
 
 When a window begins, its kind says: `fixed_window` and `first_hit`.
 """
@@ -19,7 +19,7 @@ __all__ = ["Window", "WindowScheme"]
 
 
 class WindowScheme(Scheme):
-    """Where windows begin and end, and how much fits in one."""
+    """Boundaries of the windows, and their ceiling."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class WindowScheme(Scheme):
 
 
 class Window(Counter):
-    """One key's count in the latest window it was charged in."""
+    """Count of one key in the latest window with a charge."""
 
     __slots__ = ("count", "end", "scheme", "start")
 
@@ -41,7 +41,7 @@ class Window(Counter):
         self.count = count
 
     def check(self, cost: int, now: int) -> Verdict:
-        """Count `cost` in the current window if it fits there."""
+        """Count `cost` in the current window if it fits."""
         scheme = self.scheme
         start, end, used = self.start, self.end, self.count
         if now >= end:
@@ -72,10 +72,10 @@ class Window(Counter):
         )
 
     def refund(self, cost: int, now: int, age_ns: int, lease: int) -> None:
-        """Take back from the current window, if the charge surely fell into it."""
+        """Refund from the current window, if the charge certainly fell into it."""
         if max(now, self.start) - age_ns >= self.start:
             self.count = max(self.count - cost, 0)
 
     def used(self, now: int) -> int:
-        """Units counted in the window that contains `now`."""
+        """Return the units in the window that contains `now`."""
         return self.count if now < self.end else 0
