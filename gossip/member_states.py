@@ -17,6 +17,7 @@ from gossip.members.member_table import MemberTable
 from gossip.members.record import Address, Record, Status
 from gossip.members.tombstones import Tombstones
 from gossip.settings import Settings
+from gossip.timers import Timers
 
 __all__ = ["MemberStates"]
 
@@ -28,21 +29,20 @@ class MemberStates:
         self,
         table: MemberTable,
         outbox: Outbox,
+        timers: Timers,
         prober: Prober,
         exchanges: Exchanges,
-        suspicion_timers: SuspicionTimers,
-        tombstones: Tombstones,
         local_member: LocalMember,
         settings: Settings,
         random: Random,
         counters: Counter[str],
     ) -> None:
+        self.suspicion_timers = SuspicionTimers(table, timers, settings)
+        self.tombstones = Tombstones(timers, settings)
         self._table = table
         self._outbox = outbox
         self._prober = prober
         self._exchanges = exchanges
-        self._suspicion_timers = suspicion_timers
-        self._tombstones = tombstones
         self._local_member = local_member
         self._settings = settings
         self._random = random
@@ -56,7 +56,7 @@ class MemberStates:
         elif known is None or record.replaces(known):
             self._adopt(record, now)
         elif record.rank == known.rank:
-            if self._suspicion_timers.confirm(record, now):
+            if self.suspicion_timers.confirm(record, now):
                 self._outbox.disseminate(record, now)
         else:
             self._counters["updates_stale"] += 1
@@ -99,20 +99,20 @@ class MemberStates:
             # Nobody received our record while we were alone.
             self._outbox.disseminate(self._table.me, now)
             self._exchanges.ask_again_soon(now)
-        self._suspicion_timers.drop(record.name)
+        self.suspicion_timers.drop(record.name)
         if record.is_gone:
             is_seed = record.address in self._exchanges.seeds
-            self._tombstones.add(record.name, now, is_seed=is_seed, is_quiet=is_quiet)
+            self.tombstones.add(record.name, now, is_seed=is_seed, is_quiet=is_quiet)
             self._prober.rtts.pop(record.name, None)
             self._counters["deaths"] += record.status is Status.DEAD and not was_gone
         else:
-            self._tombstones.drop(record.name)
+            self.tombstones.drop(record.name)
             if was_gone:
                 self._prober.add(record)
         if before is not None and before.status is Status.DEAD and not record.is_gone:
             self._counters["flaps"] += before.generation == record.generation
         if record.status is Status.SUSPECT:
-            self._suspicion_timers.begin(record, now)
+            self.suspicion_timers.begin(record, now)
             self._start_indirect_probe(record, now)
         if is_news and not is_quiet:
             self._outbox.disseminate(record, now)
@@ -130,7 +130,7 @@ class MemberStates:
         if record.status is not Status.SUSPECT:
             self._counters["suspicions"] += 1
             self._adopt(accusation, now)
-        elif self._suspicion_timers.confirm(accusation, now):
+        elif self.suspicion_timers.confirm(accusation, now):
             self._outbox.disseminate(accusation, now)
         if self._settings.buddy:
             # The accuser keeps probing: the answer to a ping with an accusation is a refutation.
@@ -165,6 +165,6 @@ class MemberStates:
 
     def forget(self, name: str) -> None:
         """Remove a member that has been gone for long enough."""
-        self._tombstones.drop(name)
+        self.tombstones.drop(name)
         self._outbox.drop(name)
         self._table.forget(name)

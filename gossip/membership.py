@@ -19,12 +19,10 @@ from gossip.dissemination.exchanges import Exchanges
 from gossip.dissemination.outbox import Outbox
 from gossip.effects import Effect, ProbeClock
 from gossip.failure_detection.prober import LocalHealth, Prober
-from gossip.failure_detection.suspicion_timers import SuspicionTimers
 from gossip.local_member import LocalMember
 from gossip.member_states import MemberStates
 from gossip.members.member_table import MemberTable
 from gossip.members.record import Address, Record, Status
-from gossip.members.tombstones import Tombstones
 from gossip.settings import Settings
 from gossip.timers import Due, Timer, Timers
 
@@ -44,11 +42,7 @@ class Membership:
         self, me: Record, settings: Settings, random: Random, now: int, clock: ProbeClock
     ) -> None:
         """Raises `ValueError` when the texts of `me` are too long together for a datagram."""
-        if record_size(me) > MAX_OWN_RECORD:
-            raise ValueError(
-                f"name, address, data center, zone and version of {me.name!r} take "
-                f"{record_size(me)} bytes; shorten them to {MAX_OWN_RECORD}"
-            )
+        _require_encodable(me)
         self.counters: Counter[str] = Counter()
         """Number of events so far, by name."""
         self._settings = settings
@@ -57,41 +51,15 @@ class Membership:
         self._timers = Timers()
         self._health = LocalHealth(settings.max_health, is_used=settings.local_health)
         self._outbox = Outbox(self._table, self._timers, settings, self.counters, now)
-        self._prober = Prober(
-            self._table,
-            self._outbox,
-            self._timers,
-            self._health,
-            settings,
-            random,
-            clock,
-            self.counters,
-        )
-        self._exchanges = Exchanges(
-            self._table, self._outbox, self._timers, settings, random, self.counters
-        )
-        self._suspicion_timers = SuspicionTimers(self._table, self._timers, settings)
-        self._tombstones = Tombstones(self._timers, settings)
-        self._local_member = LocalMember(
-            self._table, self._outbox, self._timers, self._health, settings, self.counters
-        )
-        self._states = MemberStates(
-            self._table,
-            self._outbox,
-            self._prober,
-            self._exchanges,
-            self._suspicion_timers,
-            self._tombstones,
-            self._local_member,
-            settings,
-            random,
-            self.counters,
-        )
+        parts = self._table, self._outbox, self._timers
+        counters = self.counters
+        self._prober = Prober(*parts, self._health, settings, random, clock, counters)
+        self._exchanges = Exchanges(*parts, settings, random, counters)
+        self._local_member = LocalMember(*parts, self._health, settings, counters)
+        others = self._prober, self._exchanges, self._local_member
+        self._states = MemberStates(*parts, *others, settings, random, counters)
         self._late_until = now
-        for which, probing in (("near", settings.near), ("far", settings.far)):
-            self._timers.set((Due.PROBE, which), now + self._phase(probing.interval))
-        self._timers.set((Due.ANNOUNCE, ""), now + self._phase(settings.announce_every))
-        self._exchanges.start(now)
+        self._start_timers(now)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -107,7 +75,7 @@ class Membership:
 
     def snapshot(self) -> list[Record]:
         """Return the records to send in a full exchange."""
-        quiet = self._tombstones.quiet
+        quiet = self._states.tombstones.quiet
         return [each for name, each in self._table.records.items() if name not in quiet]
 
     def routed(self) -> list[Record]:
@@ -277,7 +245,7 @@ class Membership:
         pool = self._table.near if which == "near" else self._table.far
         names = pool.draw(probing.gossip_fanout, self._random)
         if which == "near":
-            names += self._tombstones.recent(now, self._table, self._random)
+            names += self._states.tombstones.recent(now, self._table, self._random)
         self._outbox.gossip(which, names, probing, now)
 
     def _announce(self, now: int) -> None:
@@ -305,10 +273,25 @@ class Membership:
         interval = round(self._settings.near.interval * _NS)
         if lag > 2 * interval:
             self.counters["own_pauses"] += 1
-            self._suspicion_timers.restart(now + interval)
+            self._states.suspicion_timers.restart(now + interval)
         else:
-            self._suspicion_timers.postpone(lag, no_sooner=now + interval)
+            self._states.suspicion_timers.postpone(lag, no_sooner=now + interval)
+
+    def _start_timers(self, now: int) -> None:
+        settings = self._settings
+        for which, probing in (("near", settings.near), ("far", settings.far)):
+            self._timers.set((Due.PROBE, which), now + self._phase(probing.interval))
+        self._timers.set((Due.ANNOUNCE, ""), now + self._phase(settings.announce_every))
+        self._exchanges.start(now)
 
     def _phase(self, interval: float) -> int:
         """Draw a random start for a periodic task, so that members do not run in step."""
         return round(self._random.random() * interval * _NS)
+
+
+def _require_encodable(me: Record) -> None:
+    if record_size(me) > MAX_OWN_RECORD:
+        raise ValueError(
+            f"name, address, data center, zone and version of {me.name!r} take "
+            f"{record_size(me)} bytes; shorten them to {MAX_OWN_RECORD}"
+        )
