@@ -107,7 +107,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.handoff:_Search._give_up",
-                "copies.append((now, self._copies[shard]))",
+                "copies.append((now, found))",
                 "pass",
             ),
         ),
