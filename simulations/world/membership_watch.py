@@ -132,10 +132,17 @@ class MembershipWatch:
             bound = detection_bound(len(members))
             if self._hosts.now - since > bound:
                 del self._crashes[name, generation]
-                if not self._was_unwell(since, self._hosts.now):
-                    some = ", ".join(sorted(unaware)[:5])
-                    text = f"{len(unaware)} do not know after {bound:.1f} s of {name}: {some}"
+                trusting = sorted(each for each in unaware if self._trusts(each, name, generation))
+                if trusting and not self._was_unwell(since, self._hosts.now):
+                    some = ", ".join(trusting[:5])
+                    text = f"{len(trusting)} do not know after {bound:.1f} s of {name}: {some}"
                     self._add_violation("detection", text)
+
+    def _trusts(self, viewer: str, name: str, generation: int) -> bool:
+        """Return whether a node holds this life of a member for running."""
+        node = self._hosts.by_name[viewer].node
+        record = None if node is None else node.membership.records.get(name)
+        return record is not None and record.generation == generation and not record.is_gone
 
     def _note_detection(self, key: tuple[str, int], by: str) -> None:
         crash = self._crashes.get(key)

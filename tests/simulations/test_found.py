@@ -67,3 +67,9 @@ def test_a_replica_of_the_sender_is_not_counted_on_top_of_what_it_transfers() ->
 
     assert [str(fault) for fault in scenario.faults] == ["3.77-11.77 s: crash node=n2 seedless=1"]
     assert outcome.violations == []
+
+
+def test_a_node_need_not_detect_the_crash_of_a_member_that_it_never_knew() -> None:
+    scenario = drawn(388, "core")
+
+    assert run_scenario(scenario, 388, scenario).violations == []
