@@ -25,11 +25,12 @@ from node.config.access import Access
 from node.config.settings import NodeSettings
 from node.containment import Containment
 from node.cross_dc.counts import CrossDcCounts
+from node.cross_dc.split_borrowing import SplitBorrowing
 from node.membership.clock import ClusterTime, ProbeStamps
 from node.membership.gossip_driver import Datagrams, GossipDriver, SealedDatagrams
 from node.membership.peer_links import PeerLinks, member_of
 from node.metrics.counters import Counters
-from node.metrics.detailed import Metrics
+from node.metrics.detailed import Metrics, MetricsSwitch
 from node.metrics.throttled_keys import PERIOD
 from node.requests.carried_limits import overrule, oversized
 from node.requests.client_leases import Lender
@@ -37,7 +38,8 @@ from node.requests.client_reports import Reports, reported_counter
 from node.requests.deduplication.decided_checks import DecidedChecks
 from node.requests.deduplication.sent_answers import Sender, SentAnswers
 from node.requests.denial_subscriptions import DenialSubscriptions
-from node.requests.handler import NodeRoutes, RequestHandler
+from node.requests.handler import RequestHandler
+from node.requests.placement import NodeRoutes, ShardPlacement
 from node.requests.refund_ledger import RefundLedger
 from node.requests.request_parts import Part
 from node.requests.sessions.auth_failure_log import AuthFailureLog
@@ -46,6 +48,8 @@ from node.requests.sessions.node_api import Caller, internal_refusal
 from node.requests.sessions.session import Session
 from node.requests.sessions.turns import DIRECT_COST, Turns
 from node.requests.sessions.unacknowledged import UnacknowledgedBytes
+from node.requests.slot_waiters import SlotWaiters
+from node.requests.standby_takeover import StandbyTakeover
 from node.shards.changed_keys import ChangedKeys
 from node.shards.handoff import Handoff
 from node.shards.ownership import ShardOwnership
@@ -286,27 +290,29 @@ class Node:
         self._router = Router(
             FailurePolicy(self._rule_of, self._clock, settings.max_keys).decide, retries=True
         )
+        now_ns = self._clock.now
+        placement = ShardPlacement(self.name, self._holdings, now_ns)
+        self._metrics = MetricsSwitch(self._rule_of)
         self._deciding = RequestHandler(
-            self.name,
-            self._engine,
-            self._holdings,
-            self._handoff,
-            self._router,
-            self.counters,
-            self._clock,
-            self._link_to,
-            self._rule_of,
-            self._worldwide.admitted,
-            self._is_suspect,
-            self._decided_checks,
-            self.containment,
+            *(self._holdings, self._handoff, self._router, self.counters, self._clock),
+            *(self._rule_of, self._decided_checks, self.containment),
+            placement=placement,
+            takeover=StandbyTakeover(
+                *(placement, self._holdings, self._link_to, now_ns),
+                *(self._is_suspect, self._held_up_ns),
+            ),
+            slots=SlotWaiters(
+                *(self._lender.decide, self._rule_of, self._call_waiters, now_ns),
+                self.containment,
+            ),
+            borrowing=SplitBorrowing(self._link_to, now_ns, self.counters),
+            metrics=self._metrics,
+            on_decided=self._worldwide.admitted,
+            on_freed=self._watchers.lift,
         )
-        self._deciding.call_waiters = self._call_waiters
         self._waiters: OrderedDict[int, Sender[Caller]] = OrderedDict()
         """By ticket, whose check was passed on and waits for a slot at another member."""
         self._recovery = self._new_recovery()
-        self._deciding.lifted = self._watchers.lift
-        self._deciding.lender = self._lender
         self._worldwide.set_rules(rules)
         self._ledgers: dict[str, RefundLedger] = {}
         """By token name, for tokens without the scope `refund`."""
@@ -321,8 +327,6 @@ class Node:
         self._has_joined = runtime.Event()
         self.asked_to_leave = runtime.Event()
         """Set when an operator wants this node to leave."""
-        self.measures: Metrics | None = None
-        """What `measure` counts."""
         self._reports = Reports()
         self.rules_refusal = ""
         """What is wrong with the rules on disk, which are not in force; empty when nothing is."""
@@ -354,7 +358,6 @@ class Node:
         has the same name.
         """
         self._transport = transport
-        self._deciding.lag_ns = lambda: transport.held_up_ns
         self._began = transport.now()
         hello = Hello(Role.NODE, self.name, b"", 0)
         patience = self._settings.forward_timeout
@@ -455,8 +458,10 @@ class Node:
         take what is newer.
         """
         if rules != self._rules:
-            if self.measures is not None:
-                self.measures.follow(rules)  # What was counted is named by the rules of before.
+            if self._metrics.active is not None:
+                self._metrics.active.follow(
+                    rules
+                )  # What was counted is named by the rules of before.
             newer = max(rules.version, self._rules.version + 1)
             for rule in self._rules.rules():
                 if rules.by_id(rule.id) is None:
@@ -502,8 +507,8 @@ class Node:
         """Begin a new period of counting denied keys, again and again."""
         while True:
             await runtime.sleep(PERIOD)
-            if self.measures is not None:
-                self.measures.throttled.turn()
+            if self._metrics.active is not None:
+                self._metrics.active.throttled.turn()
 
     async def _watch_clock(self) -> None:
         """Decide nothing while the own clock is far from the others'."""
@@ -565,7 +570,7 @@ class Node:
             # Whoever has just come finds the counters where the others have had them.
             old = self._ring if self._ring.members else view.ring(datacenter)
             self._placement, self._ring = placement, placement.ring(datacenter)
-            self._deciding.ring = self._ring
+            self._deciding.placement.ring = self._ring
             self._handoff.follow(old, self._ring, view.ring(datacenter))
             self._streaming.follow(old, self._ring)
         if view != self._view:
@@ -597,16 +602,16 @@ class Node:
     def _route(self) -> None:
         """Tell the router who decides what, and how they are reached."""
         elsewhere = self._worldwide.elsewhere()
-        self._deciding.elsewhere = elsewhere.keys()
-        self._deciding.borrowing.rules = self._worldwide.split_rules()
-        self._deciding.borrowing.rings = self._worldwide.other_rings()
+        self._deciding.follow(
+            elsewhere.keys(), self._worldwide.split_rules(), self._worldwide.other_rings()
+        )
         self._router.routes = NodeRoutes(
             self._view.ring(self._settings.datacenter),
             _Targets(self._target, self._view, self._placement),
             elsewhere,
             me=self.name,
-            is_here=self._deciding.is_here,
-            holder_of=self._deciding.holder_of,
+            is_here=self._deciding.placement.is_here,
+            holder_of=self._deciding.placement.holder_of,
         )
 
     def _target(self, name: NodeId) -> Link | RequestHandler | None:
@@ -721,7 +726,7 @@ class Node:
             return _CARRIED_ROW_COST * len(keys)
         if len(keys) <= DIRECT_COST // _FOREIGN_ROW_COST:
             return 0
-        is_here = self._deciding.holds(keys)
+        is_here = self._deciding.placement.holds(keys)
         return 0 if is_here else _FOREIGN_ROW_COST * len(keys)
 
     def wait_turn(
@@ -767,7 +772,7 @@ class Node:
                 f"node {self.name} is overloaded: the check waited {held_up_ns // 1_000_000} ms"
             )
             return Refused(request.seq, ErrorCode.TOO_LATE, reason)
-        measures = self.measures
+        measures = self._metrics.active
         if measures is not None and measures.is_timed:
             began = measures.stopwatch()
             verdicts = self._deciding.decide_now(request, batch)
@@ -782,6 +787,10 @@ class Node:
             else:
                 self.refused("not_owner")
         return verdicts
+
+    def _held_up_ns(self) -> int:
+        """Return for how long the present datagram waited in the socket, in ns."""
+        return 0 if self._transport is None else self._transport.held_up_ns
 
     def _notice_stall(self) -> int:
         """Begin a recovery if the present datagram waited too long; return its wait in ns."""
@@ -848,7 +857,7 @@ class Node:
             self._call_waiters(session, passed_on)
 
     async def _forward(self, sender: Sender[Caller], request: Request, part: Part) -> None:
-        measures = self.measures
+        measures = self._metrics.active
         began = 0 if measures is None else measures.stopwatch()
         decide = self._decide_and_answer
         if not await self.containment.run("forwarding", decide, sender, request, part):
@@ -920,7 +929,7 @@ class Node:
                 self._handoff.kept(NodeId(name), shards, gift)
                 session.send(Done(seq))
             case AskTakenOver(seq):
-                session.send(TakenOver(seq, self._deciding.taken_over_from(NodeId(name))))
+                session.send(TakenOver(seq, self._deciding.takeover.taken_over_from(NodeId(name))))
             case WindowCounts():
                 datacenter = record.datacenter if record else ""
                 session.send(self._worldwide.take_cells(datacenter, message))
@@ -1010,7 +1019,10 @@ class Node:
     def lend(self, session: Caller, borrow: LeaseRequest) -> LeaseGrant:
         """Lend units of a key to a client."""
         lent = self._lender.lend(
-            session, borrow, self._clock.now(), is_ours=self._deciding.may_lend(borrow.key)
+            session,
+            borrow,
+            self._clock.now(),
+            is_ours=self._deciding.placement.may_lend(borrow.key),
         )
         if lent.units:
             self.counters.add("leases")
@@ -1051,8 +1063,8 @@ class Node:
             taken.append(row)
             named += at < report.named
             self.counters.add(reported_counter(row[1], row[2]), row[3])
-        if self.measures is not None:
-            self.measures.reported(taken, named)
+        if self._metrics.active is not None:
+            self._metrics.active.reported(taken, named)
 
     def throttled(self, seq: int, count: int) -> Throttled:
         """The keys that this node denied most, and the rules."""
@@ -1148,10 +1160,7 @@ class Node:
 
     def measure(self) -> Metrics:
         """Count from now on what costs a little: decisions by rule, times, who is throttled."""
-        if self.measures is None:
-            self.measures = self._deciding.measures = Metrics(self._rule_of)
-            self.measures.follow(self._rules)
-        return self.measures
+        return self._metrics.turn_on(self._rules)
 
     @property
     def settings(self) -> NodeSettings:

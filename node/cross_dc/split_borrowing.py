@@ -42,6 +42,10 @@ class SplitBorrowing:
         self._dry: dict[tuple[str, bytes], int] = {}
         """Parts that had nothing left, and until when they are not asked."""
 
+    def follow(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
+        """Follow the ids of the rules that are split, and the rings of other data centers."""
+        self.rules, self.rings = rules, rings
+
     def may_help(self, batch: Batch) -> bool:
         """Whether a denial of this batch may not be the last word."""
         if not (self.rules and self.rings and batch.op is Op.CHECK):

@@ -24,6 +24,7 @@ __all__ = [
     "OTHER_VALUES",
     "TIMED_EVERY",
     "Metrics",
+    "MetricsSwitch",
     "Span",
 ]
 
@@ -283,6 +284,21 @@ class Metrics:
             return
         rule = self._rule_of(int.from_bytes(rule_id, "big"))
         self._named[self.label_of(rule), _result_of(rule, code), str(Source(source))] += count
+
+
+class MetricsSwitch:
+    """Detailed metrics of one node, which count from when an operator first reads them."""
+
+    def __init__(self, rule_of: Callable[[int], Rule | None]) -> None:
+        self.active: Metrics | None = None
+        self._rule_of = rule_of
+
+    def turn_on(self, rules: RuleSet) -> Metrics:
+        """Count from now on, by the rules in force."""
+        if self.active is None:
+            self.active = Metrics(self._rule_of)
+            self.active.follow(rules)
+        return self.active
 
 
 def _result_of(rule: Rule | None, code: int) -> str:

@@ -106,7 +106,7 @@ MOVES = (
         "a restarted node does not fetch the replicas from its standby",
         (
             Edit(
-                "node.shards.handoff:_Search._give_up",
+                "node.shards.shard_search:ShardSearch._give_up",
                 "copies.append((now, found))",
                 "pass",
             ),

@@ -240,7 +240,7 @@ async def test_a_peer_whose_question_meets_an_error_is_refused(autojump_clock: M
         link = w.nodes["b"]._link_to(NodeId("a"))
         assert link is not None
         w.nodes["a"]._handoff.answer = broken_task  # type: ignore[method-assign, assignment]
-        assert await w.nodes["b"]._handoff.pull(NodeId("a"), [1]) is None
+        assert await w.nodes["b"]._handoff._receiver.pull(NodeId("a"), [1]) is None
 
         assert contained(w, "a", "pull") == 1
         assert await call(link, Ping, Pong) is not None

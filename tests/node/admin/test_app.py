@@ -83,11 +83,11 @@ async def test_the_ring_tells_shares_and_who_has_a_shard(autojump_clock: MockClo
 async def test_a_node_without_the_port_counts_nothing_for_it(autojump_clock: MockClock) -> None:
     async with world("a") as made:
         node = made.nodes["a"]
-        before = node.measures
+        before = node._metrics.active
         app_of(node)
 
         assert before is None
-        assert node.measures is not None
+        assert node._metrics.active is not None
 
 
 async def test_rules_are_told_with_identity_bound_and_keys(autojump_clock: MockClock) -> None:

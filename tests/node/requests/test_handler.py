@@ -121,7 +121,7 @@ async def test_a_stopped_owner_that_is_back_loses_no_shard_for_its_earlier_silen
         silent = world.network.transport(("b", 1), on_bug=world.bugs.append, accept=Silent)
         await world.nursery.start(silent.run)
         await trio.sleep(1)  # until `a` has found that `b` can be reached again
-        world.node._deciding._is_suspect = lambda _: False
+        world.node._deciding.takeover._is_suspect = lambda _: False
         owner = await world.call(Hello(Role.NODE, "b", b"", 2))
         caller = await world.call(APP)
         held = world.node._holdings.held

@@ -1,0 +1,61 @@
+"""Checks that wait for a slot of a concurrency limit, and the task that watches expiring slots."""
+
+import math
+from collections.abc import Callable
+
+from node.containment import Containment
+from node.requests.sessions.node_api import Caller
+from ringfence import runtime
+from ringfence.limiter import Outcomes
+from ringfence.peering.slot_queue import MOST_PER_CONNECTION, MOST_WAITERS, SlotQueue
+from ringfence.rules import Rule
+from ringfence.wire import Batch
+
+__all__ = ["SlotWaiters"]
+
+_LEAST_WAIT_S = 0.01
+"""Seconds between two looks at slots whose time has ended."""
+
+
+class SlotWaiters:
+    """The queue of one node. Its callers are called when slots are kept for their waiters."""
+
+    def __init__(
+        self,
+        decide: Callable[[Batch, int], Outcomes],
+        rule_of: Callable[[int], Rule | None],
+        call: Callable[[Caller, list[int]], None],
+        now: Callable[[], int],
+        containment: Containment,
+    ) -> None:
+        self._earlier = runtime.Event()
+        self._now = now
+        self._containment = containment
+        self.queue: SlotQueue[Caller] = SlotQueue(
+            decide, rule_of, call, self._wake, most_of=_most_waiters_of
+        )
+
+    async def run(self) -> None:
+        """Call waiters when the time of slots has ended, until cancelled."""
+        await self._containment.supervise("slots", self._watch_slots)
+
+    async def _watch_slots(self) -> None:
+        """Call waiters when the time of slots has ended."""
+        while True:
+            self._earlier = runtime.Event()
+            due = self.queue.next_deadline()
+            wait_s = math.inf if due is None else max(_LEAST_WAIT_S, self._seconds_until(due))
+            with runtime.move_on_after(wait_s):
+                await self._earlier.wait()
+            self.queue.tick(self._now())
+
+    def _seconds_until(self, instant: int) -> float:
+        return (instant - self._now()) / 1e9
+
+    def _wake(self) -> None:
+        self._earlier.set()
+
+
+def _most_waiters_of(session: Caller) -> int:
+    """Bound the waiters of one connection; another node's are those of all its clients."""
+    return MOST_WAITERS if session.is_member else MOST_PER_CONNECTION

@@ -1,0 +1,151 @@
+"""Takeover of shards by their standby: when an owner counts as unreachable.
+
+Only this node's own view of an owner decides that: membership, or the owner's silence towards this
+node. The time-out of one caller does not.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from hashring import NodeId
+from node.requests.placement import ShardPlacement
+from node.shards.ownership import ShardOwnership
+from ringfence import runtime
+from ringfence.errors import AccessDenied
+from ringfence.peering.link import Link
+from ringfence.peering.target import Shed
+from ringfence.wire import Batch, Results
+
+__all__ = ["PendingReply", "StandbyTakeover"]
+
+_OWNER_SILENT_S = 0.1
+"""Seconds without a sign of life after which an owner that was asked counts as unreachable."""
+_LOOKS = 4
+"""Steps in which a standby waits for that silence. A standby that was stopped itself resumes with
+one step overdue, and reads the owner's messages before the next step ends."""
+_RETURNED_NS = 500_000_000
+"""Time for which a member that was stopped and is back counts as reachable although its link is
+still lost or membership still doubts it: both are about the time before."""
+_CURRENT_NS = 20_000_000
+"""Longest wait of the present datagram for which a node counts as up to date with its socket."""
+
+
+class PendingReply:
+    """Answer of another member to a batch, which a task can wait for."""
+
+    def __init__(self) -> None:
+        self.value: Results | AccessDenied | Shed | None = None
+        self.event = runtime.Event()
+
+    def resolve(self, answer: Results | AccessDenied | Shed | None) -> None:
+        """Set the answer; later ones are ignored."""
+        if not self.event.is_set():
+            self.value = answer
+            self.event.set()
+
+
+class StandbyTakeover:
+    """Asks the owners of shards for callers that could not, and takes over unreachable ones."""
+
+    def __init__(
+        self,
+        placement: ShardPlacement,
+        holdings: ShardOwnership,
+        link_to: Callable[[NodeId], Link | None],
+        now: Callable[[], int],
+        is_suspect: Callable[[NodeId], bool],
+        lag_ns: Callable[[], int],
+    ) -> None:
+        """`is_suspect` returns whether membership suspects a member. `lag_ns` returns for how long
+        the present datagram waited in the socket."""
+        self._placement = placement
+        self._holdings = holdings
+        self._link_to = link_to
+        self._now = now
+        self._is_suspect = is_suspect
+        self._lag_ns = lag_ns
+        self._returned_at: dict[NodeId, int] = {}
+        """When each member that was stopped last asked what was taken over, in ns."""
+
+    def taken_over_from(self, owner: NodeId) -> list[int]:
+        """Return the shards taken over from a member that was stopped and asks for them.
+
+        It decides again by this answer, so what this node noticed of it before counts no more:
+        only a new silence has further shards taken over.
+        """
+        self._returned_at[owner] = self._now()
+        return self._holdings.covered_for(owner)
+
+    async def ask_owner(self, owner: NodeId | None, batch: Batch, hops: int) -> Results | None:
+        """Ask an owner for a caller that could not; None when it does not answer."""
+        link = None if owner is None else self._link_to(owner)
+        if owner is None or link is None or await self._is_unreachable(owner):
+            return None
+        reply = PendingReply()
+        link.ask(batch, hops=hops, as_standby=False, done=reply.resolve)
+        steps = 0
+        while not await self._is_answered(reply, _OWNER_SILENT_S / _LOOKS):
+            steps += 1
+            if steps > 1 and self._is_silent(owner, link):
+                return None
+        return reply.value if isinstance(reply.value, Results) else None
+
+    async def take_over_if_unreachable(self, shards: Sequence[int]) -> bool:
+        """Take over shards whose owners are unreachable; return whether they are.
+
+        An owner that is reachable has refused because the shard moves. This node then waits for a
+        moment, until it knows the new holder.
+        """
+        if await self._are_unreachable(shards):
+            self._take_over(shards)
+            return True
+        await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)
+        return False
+
+    async def _are_unreachable(self, shards: Sequence[int]) -> bool:
+        """Return whether this node itself finds the owners of all `shards` unreachable.
+
+        Only membership, or the owner's silence towards this node, shows that. A caller's time-out
+        does not: otherwise one caller could move shards away from a healthy owner.
+        """
+        owners = dict.fromkeys([self._placement.holder_of(shard) for shard in shards])
+        return all([await self._is_unreachable(owner) for owner in owners if owner is not None])
+
+    async def _is_unreachable(self, owner: NodeId) -> bool:
+        link = self._link_to(owner)
+        if link is None:
+            return True
+        if link.is_lost or self._is_suspect(owner):
+            return self._back_for_ns(owner) >= _RETURNED_NS
+        if not self._is_silent(owner, link):
+            return False
+        if self._lag_ns() < _CURRENT_NS:
+            return True
+        # This node lags: it reads what the owner has sent meanwhile before it judges.
+        await self._is_answered(PendingReply(), _OWNER_SILENT_S / _LOOKS)
+        return link.is_lost or self._is_silent(owner, link)
+
+    def _is_silent(self, owner: NodeId, link: Link) -> bool:
+        return min(link.silent_s, self._back_for_ns(owner) / 1e9) >= _OWNER_SILENT_S
+
+    def _back_for_ns(self, owner: NodeId) -> float:
+        """Return the time since a member that was stopped came back; endless when none was."""
+        at = self._returned_at.get(owner)
+        return inf if at is None else self._now() - at
+
+    async def _is_answered(self, reply: PendingReply, within: float) -> bool:
+        """Wait for a reply, at most `within` seconds; return whether it is there."""
+        with runtime.move_on_after(within):
+            await reply.event.wait()
+        return reply.event.is_set()
+
+    def _take_over(self, shards: Sequence[int]) -> None:
+        """Count in the place of owners that cannot be reached."""
+        now = self._now()
+        for shard in shards:
+            if self._placement.ring.owner_by_shard and not self._placement.is_ours(shard):
+                copies = list(self._holdings.replicas.of(shard))
+                ring = self._placement.ring
+                owner, standby = ring.owner(shard), ring.standby(shard)
+                silent = [standby] if standby else []  # It did not answer either, unless it is us.
+                self._holdings.take_over(shard, owner, copies, now, silent)

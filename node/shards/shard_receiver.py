@@ -1,0 +1,104 @@
+"""Pulls of shards from other members, and the acknowledgement of whole transfers."""
+
+import logging
+from collections.abc import Callable, Container, Sequence
+
+from hashring import NodeId
+from node.metrics.counters import Counters
+from node.shards.incoming_transfers import IncomingTransfer, transfers_of
+from ringfence import runtime
+from ringfence.peering.link import Link
+from ringfence.wire import Pull, Pulled, TransferAck
+
+__all__ = ["ShardReceiver"]
+
+logger = logging.getLogger("ringfence.node")
+
+_SILENCE = 1.0
+"""Seconds for which a member that did not answer is not asked again."""
+
+
+class ShardReceiver:
+    """Asks members for shards, and gathers the parts of their transfers."""
+
+    def __init__(self, counters: Counters, link_to: Callable[[NodeId], Link | None]) -> None:
+        self._counters = counters
+        self._link_to = link_to
+        self._silent_until: dict[NodeId, float] = {}
+        """Members that did not answer, and when they are asked again."""
+
+    def acknowledge(self, giver: NodeId, gift: int, shards: Sequence[int]) -> None:
+        """Acknowledge shards of one transfer that this node has whole."""
+        link = self._link_to(giver)
+        if link is not None and shards:
+            link.call(lambda seq: TransferAck(seq, sorted(shards), gift), _nothing)
+
+    async def receive(
+        self,
+        giver: NodeId,
+        reply: Pulled,
+        asked: Container[int],
+        take: Callable[[NodeId, IncomingTransfer], bool],
+    ) -> list[int]:
+        """Pass each of the `asked` shards of a reply to `take` once all its parts have arrived.
+
+        Shards that `take` returns True for are acknowledged. Returns those that did not arrive
+        whole: nothing of them is counted here, and the giver still has all of it.
+        """
+        incoming = [each for each in transfers_of(reply) if each.shard in asked]
+        taken: dict[int, list[int]] = {}
+        for transfer in incoming:
+            if transfer.is_whole and take(giver, transfer):
+                taken.setdefault(transfer.about.gift, []).append(transfer.shard)
+        for gift, shards in taken.items():
+            self.acknowledge(giver, gift, shards)
+        broken: list[int] = []
+        for transfer in incoming:
+            if transfer.is_whole:
+                continue
+            if not await self._gather(giver, transfer):
+                broken.append(transfer.shard)
+            elif take(giver, transfer):
+                self.acknowledge(giver, transfer.about.gift, [transfer.shard])
+        return broken
+
+    async def _gather(self, giver: NodeId, transfer: IncomingTransfer) -> bool:
+        """Ask for the parts that are missing; False when one does not come in time."""
+        while not transfer.is_whole:
+            gift = transfer.about.gift
+            reply = await self.pull(giver, [transfer.shard], transfer.next_part, gift)
+            if reply is None or not transfer.add(reply):
+                self._counters.add("transfers_broken")
+                return False
+            self._counters.add("parts_pulled")
+        return True
+
+    async def pull(
+        self, name: NodeId, shards: Sequence[int], part: int = 0, gift: int = 0
+    ) -> Pulled | None:
+        """Ask a member for shards; None when it does not answer in time.
+
+        `gift` numbers the transfer of which a later `part` is asked for.
+        """
+        link = self._link_to(name)
+        if link is None or runtime.current_time() < self._silent_until.get(name, 0):
+            return None
+        answered = runtime.Event()
+        replies: list[Pulled] = []
+
+        def on_reply(reply: object) -> None:
+            if isinstance(reply, Pulled):
+                replies.append(reply)
+            answered.set()
+
+        link.call(lambda seq: Pull(seq, sorted(shards), part, gift), on_reply)
+        await answered.wait()
+        if not replies:
+            logger.warning("member %s did not give %d shards", name, len(shards))
+            self._silent_until[name] = runtime.current_time() + _SILENCE
+            return None
+        return replies[0]
+
+
+def _nothing(reply: object) -> None:
+    """Ignore the reply to an acknowledgement."""

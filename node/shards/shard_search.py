@@ -1,0 +1,172 @@
+"""Search for shards: which members are asked, in which order, and when a search gives up."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hashring import NodeId
+from node.shards.incoming_transfers import IncomingTransfer
+from node.shards.ownership import ShardOwnership
+from node.shards.shard_receiver import ShardReceiver
+from node.shards.shard_sources import ShardSources
+from ringfence import runtime
+from ringfence.limiter import Snapshot
+from ringfence.wire import Holding, Pulled
+
+__all__ = ["ShardSearch"]
+
+_MOST_MOVES = 3
+"""How often one search follows a shard to its receiver, or restarts a broken transfer."""
+
+
+class ShardSearch:
+    """Search for some shards: which members were asked, and what each one had."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        ownership: ShardOwnership,
+        sources: ShardSources,
+        receiver: ShardReceiver,
+        clock: Callable[[], int],
+        on_received: Callable[[Iterable[int]], None],
+        shards: Sequence[int],
+        first: NodeId | None,
+    ) -> None:
+        """`first` is asked before the known sources. `on_received` is called with shards whose
+        search is over."""
+        self._me = me
+        self._ownership = ownership
+        self._sources = sources
+        self._receiver = receiver
+        self._clock = clock
+        self._on_received = on_received
+        self._left: dict[int, list[NodeId]] = {}
+        """Members still to ask, by shard."""
+        self._copies: dict[int, tuple[str, Snapshot]] = {}
+        """Replicas that were found, each with the member whose counters it has."""
+        self._silent: dict[int, list[NodeId]] = {}
+        """Members that did not answer, the likeliest holder of a shard first."""
+        self._moves: dict[int, int] = {}
+        for shard in shards:
+            taker = ownership.transfers.receiver_of(shard)
+            known = sources.of(shard)
+            if taker is None and (first is None or known[:1] == (first,)):
+                self._left[shard] = list(known)  # So it is with nearly all of thousands.
+            else:
+                members = dict.fromkeys([first, taker, *known])
+                self._left[shard] = [name for name in members if name]
+
+    async def run(self) -> None:
+        """Ask members until each shard is counted here, or no member is left."""
+        while self._left:
+            by_name = self._next_to_ask()
+            async with runtime.open_task_group() as nursery:
+                for name, shards in by_name.items():
+                    nursery.start_soon(self._ask, name, shards)
+
+    def _next_to_ask(self) -> dict[NodeId, list[int]]:
+        """Return the members to ask now, with their shards; give up shards without a member."""
+        by_name: dict[NodeId, list[int]] = {}
+        abandoned: list[int] = []
+        for shard, names in self._left.items():
+            if names:
+                by_name.setdefault(names[0], []).append(shard)
+            else:
+                abandoned.append(shard)
+        self._give_up(abandoned)
+        return by_name
+
+    async def _ask(self, name: NodeId, shards: list[int]) -> None:
+        reply = await self._receiver.pull(name, shards)
+        groups = [] if reply is None else reply.groups
+        asked = set(shards).intersection(shard for each in groups for shard in each.shards)
+        if reply is None or not asked:
+            for shard in shards:
+                self._silent.setdefault(shard, []).append(name)
+                self._left[shard].remove(name)
+            return
+        self._adopt_empty(name, reply)
+        asked.intersection_update(self._left)
+        for shard in await self._receiver.receive(name, reply, asked, self._take):
+            self._begin_again(shard, name)
+
+    def _take(self, name: NodeId, transfer: IncomingTransfer) -> bool:
+        """Take what a member has of a shard; return whether it was a transfer to this node."""
+        shard, group = transfer.shard, transfer.about
+        if group.hold is Holding.HELD:
+            del self._left[shard]
+            now = self._clock()
+            self._ownership.accept(
+                shard, group, name, transfer.counts, transfer.tallies, now, transfer.decided
+            )
+            self._on_received((shard,))
+            return True
+        if group.hold is Holding.COPY:
+            self._copies.setdefault(shard, (group.taken_from, transfer.counts))
+        self._left[shard].remove(name)
+        self._follow_move(shard, NodeId(group.moved_to))
+        return False
+
+    def _adopt_empty(self, name: NodeId, reply: Pulled) -> None:
+        """Count shards that came without counters, all at once: most shards of most clusters."""
+        for group in reply.groups:
+            if group.hold is Holding.HELD and not group.taken_from and group.parts == 1:
+                empty = [
+                    shard
+                    for shard, size in zip(group.shards, group.sizes, strict=True)
+                    if not size and name in self._left.get(shard, ())
+                ]
+                held = self._ownership.accept_empty(empty, group, name)
+                for shard in held:
+                    del self._left[shard]
+                self._on_received(held)
+                self._receiver.acknowledge(name, group.gift, held)
+
+    def _begin_again(self, shard: int, name: NodeId) -> None:
+        """Ask for a shard from its first part again, since a later part did not arrive."""
+        moves = self._moves[shard] = self._moves.get(shard, 0) + 1
+        if moves > _MOST_MOVES:
+            self._silent.setdefault(shard, []).append(name)
+            self._left[shard].remove(name)
+
+    def _follow_move(self, shard: int, moved_to: NodeId) -> None:
+        """Ask the receiver of the shard next, if it was transferred."""
+        moves = self._moves.get(shard, 0)
+        if moved_to and moved_to != self._me and moves < _MOST_MOVES:
+            self._moves[shard] = moves + 1
+            self._left[shard].insert(0, moved_to)
+
+    def _give_up(self, shards: Sequence[int]) -> None:
+        """Count shards that no member has, from replicas or from nothing."""
+        if not shards:
+            return
+        ownership, sources = self._ownership, self._sources
+        now = self._clock()
+        unknown: list[int] = []
+        blind: dict[tuple[NodeId, tuple[NodeId, ...]], list[int]] = {}
+        begun: list[int] = []
+        held, ours, replicas = ownership.held, sources.ours, ownership.replicas
+        for shard in shards:
+            del self._left[shard]
+            if held[shard] or not ours[shard]:
+                continue
+            silent = self._silent.get(shard, [])
+            is_sent = ownership.transfers.is_unconfirmed(shard)
+            copies, copy_of = list(replicas.of(shard)) if shard in replicas else [], ""
+            if shard in self._copies and not (copies and shard in sources.stood_by):
+                # The standby has the newest copy; a former standby may have kept an older one.
+                copy_of, found = self._copies[shard]
+                copies.append((now, found))
+            if not (silent or copies or is_sent):
+                unknown.append(shard)
+                continue
+            owner = next(iter(silent or sources.of(shard)), self._me)
+            begun.append(shard)
+            if copies or is_sent:
+                ownership.take_over(shard, owner, copies, now, silent, copy_of)
+            else:
+                blind.setdefault((owner, (*silent,)), []).append(shard)
+        for (owner, members), lost in blind.items():
+            ownership.take_over_blind(lost, owner, now, members)
+        ownership.start(unknown)
+        # Not those that another member owns: an offer must not start a second search meanwhile.
+        self._on_received(unknown + begun)

@@ -1,0 +1,71 @@
+"""Members that may have the shards that this node owns by the ring."""
+
+from collections.abc import Sequence
+from itertools import compress, repeat
+from operator import eq, gt
+
+from hashring import SHARDS, NodeId, Ring
+
+__all__ = ["ShardSources", "has_more"]
+
+
+class ShardSources:
+    """Shards that one node owns by the ring, and the members to ask for them."""
+
+    def __init__(self, me: NodeId) -> None:
+        self.ours = bytes(SHARDS)
+        """1 at the index of each shard that is this node's by the ring, else 0."""
+        self.by_shard: dict[int, tuple[NodeId, ...]] = {}
+        """Members that may have a shard of this node, the likeliest first."""
+        self.stood_by: set[int] = set()
+        """Shards that became this node's by the ring while it was their standby."""
+        self._me = me
+
+    def follow(self, old: Ring, new: Ring, asked: Ring, held: bytes | bytearray) -> None:
+        """Follow a change of the ring; `held` marks the shards that are counted here.
+
+        `asked` is the ring that checks are sent by. Members that leave are still in it, and may
+        have the only replica when an owner dies at that time.
+        """
+        leaving = sorted({m.name for m in asked.members} - {m.name for m in new.members})
+        after = new.owner_by_shard
+        self.ours = bytes(map(eq, after, repeat(self._me))) or bytes(SHARDS)
+        for shard in [shard for shard in self.by_shard if not self.ours[shard]]:
+            del self.by_shard[shard]
+            self.stood_by.discard(shard)
+        if not has_more(self.ours, held):
+            return
+        nobody = (None,) * SHARDS
+        before = old.owner_by_shard or nobody
+        copied = old.standby_by_shard or nobody
+        standing_by = new.standby_by_shard or nobody
+        seen: dict[object, tuple[NodeId, ...]] = {}
+        for shard in compress(range(SHARDS), map(gt, self.ours, held)):
+            known = self.by_shard.get(shard, ())
+            if copied[shard] == self._me and shard not in self.by_shard:
+                self.stood_by.add(shard)
+            sources = before[shard], copied[shard], standing_by[shard], known
+            if sources not in seen:  # Thousands of shards have the same few sources.
+                names = (*sources[:3], *known, *leaving)
+                others = [name for name in names if name and name != self._me]
+                seen[sources] = tuple(dict.fromkeys(others))
+            self.by_shard[shard] = seen[sources]
+
+    def of(self, shard: int) -> Sequence[NodeId]:
+        """Return the members that may have a shard, the likeliest first."""
+        return self.by_shard.get(shard, ())
+
+    def prefer(self, shard: int, name: NodeId) -> None:
+        """Ask a member for a shard before all others."""
+        known = self.by_shard[shard]
+        if known[:1] != (name,):
+            self.by_shard[shard] = (name, *[each for each in known if each != name])
+
+
+def has_more(some: bytes | bytearray, others: bytes | bytearray) -> bool:
+    """Whether a shard is marked among `some` that is not among `others`.
+
+    Nearly always everything is in its place, and both are equal; else one look at all shards at
+    once tells.
+    """
+    return some != others and bool(int.from_bytes(some) & ~int.from_bytes(others))
