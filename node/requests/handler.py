@@ -61,6 +61,14 @@ _NOTHING: frozenset[NodeId | None] = frozenset()
 class RequestHandler:
     """Decides frames for one node."""
 
+    waiting = 0
+    """Checks that wait for another member or a shard."""
+    _elsewhere: Collection[bytes] = ()
+    """Ids of rules that another data center decides."""
+    _resumed: runtime.Event | None = None
+    """Set when this node may decide again; None while it may."""
+    _nursery: runtime.TaskGroup | None = None
+
     def __init__(
         self,
         holdings: ShardOwnership,
@@ -86,10 +94,6 @@ class RequestHandler:
         self.borrowing = borrowing
         self.slots = slots.queue
         """Checks that wait for a slot of a concurrency limit."""
-        self.waiting = 0
-        """Checks that wait for another member or a shard."""
-        self._elsewhere: Collection[bytes] = ()
-        """Ids of rules that another data center decides."""
         self._waiters = slots
         self.takeover = takeover
         self._holdings = holdings
@@ -103,9 +107,6 @@ class RequestHandler:
         self._metrics = metrics
         self._on_decided = on_decided
         self._on_freed = on_freed
-        self._resumed: runtime.Event | None = None
-        """Set when this node may decide again; None while it may."""
-        self._nursery: runtime.TaskGroup | None = None
 
     async def run(self) -> None:
         """Own the tasks of requests that wait, until cancelled."""

@@ -12,9 +12,8 @@ from operator import gt
 from hashring import SHARDS, NodeId, Ring
 from node.containment import Containment
 from node.metrics.counters import Counters
-from node.shards.incoming_transfers import IncomingTransfer
 from node.shards.ownership import ShardOwnership
-from node.shards.shard_receiver import ShardReceiver
+from node.shards.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.shard_search import ShardSearch
 from node.shards.shard_sender import ShardSender
 from node.shards.shard_sources import ShardSources, has_more

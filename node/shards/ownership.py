@@ -73,7 +73,7 @@ class ShardOwnership:
         self.held = self._states.held
         """1 at the index of each shard that is counted here, else 0."""
         self.transfers = self._states.transfers
-        self._merge = self._states.merge
+        self.merge = self._states.merge
         self._covers = self._states.covers
         self._me = me
         self._engine = engine
@@ -110,16 +110,14 @@ class ShardOwnership:
             match batch.op:
                 case Op.CHECK | Op.CHARGE:
                     if cost and outcomes.codes[at] in CHARGED_CODES:
-                        log.add(key, cost, self._period_at(batch, at), now)
+                        which = batch.which[at] if batch.which else 0
+                        limit = batch.limits[which - 1] if which else None
+                        period_ns = self._period_of(key) if limit is None else limit.period_ns
+                        log.add(key, cost, period_ns, now)
                 case Op.REFUND:
                     log.take_back(key, cost)
                 case Op.RESET:
                     log.forget(key)
-
-    def _period_at(self, batch: Batch, at: int) -> int:
-        """Return the period in ns of the limit that a row is counted by."""
-        which = batch.which[at] if batch.which else 0
-        return batch.limits[which - 1].period_ns if which else self._period_of(batch.keys[at])
 
     # -- queries -------------------------------------------------------------------------------
 
@@ -137,10 +135,6 @@ class ShardOwnership:
     def covered_count(self) -> int:
         """Number of shards that are counted in place of their owner."""
         return len(self._covers)
-
-    def state(self, shard: int) -> State:
-        """Return the state of a shard."""
-        return self._states[shard]
 
     def cover_of(self, shard: int) -> Cover | None:
         """Return the data of a shard that is counted in place of its owner, else None."""
@@ -315,7 +309,7 @@ class ShardOwnership:
         if not self.held[shard]:
             return logs
         if theirs_first:
-            self._merge.refund(theirs_first, now)
+            self.merge.refund(theirs_first, now)
         return without_checks(keys, logs, ours_first) if ours_first else logs
 
     # -- answers of the owner of a covered shard -----------------------------------------------
@@ -384,18 +378,18 @@ class ShardOwnership:
                 rows[key] = cover.log.row(key, now)
         if theirs.keys:
             self._engine.restore(theirs, now)
-            self._merge.charge(rows, now)
+            self.merge.charge(rows, now)
 
     def restore_lost(self, rows: Mapping[bytes, Sequence[int]], now: int) -> None:
         """Charge lost counts again; a row has age in ns and units in turns, the oldest first."""
-        self._merge.charge(rows, now, "hits_recalled")
+        self.merge.charge(rows, now, "hits_recalled")
         for key, row in rows.items():
             shard = shard_of(key)
             if self._states[shard] is State.FRESH:
                 self._regained_at = now
                 regained = self._states.regained.setdefault(shard, {})
                 regained[key] = regained.get(key, 0) + sum(row[1::2])
-        self._merge.announce(list(rows))
+        self.merge.announce(list(rows))
 
     def snapshot(self, keys: Sequence[bytes], now: int) -> Snapshot:
         """Return what the standby needs of keys; an empty state for keys that are unused."""
@@ -420,12 +414,6 @@ class ShardOwnership:
         cover, regained = self._covers.pop(shard, None), self._states.regained.get(shard, {})
         self._states.apply(shard, Event.SEND, Arrival(now))
         return Released(cover, is_blind, regained)
-
-    def admitted(
-        self, keys: Sequence[bytes], regained: Mapping[bytes, int], now: int
-    ) -> dict[bytes, list[int]]:
-        """Return what was admitted here of each key; see `CounterMerge.admitted`."""
-        return self._merge.admitted(keys, regained, now)
 
     def release_empty(self, shards: Sequence[int]) -> None:
         """Stop counting shards that have no counters and are not covered."""

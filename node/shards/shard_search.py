@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from hashring import NodeId
-from node.shards.incoming_transfers import IncomingTransfer
 from node.shards.ownership import ShardOwnership
-from node.shards.shard_receiver import ShardReceiver
+from node.shards.shard_receiver import IncomingTransfer, ShardReceiver
 from node.shards.shard_sources import ShardSources
 from ringfence import runtime
 from ringfence.limiter import Snapshot

@@ -4,7 +4,7 @@ Decides what of a shard is sent and in how many parts. A transferred shard is no
 more when the answer returns; its parts are kept until the receiver has acknowledged them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from hashring import NodeId, shard_of
@@ -217,7 +217,7 @@ class ShardSender:
         if cover is None and released.regained:
             # The member that had the shard all the time has counted the regained units.
             cover = Cover(to, 0)
-            mine = self._ownership.admitted(counts.keys, released.regained, now)
+            mine = self._ownership.merge.admitted(counts.keys, released.regained, now)
             add_logs(cover.log, counts, [mine.get(key, []) for key in counts.keys], now)
         given = self._transfer(shard, to, number, counts, cover, released.is_blind, now)
         if is_standby_for(shard):
@@ -249,10 +249,6 @@ class ShardSender:
         if is_blind:
             ask = to if to in cover.to_ask else next(iter(cover.to_ask), cover.owner)
         return Given(to, now, number, parts, cover.owner, cover.is_owner_restarted, ask)
-
-    def acknowledge(self, receiver: NodeId, shards: Iterable[int], number: int) -> None:
-        """Drop the parts of shards whose receiver has acknowledged this transfer."""
-        self._ownership.acknowledge(receiver, shards, number)
 
     def expire(self, now: int) -> None:
         """Forget replicas whose receiver has not asked for their parts for long."""

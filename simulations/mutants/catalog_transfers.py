@@ -155,7 +155,7 @@ MOVES = (
         (
             Edit(
                 "node.shards.ownership:ShardOwnership._log",
-                "log.add(key, cost, self._period_at(batch, at), now)",
+                "log.add(key, cost, period_ns, now)",
                 "pass",
             ),
         ),
