@@ -1,4 +1,4 @@
-"""Rules that hold in all data centers at once: telling the others what was admitted here.
+"""Counts of global rules: dissemination to the other data centers, and merging of theirs.
 
 Decides to whom and when; `gossip.cross_dc.count_dissemination` chooses the
 keys. Each data center is the only writer of its own counts, so a message that comes twice, late or
@@ -50,11 +50,11 @@ _STALENESS_MS = (10, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram's classes."""
 
 _Rows: TypeAlias = Sequence[tuple[bytes, list[int], int]]
-"""Key, cells, and since when they have not been told."""
+"""Key, cells, and since when they wait to be sent."""
 
 
 class CrossDcCounts:
-    """One node's part in the counts of all data centers."""
+    """Counts of global rules at one node."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class CrossDcCounts:
         random: Random,
         containment: Containment,
     ) -> None:
-        """`clock` tells the time that windows are numbered by; `uptime` only goes on, in ns: for
-        how long something has not been told."""
+        """`clock` returns the time that windows are numbered by; `uptime` is monotonic, in ns, and
+        measures how long counts wait to be sent."""
         self._datacenter = datacenter
         self._engine = engine
         self._counters = counters
@@ -83,7 +83,7 @@ class CrossDcCounts:
         """Data centers that a split limit is divided among."""
         self._rules = RuleSet()
         self._shared: dict[bytes, Rule] = {}
-        """Rules whose counts are told, by id."""
+        """Global rules by id."""
         self._spreads: dict[str, CountDissemination] = {}
         self._has_others = runtime.Event()
         """Set once another data center has a member."""
@@ -91,7 +91,7 @@ class CrossDcCounts:
         self._staleness: Counter[int] = Counter()
         self._staleness_sum_ms = 0
         self._heard: dict[str, dict[int, dict[bytes, list[int]]]] = {}
-        """What each data center told last, by shard and key."""
+        """Last cells of each data center, by shard and key."""
         self._recalling = CountRecovery(engine, holdings, link_to, clock, self._limit_of)
         self._stalest_ms = 0
 
@@ -127,11 +127,11 @@ class CrossDcCounts:
             if old.ring(name) != view.ring(name):
                 spread.resend(None, now)
         for name in [name for name in self._spreads if name not in view.datacenters]:
-            # It may come back: what it lacks is kept, and told when it does.
+            # It may return: what it lacks is kept, and sent then.
             self._spreads[name].resend(None, now)
 
     def elsewhere(self) -> dict[bytes, Ring]:
-        """The rings that decide the rules of which another data center is the home."""
+        """Return the rings that decide the rules whose home is another data center."""
         return {
             rule.id.to_bytes(8, "big"): self._routed.ring(rule.home)
             for rule in self._rules.rules()
@@ -139,11 +139,11 @@ class CrossDcCounts:
         }
 
     def split_rules(self) -> set[bytes]:
-        """Ids of the rules of which this data center has a part."""
+        """Return the ids of split rules."""
         return {rule.id.to_bytes(8, "big") for rule in self._rules.rules() if rule.scope == "split"}
 
     def other_rings(self) -> dict[str, Ring]:
-        """Rings that checks are sent by in other data centers, without those that only join."""
+        """Return the rings of other data centers, without members that are joining."""
         routed = self._routed
         others = [name for name in routed.datacenters if name != self._datacenter]
         return {name: routed.ring(name) for name in others}
@@ -167,7 +167,7 @@ class CrossDcCounts:
     # -- telling -------------------------------------------------------------------------------
 
     def admitted(self, batch: Batch, verdicts: Results) -> None:
-        """Note what a batch decided here has changed."""
+        """Mark the global keys that a batch decided here has changed."""
         if not self._shared or not self._spreads or batch.op not in (Op.CHECK, Op.CHARGE):
             return
         now = self._uptime()
@@ -181,7 +181,7 @@ class CrossDcCounts:
                     spread.mark_changed(key, now)
 
     def came(self, keys: Sequence[bytes]) -> None:
-        """Note keys that were counted elsewhere until now: here nobody knows what was told."""
+        """Mark keys that were counted by another member until now, so that they are sent again."""
         if not keys:  # As for most of thousands of shards that move at once.
             return
         now = self._uptime()
@@ -197,11 +197,11 @@ class CrossDcCounts:
                     self._note_heard(name, key, cells)
 
     def begun(self, shards: Sequence[int]) -> None:
-        """Note shards counted from nothing: others may remember what was told of them."""
+        """Recover shards that started without counters from other data centers."""
         self._recalling.begun(shards)
 
     async def run(self) -> None:
-        """Tell the others until cancelled."""
+        """Send rounds until cancelled."""
         await self._containment.supervise("worldwide", self._send_rounds)
 
     async def _send_rounds(self) -> None:
@@ -215,7 +215,7 @@ class CrossDcCounts:
                 self.send_digests()
 
     def flush(self) -> None:
-        """Tell what must be told now, and ask for what was lost."""
+        """Send changed counts, and ask for lost ones."""
         now = self._uptime()
         others = {name: self._view.ring(name) for name in self._others()}
         self._recalling.ask(self._view.ring(self._datacenter), others)
@@ -287,7 +287,7 @@ class CrossDcCounts:
     # -- hearing -------------------------------------------------------------------------------
 
     def take_cells(self, sender: str, message: WindowCounts) -> Done | Refused:
-        """Count what another data center has admitted; `sender` is where the sender stands."""
+        """Merge the counts of another data center; `sender` is the data center of the sender."""
         if message.writer != sender or sender == self._datacenter:
             self._counters.add("cells_refused", len(message.keys))
             return _foreign(message.seq, message.writer, sender)
@@ -305,7 +305,7 @@ class CrossDcCounts:
         self._heard.setdefault(writer, {}).setdefault(shard_of(key), {})[key] = cells
 
     def take_recall(self, sender: str, message: RecoverCounts) -> RecoverCountsReply | Refused:
-        """Tell another data center what it told us and has lost, and soon what we told it."""
+        """Return the lost counts of another data center; send it this one's counts again."""
         if not sender:
             text = "counts are recalled by a node whose data center is not known here yet"
             return Refused(message.seq, ErrorCode.NOT_PERMITTED, text)
@@ -319,7 +319,7 @@ class CrossDcCounts:
         return self._recalling.answer(sender, message, self._heard.get(sender, {}))
 
     def send_digests(self) -> None:
-        """Compare what was told with what is there, and forget what counts no more."""
+        """Send digests of the counts that were sent, and forget windows that are over."""
         now = self._clock()
         for name in self._others():
             spread = self._spreads[name]
@@ -358,7 +358,7 @@ class CrossDcCounts:
         )
 
     def take_digest(self, sender: str, message: Digest) -> DigestMismatch | Refused:
-        """Tell in which shards something is missing here."""
+        """Return the shards in which counts of the sender are missing here."""
         if message.writer != sender or sender == self._datacenter:
             return _foreign(message.seq, message.writer, sender)
         heard = self._heard.get(message.writer, {})
@@ -374,7 +374,7 @@ class CrossDcCounts:
         return None if rule is None else rule.limit
 
     def _is_over(self, key: bytes, number: int, now: int) -> bool:
-        """Whether a window counts no more. Calendar windows are numbered by their second."""
+        """Whether a window is over. Calendar windows are numbered by their second."""
         limit = self._limit_of(key)
         if limit is None:
             return True
@@ -383,7 +383,7 @@ class CrossDcCounts:
         return (number + 2 + limit.slots) * (limit.period_ns // limit.slots) < now
 
     def staleness(self) -> tuple[list[tuple[float, int]], float]:
-        """How old counts were when another data center had them, in seconds.
+        """Return the ages of counts at their acknowledgement by another data center, in seconds.
 
         Upper bounds of the classes with how many were that young or younger, and the sum.
         """
@@ -395,7 +395,7 @@ class CrossDcCounts:
         return rows, self._staleness_sum_ms / 1000
 
     def stats(self) -> dict[str, int]:
-        """How old counts were when another data center had them: a histogram, and what waits."""
+        """Return the histogram of the ages of counts at their acknowledgement, and what waits."""
         found = {
             f"staleness_ms_le_{bound or 'inf'}": count for bound, count in self._staleness.items()
         }

@@ -1,4 +1,4 @@
-"""Getting back from other data centers what this one has told them and lost itself.
+"""Recovery of lost counts from other data centers.
 
 Decides when to ask and how what comes back is counted.
 `gossip.cross_dc.lost_counts` computes what is missing.
@@ -18,11 +18,11 @@ from ringfence.wire import RecoverCounts, RecoverCountsReply
 __all__ = ["CountRecovery"]
 
 _KEYS_PER_ANSWER = 1000
-"""Of one shard, and before the last shard: an answer has at most twice as many."""
+"""Most keys of one shard, and of all but the last shard of an answer."""
 
 
 class CountRecovery:
-    """One node's part: it asks for shards that it began from nothing, and gives what it heard."""
+    """Asks for shards that started without counters, and answers other data centers."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CountRecovery:
         clock: Callable[[], int],
         limit_of: Callable[[bytes], Limit | None],
     ) -> None:
-        """`limit_of` tells the limit that a key of global scope is counted by."""
+        """`limit_of` returns the limit of a key of global scope."""
         self._engine = engine
         self._holdings = holdings
         self._link_to = link_to
@@ -40,14 +40,14 @@ class CountRecovery:
         self._limit_of = limit_of
         self._recall = LostCounts()
         self._asked: set[NodeId] = set()
-        """Owners whose answer is awaited: each is asked for one thing at a time."""
+        """Owners with a request in flight: each has one at a time."""
 
     def begun(self, shards: Sequence[int]) -> None:
-        """Note shards that are counted here from nothing."""
+        """Add shards that started without counters."""
         self._recall.start(shards)
 
     def ask(self, here: Ring, elsewhere: Mapping[str, Ring]) -> None:
-        """Ask the owners in other data centers for what they have not answered yet.
+        """Ask the owners in other data centers for the shards that are still missing.
 
         A shard that was given away meanwhile is the new owner's question: it is told so.
         """
@@ -75,7 +75,7 @@ class CountRecovery:
                 self._ask(link, datacenter, owner, theirs)
 
     def _ask(self, link: Link, datacenter: str, owner: NodeId, shards: list[int]) -> None:
-        """Ask one owner; one in this data center, named "", is told that it must ask."""
+        """Ask one owner; an owner in this data center, named "", takes the question over."""
         self._asked.add(owner)
 
         def on_reply(reply: object) -> None:
@@ -93,7 +93,7 @@ class CountRecovery:
         link.call(lambda seq: RecoverCounts(seq, shards), on_reply)
 
     def _count(self, reply: RecoverCountsReply) -> None:
-        """Count again what was lost, as old as it is."""
+        """Charge the lost counts again, with their age."""
         now = self._clock()
         rows: dict[bytes, list[int]] = {}
         for key, own, remembered in zip(
@@ -107,7 +107,7 @@ class CountRecovery:
         self._holdings.restore_lost(rows, now)
 
     def take_on(self, message: RecoverCounts) -> RecoverCountsReply:
-        """Ask for shards that a peer in this data center began from nothing and gave away."""
+        """Take over the question for shards that a peer in this data center has transferred."""
         shards = [shard for shard in message.shards if self._holdings.held[shard]]
         self._recall.start(shards)
         return RecoverCountsReply(message.seq, shards, [], [])
@@ -115,7 +115,7 @@ class CountRecovery:
     def answer(
         self, writer: str, message: RecoverCounts, heard: Mapping[int, Iterable[bytes]]
     ) -> RecoverCountsReply:
-        """Give what is remembered of a data center; `heard` are the keys it told of, by shard.
+        """Return the counts of a data center; `heard` has the keys that it sent, by shard.
 
         Shards that are not held here, or do not fit, are left out: they are asked for again.
         """
@@ -133,12 +133,12 @@ class CountRecovery:
         )
 
     def forget(self, is_over: Callable[[bytes, int], bool]) -> None:
-        """Drop what was found of windows that count no more."""
+        """Forget windows that are over."""
         self._recall.forget(is_over)
 
 
 def _age_ns(limit: Limit, number: int, now: int) -> int:
-    """How long ago a window ended, or began when it is a calendar's: by its second."""
+    """Return the time since a window ended, or since a calendar window began."""
     if limit.calendar is not None:
         return max(0, now - number * 1_000_000_000)
     return max(0, now - (number + 1) * (limit.period_ns // limit.slots) + 1)

@@ -1,4 +1,4 @@
-"""A limit divided among data centers, so that all of them together never exceed it."""
+"""Division of a limit among data centers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,14 +9,14 @@ __all__ = ["share_of"]
 
 
 def share_of(limit: Limit, datacenter: str, datacenters: Sequence[str]) -> Limit:
-    """Find one data center's share: equal parts, what is left over to the first ones by name."""
+    """Return the share of one data center: equal parts; the first ones by name get the rest."""
     names = sorted({datacenter, *datacenters})
     index, count = names.index(datacenter), len(names)
     burst = limit.burst
     return replace(
         limit,
         amount=_part(limit.amount, index, count),
-        # A bucket of nothing cannot be: with less than one unit each, the amount 0 refuses all.
+        # A share of less than one unit has the amount 0, which denies every check.
         burst=None if burst is None else max(1, _part(burst, index, count)),
     )
 

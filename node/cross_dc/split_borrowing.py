@@ -1,4 +1,4 @@
-"""Asking other data centers when the own part of a split limit is used up.
+"""Borrowing from other data centers when this one's share of a split limit is used up.
 
 Each part is counted by its own data center alone, so all parts together never exceed the limit,
 whoever asks; and what one data center does not need, another one may use.
@@ -17,14 +17,14 @@ from ringfence.wire import Batch, Op, Results
 __all__ = ["SplitBorrowing"]
 
 _LAST_HOP = 2
-"""Whoever is asked decides, or has used its part up, too: it asks nobody else."""
+"""Hops of a borrowed check: a member that is asked does not ask a third one."""
 _LONGEST_DRY_NS = 1_000_000_000
-"""How long a part that was used up is not asked again at most: somebody may give back."""
+"""Longest time for which an exhausted share is not asked again, since it may be refunded."""
 _MOST_DRY = 10_000
 
 
 class SplitBorrowing:
-    """What one node knows of the parts of other data centers."""
+    """Shares of other data centers, as one node has seen them."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class SplitBorrowing:
         self._clock = clock
         self._counters = counters
         self._dry: dict[tuple[str, bytes], int] = {}
-        """Parts that had nothing left, and until when they are not asked."""
+        """Exhausted shares, and until when they are not asked."""
 
     def follow(self, rules: Collection[bytes], rings: Mapping[str, Ring]) -> None:
         """Follow the ids of the rules that are split, and the rings of other data centers."""
         self.rules, self.rings = rules, rings
 
     def may_help(self, batch: Batch) -> bool:
-        """Whether a denial of this batch may not be the last word."""
+        """Whether another data center may allow what is denied here."""
         if not (self.rules and self.rings and batch.op is Op.CHECK):
             return False
         return any([key[:8] in self.rules for key in batch.keys])
@@ -72,7 +72,7 @@ class SplitBorrowing:
         ]
 
     async def borrow(self, batch: Batch, verdicts: Results) -> None:
-        """Have others decide what was denied here, and put in what they allowed."""
+        """Ask other data centers for the denied rows, and put in what they allowed."""
         short = self.short(batch, verdicts)
         for datacenter, ring in self.rings.items():
             now = self._clock()

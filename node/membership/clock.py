@@ -1,4 +1,4 @@
-"""The time that a node counts by: its host's clock, moved to where the cluster's stands.
+"""Clock of a node: the clock of its host, adjusted to the cluster's clock.
 
 Decides nothing: where the cluster's clock stands is `gossip.cluster_clock`'s to say.
 """
@@ -10,28 +10,28 @@ __all__ = ["ClusterTime", "ProbeStamps"]
 
 
 class ProbeStamps:
-    """The cluster's clock for probes, which time themselves by another one."""
+    """Timestamps of probes, on the cluster's clock."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self._host = host
         self._cluster = cluster
 
     def read(self, now: int) -> int:
-        """The cluster's time in ns."""
+        """Return the cluster's time in ns."""
         return self._cluster.read(self._host.now())
 
     def sample(self, name: str, offset_ns: int, rtt_ns: int, now: int) -> None:
-        """Take what a probe has found out about a member's clock."""
+        """Record the clock offset of a member that a probe has measured."""
         self._cluster.sample(name, offset_ns, rtt_ns, self._host.now())
 
 
 class ClusterTime:
-    """The time that owners count by."""
+    """Clock by which owners count."""
 
     def __init__(self, host: Clock, cluster: ClusterClock) -> None:
         self._host = host
         self._cluster = cluster
 
     def now(self) -> int:
-        """Nanoseconds since the Unix epoch, never less than before."""
+        """Return nanoseconds since the Unix epoch; it never decreases."""
         return self._cluster.read(self._host.now())

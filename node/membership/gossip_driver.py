@@ -1,4 +1,4 @@
-"""Membership on the wire: sealed datagrams, exchanges over QUIC, timers; `gossip` decides.
+"""Driver of the membership core: sealed datagrams, exchanges over QUIC, and timers.
 
 Nothing here waits: datagrams and timers are calls of the transport, on its task.
 """
@@ -118,46 +118,46 @@ class GossipDriver:
         return self._refused
 
     def start(self) -> None:
-        """Listen, and begin to probe."""
+        """Start to receive datagrams and to probe."""
         self._transport.on_sealed = self._on_datagram
         self._perform([])
 
     def stop(self) -> None:
-        """Fall silent."""
+        """Stop to receive and to send."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self, seeds: Sequence[Address]) -> None:
-        """Ask these for the members, again and again until one answers."""
+        """Ask these addresses for the members, repeatedly until one answers."""
         self._perform(self._membership.join(seeds, self._now()))
 
     def merge(self, records: Sequence[Record]) -> None:
-        """Take records of other members that are known to be right."""
+        """Merge records of other members."""
         self._perform(self._membership.merge(records, self._now()))
 
     def become_alive(self) -> None:
-        """Take a place in the ring."""
+        """Join the ring."""
         self._perform(self._membership.become_alive(self._now()))
 
     def leave(self) -> None:
-        """Give the place in the ring up."""
+        """Leave the ring, and keep serving."""
         self._perform(self._membership.leave(self._now()))
 
     def left(self) -> None:
-        """Say that everything is handed over."""
+        """Announce that all shards are transferred."""
         self._perform(self._membership.left(self._now()))
 
     def set_forward_only(self, flag: bool) -> None:
-        """Leave the ring, or come back to it, while still serving."""
+        """Leave the ring or return to it; the node serves in both cases."""
         self._perform(self._membership.set_forward_only(flag, self._now()))
 
     def report_unreachable(self, name: str) -> None:
-        """A link to a member has broken: probe it now."""
+        """Probe a member at once whose link was lost."""
         self._perform(self._membership.report_unreachable(name, self._now()))
 
     def exchanged(self, message: ExchangeMessage) -> Exchanged:
-        """Take a peer's members and answer with ours.
+        """Merge a peer's records and answer with the records here.
 
         Raises `BadDatagram` for bytes that are no records.
         """

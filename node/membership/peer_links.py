@@ -1,4 +1,4 @@
-"""Links to the other members, one each, made when first needed.
+"""Links to the other members, which are made when they are first needed.
 
 Decides when a link is still good: a member that comes back elsewhere, or as a new process, gets a
 new one. Who is a member is gossip's to say.
@@ -18,9 +18,9 @@ from ringfence.wire import Hello
 __all__ = ["PeerLinks", "member_of"]
 
 _BULK_TIMEOUT = 2.0
-"""Seconds that a member may take to give shards; it is alive, or there would be no link."""
+"""Time-out of a transfer of shards; the link itself detects a dead member sooner."""
 _MOST_SEEDS = 32
-"""Links to addresses of which no member is known."""
+"""Most links to addresses without a known member."""
 _MEMBERS_KEPT = 8192
 _GONE = (Status.DEAD, Status.LEFT)
 
@@ -52,7 +52,7 @@ class PeerLinks:
         self._records: dict[NodeId, Record] = {}
 
     def update(self, records: Iterable[Record]) -> None:
-        """Take the members as they stand; links to those that are gone end."""
+        """Follow the members; links to members that are gone end."""
         self._records = {NodeId(record.name): record for record in records}
         for links in (self._links, self._bulk):
             for name, (known, link) in list(links.items()):
@@ -62,19 +62,18 @@ class PeerLinks:
                     link.close()
                 elif record.status is Status.LEFT or _is_elsewhere(record, known):
                     del links[name]
-                    link.retire()  # It still answers what it was asked.
+                    link.retire()  # It still answers open requests.
         for name, record in self._records.items():
             newcomer = self.link(name) if record.status is Status.JOINING else None
             if newcomer is not None:
-                newcomer.open()  # What it takes from us will be asked for there.
+                newcomer.open()  # Checks of the shards that it takes will be sent there.
 
     def link(self, name: NodeId) -> Link | None:
-        """The link to a member; None when nobody of that name can be asked."""
+        """Return the link to a member; None when there is no such member."""
         return self._find(self._links, name, self._settings)
 
     def bulk(self, name: NodeId) -> Link | None:
-        """A second, patient link to the member, for counters that move: checks never wait behind
-        them."""
+        """Return a second link to the member, for transfers: checks never wait behind them."""
         return self._find(self._bulk, name, self._bulk_settings)
 
     def _find(
@@ -91,7 +90,7 @@ class PeerLinks:
         return link
 
     def at(self, address: Address) -> Link:
-        """The link to whoever listens at an address."""
+        """Return the link to an address."""
         for record, link in self._links.values():
             if (record.host, record.port) == address:
                 return link
@@ -103,7 +102,7 @@ class PeerLinks:
         return known
 
     def reaches(self, address: Address, *, but: Link) -> bool:
-        """Tell whether a link to this address is ready, `but` not counted."""
+        """Return whether a link to this address other than `but` is ready."""
         links = [link for known in (self._links, self._bulk) for _, link in known.values()]
         return any(
             link.address == address and link.is_ready and link is not but

@@ -1,4 +1,4 @@
-"""What a node admitted in another's place, kept for the true owner to charge when it is back.
+"""Log of the units admitted in place of an unreachable owner, which the owner charges later.
 
 Decides how finely time is kept. Whether anybody ever asks for a tally is for `ownership` to say.
 """
@@ -10,7 +10,7 @@ from ringfence.limiter.serialization import fitting
 __all__ = ["FallbackLog"]
 
 _PARTS = 128
-"""A period is kept in so many parts. They begin where windows do, so no unit changes its window."""
+"""Parts of a period. They start where windows start, so no unit changes its window."""
 
 
 class FallbackLog:
@@ -21,7 +21,7 @@ class FallbackLog:
         """Per key its period in ns, and units by number of the part."""
 
     def add(self, key: bytes, units: int, period_ns: int, now: int) -> None:
-        """Note that `units` were admitted or charged at `now`."""
+        """Add units that were admitted or charged at `now`."""
         _, parts = self._units.setdefault(key, (period_ns, {}))
         number = now * _PARTS // period_ns
         before = parts.get(number, 0)
@@ -31,7 +31,7 @@ class FallbackLog:
                 del parts[old]
 
     def take_back(self, key: bytes, units: int) -> None:
-        """Strike out units that were given back, the newest first."""
+        """Remove units that were refunded, the newest first."""
         _, parts = self._units.get(key, (0, {}))
         for number in sorted(parts, reverse=True):
             struck = min(units, parts[number])
@@ -41,20 +41,20 @@ class FallbackLog:
                 del parts[number]
 
     def forget(self, key: bytes) -> None:
-        """Drop what a key was admitted: it was reset."""
+        """Remove the units of a key that was reset."""
         self._units.pop(key, None)
 
     def restore(self, key: bytes, row: Sequence[int], period_ns: int, now: int) -> None:
-        """Go on from what another node kept, as `row` wrote it."""
+        """Add the row of another node's log."""
         for age_ns, units in zip(row[::2], row[1::2], strict=True):
             self.add(key, units, period_ns, now - age_ns)
 
     def row(self, key: bytes, now: int) -> list[int]:
-        """Age in ns and units in turns, the oldest first; empty for a key without any."""
+        """Return age in ns and units in turns, the oldest first; empty for a key without units."""
         period_ns, parts = self._units.get(key, (1, {}))
         row: list[int] = []
         for number in sorted(parts):
-            # The part's last instant: what drains is charged rather too late than too early.
+            # The last instant of the part: a limit that drains is charged too late, not too early.
             ends = -(-(number + 1) * period_ns // _PARTS) - 1
             row += (max(0, now - ends), parts[number])
         return row

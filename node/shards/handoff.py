@@ -1,4 +1,4 @@
-"""Getting the shards that are this node's by the ring, and getting rid of those that are not.
+"""Background transfer of shards between this node and its peers, as the ring changes.
 
 Decides whom to ask for a shard and in which order, how long to wait, and when to go on without an
 answer. What is given and how it is joined stands in `ownership`.
@@ -27,13 +27,13 @@ __all__ = ["Handoff"]
 logger = logging.getLogger("ringfence.node")
 
 _SHARDS_PER_PULL = 256
-"""Whoever gives that many is busy for some 8 ms."""
+"""Shards in one pull; the sender needs about 8 ms for so many."""
 _PULL_PAUSE = 0.02
-"""Seconds between two pulls that nobody waits for: those who give have checks to answer."""
+"""Seconds between two background pulls: their senders have checks to answer."""
 _ROUND = 0.5
-"""Seconds between two looks at what is in the wrong place."""
+"""Seconds between two rounds, which look for shards in the wrong place."""
 _SLICE = 2000
-"""Keys that are sorted by shard before others get their turn."""
+"""Keys that are sorted by shard before other tasks run."""
 _INDEX_KEPT = 5.0
 
 
@@ -52,7 +52,7 @@ class Handoff:
         clock: Callable[[], int],
         containment: Containment,
     ) -> None:
-        """`reach` waits until checks can be sent to a member, or cannot."""
+        """`reach` waits until a member accepts checks, or is known not to."""
         self._reach = reach
         self._me = me
         self._holdings = holdings
@@ -86,14 +86,14 @@ class Handoff:
         self._wake.set()
 
     async def run(self) -> None:
-        """Put things in their place until cancelled."""
+        """Fetch and offer shards in rounds until cancelled."""
         async with runtime.open_task_group() as nursery:
             self._nursery = nursery
             while True:
                 with runtime.move_on_after(_ROUND):
                     await self._wake.wait()
                 self._wake = runtime.Event()
-                # Each step goes on when another one meets an internal error.
+                # An internal error in one step does not end the other steps.
                 await self._containment.run("handoff", self._fetch_what_is_ours)
                 self._containment.call("handoff", self._offer_what_is_not)
                 await self._containment.run("handoff", self._join_what_was_taken)
@@ -107,14 +107,14 @@ class Handoff:
             self._sender.index(None)
 
     async def wait_full(self) -> None:
-        """Wait until everything that is ours by the ring is held."""
+        """Wait until all shards of this node by the ring are counted here."""
         while self._lacking():
             self._fetched = runtime.Event()
             self._wake.set()
             await self._fetched.wait()
 
     async def wait_empty(self) -> None:
-        """Offer everything to its owners by the ring until they have all of it."""
+        """Offer all shards to their owners by the ring until these have acknowledged them."""
         while not self._holdings.is_empty:
             self._emptied = runtime.Event()
             self._wake.set()
@@ -124,7 +124,7 @@ class Handoff:
     # -- getting -------------------------------------------------------------------------------
 
     async def acquire(self, shards: Iterable[int]) -> None:
-        """Wait until the shards, ours by the ring, are held; fetching is not undone by leaving."""
+        """Wait until shards of this node are counted here; a cancelled wait stops no fetching."""
         wanted = [shard for shard in shards if not self._holdings.held[shard]]
         self._begin_to_pull([shard for shard in wanted if shard not in self._pulling])
         for shard in wanted:
@@ -151,12 +151,12 @@ class Handoff:
         ).run()
 
     def on_received(self, shards: Iterable[int]) -> None:
-        """Let those go on who wait for any of the shards."""
+        """Resume the tasks that wait for any of the shards."""
         self._pulling.difference_update(shards)
         if self._reclaims:
             self._end_reclaims(shards)
         if not self._waited_for:
-            return  # Nobody waits for most of the thousands that come at once.
+            return  # No task waits for most of the thousands that arrive at once.
         for shard in shards:
             event = self._waited_for.pop(shard, None)
             if event is not None:
@@ -176,7 +176,7 @@ class Handoff:
 
     @property
     def owned_count(self) -> int:
-        """How many shards are ours by the ring."""
+        """Number of shards that are this node's by the ring."""
         return self._sources.ours.count(1)
 
     @property
@@ -190,7 +190,7 @@ class Handoff:
         return [shard for shard in self._sources.by_shard if not held[shard]]
 
     async def _join_what_was_taken(self) -> None:
-        """Ask those whose shards we took over whether they are back."""
+        """Ask the owners of covered shards for them, and merge what they have."""
         by_owner = self._holdings.members_to_ask(self._sources.ours, self._clock())
         for owner, shards in by_owner.items():
             for start in range(0, len(shards), _SHARDS_PER_PULL):
@@ -198,7 +198,7 @@ class Handoff:
                     break
 
     async def _join(self, owner: NodeId, shards: Sequence[int]) -> bool:
-        """Merge a member's counters of shards with those here; False when it did not answer."""
+        """Merge the counters of shards that a member has; False when it did not answer."""
         left = dict.fromkeys(shards)
         while left:
             reply = await self._receiver.pull(owner, [*left])
@@ -213,7 +213,7 @@ class Handoff:
         return True
 
     def _adopt(self, sender: NodeId, transfer: IncomingTransfer) -> bool:
-        """Join a whole shard with what is here; return whether it was a transfer to this node."""
+        """Join a whole shard with the counters here; return whether it was a transfer."""
         shard, group, counts = transfer.shard, transfer.about, transfer.counts
         now = self._clock()
         if group.hold is Holding.HELD:
@@ -244,7 +244,7 @@ class Handoff:
         self._begin_to_pull([shard for shard in shards if shard not in self._pulling], name)
 
     def _end_reclaims(self, shards: Iterable[int]) -> None:
-        """Call back the reclaims whose shards are all no longer on their way."""
+        """Call back the reclaims whose shards have all arrived or cannot arrive."""
         for waited, done in [*self._reclaims]:
             waited.difference_update(shards)
             if not waited:
@@ -254,7 +254,7 @@ class Handoff:
     # -- giving --------------------------------------------------------------------------------
 
     def offered(self, sender: NodeId, shards: Sequence[int]) -> None:
-        """A peer has shards that are ours in its view: fetch them, whatever our own view says."""
+        """Fetch shards that a peer offers, even if this node's view has another owner."""
         free: list[int] = []
         for shard in shards:
             if shard in self._sources.by_shard and not self._holdings.held[shard]:
@@ -265,7 +265,7 @@ class Handoff:
             self._begin_to_pull(free[start : start + _SHARDS_PER_PULL], sender)
 
     async def answer(self, asker: NodeId, pull: Pull) -> Pulled:
-        """Give what a peer asks for."""
+        """Answer a peer that pulls shards."""
         held = self._holdings.held
         if any([held[shard] for shard in pull.shards]):
             await self._reach(asker)
@@ -279,7 +279,7 @@ class Handoff:
         )
 
     def kept(self, taker: NodeId, shards: Sequence[int], gift: int) -> None:
-        """A peer acknowledges shards of one transfer."""
+        """Drop the parts of shards that a peer has acknowledged."""
         self._holdings.acknowledge(taker, shards, gift)
         if self._holdings.is_empty:
             self._emptied.set()
@@ -320,4 +320,4 @@ class Handoff:
 
 
 def _nothing(reply: object) -> None:
-    """What follows from an offer comes as a pull."""
+    """Ignore the reply to an offer: the peer pulls the shards."""

@@ -1,4 +1,4 @@
-"""What this node has given away of its shards, kept until the takers say that they count it.
+"""Shard transfers to other members, kept until their receivers acknowledge them.
 
 Decides how long a gift and its taker are remembered, how counters are cut into parts that fit into
 messages, and how an answer to a pull is laid out. When something is given is `ownership`' affair.
@@ -42,20 +42,20 @@ _NUMBER_BYTES = 9
 """Most bytes that one number takes in a message."""
 
 _GIFT_KEPT_NS = 90_000_000_000
-"""How long a shard that was given away is kept, unless the taker says that it has it: longer than
-two sides of a split need to find each other again."""
+"""Time for which an unacknowledged transfer is kept: longer than the sides of a partition need to
+rejoin."""
 _TAKER_KNOWN_NS = 15_000_000_000
-"""How long is remembered who has a shard that was given away."""
+"""Time for which the receiver of an acknowledged transfer is remembered."""
 _MOVED_KEPT_NS = 3_000_000_000
-"""How long a shard that was given away is sought at the taker, although the own ring says no."""
+"""Time for which checks go to the receiver of a transfer, before the ring names it."""
 _COPY_KEPT_NS = 5_000_000_000
-"""How long a copy in several parts is kept after its receiver has asked for one of them."""
+"""Time for which a replica in several parts is kept after the last request for a part."""
 _MOST_COPIES = 64
-"""Copies in several parts that are kept at once; beyond that the oldest is dropped."""
+"""Most replicas in several parts that are kept at once; above it the oldest is dropped."""
 
 
 class _About(NamedTuple):
-    """What the shards of one group have in common, as in `ShardGroup`."""
+    """Common fields of the shards of one `ShardGroup`."""
 
     hold: Holding
     parts: int = 1
@@ -68,38 +68,38 @@ class _About(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """Counters of one shard, as many as go into one message."""
+    """Counters of one shard that fit into one message."""
 
     counts: Snapshot = field(default_factory=lambda: Snapshot([], [], [], [], []))
     tallies: list[list[int]] = field(default_factory=list)
     decided: list[DecidedCheck] = field(default_factory=list)
-    """Checks of the shard that may be asked again."""
+    """Checks of the shard that may be repeated."""
 
 
 NOTHING = Part()
-"""Of a shard without any counter; shared by all of them, so never added to."""
+"""Part of all shards without counters; it must not be changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A shard that was given away."""
+    """One transfer of a shard."""
 
     to: NodeId
     at: int
     number: int
-    """The gift's: the same for all shards of one answer."""
+    """Number of the transfer, the same for all shards of one answer."""
     parts: list[Part]
-    """Empty from when the taker has said that it counts them."""
+    """Empty after the acknowledgement."""
     taken_from: str
     is_from_before: bool = False
     ask: str = ""
-    """Who may have a copy of what was taken over without any; empty when there was one."""
+    """Member that may have a replica, when the shard was taken over without one; else empty."""
     asked_at: int = 0
-    """When the receiver asked last for any part, unless that was `at`."""
+    """Instant of the last request for a part; 0 before the second request."""
 
     @property
     def last_asked_at(self) -> int:
-        """When the receiver asked last for any part."""
+        """Instant of the last request for a part."""
         return max(self.at, self.asked_at)
 
     @property
@@ -109,7 +109,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class SentCopy:
-    """A copy that one member fetches part by part."""
+    """Replica that one member fetches part by part."""
 
     number: int
     parts: list[Part]
@@ -119,16 +119,16 @@ class SentCopy:
 
 
 class OutgoingTransfers:
-    """What was given away, by shard."""
+    """Transfers by shard."""
 
     def __init__(self) -> None:
         self._given: dict[int, Given] = {}
         self._unconfirmed: dict[int, None] = {}
         self._look_at = 0
-        """No gift is to be forgotten before this instant."""
+        """No transfer is forgotten before this instant."""
 
     def add(self, shards: Sequence[int], given: Given) -> None:
-        """Remember that shards were given away, each as `given`."""
+        """Remember the transfer `given` of each of the shards."""
         self._given.update(dict.fromkeys(shards, given))
         self._look_at = min(self._look_at, given._forgotten_at)
         if given.parts:
@@ -158,16 +158,16 @@ class OutgoingTransfers:
         return given
 
     def get(self, shard: int) -> Given | None:
-        """What was given last of a shard, as long as that is remembered."""
+        """Return the last transfer of a shard, as long as it is remembered."""
         return self._given.get(shard)
 
     def moved_to(self, shard: int, now: int) -> NodeId | None:
-        """Who was given the shard just now."""
+        """Return the receiver of a shard that was transferred a moment ago."""
         given = self._given.get(shard)
         return given.to if given and now - given.at < _MOVED_KEPT_NS else None
 
     def unconfirmed(self) -> list[tuple[int, NodeId]]:
-        """The shards that were given away without a word that they arrived, and to whom."""
+        """Return the shards of unacknowledged transfers, each with its receiver."""
         return [(shard, self._given[shard].to) for shard in self._unconfirmed]
 
     def is_unconfirmed(self, shard: int) -> bool:
@@ -181,7 +181,7 @@ class OutgoingTransfers:
 
     @property
     def are_confirmed(self) -> bool:
-        """Whether whoever was given something has said that it has it."""
+        """Whether every transfer was acknowledged."""
         return not self._unconfirmed
 
     def drop(self, shards: Iterable[int]) -> None:
@@ -203,16 +203,16 @@ class OutgoingTransfers:
 
 
 class Reply:
-    """The answer to a `Pull` as it grows."""
+    """Builder of the answer to a `Pull`."""
 
     def __init__(self) -> None:
         self.keys = 0
         self.size = 0
-        """About how many bytes the answer takes."""
+        """Estimated bytes of the answer."""
         self._groups: dict[_About, list[tuple[int, Part]]] = {}
 
     def add_given(self, shards: Sequence[int], given: Given, part: int) -> None:
-        """Give a part of each of the shards, which were given as one and the same."""
+        """Add a part of each of the shards of one transfer."""
         about = _About(
             Holding.HELD,
             len(given.parts),
@@ -235,12 +235,12 @@ class Reply:
         self._add(about, [shard], sent.parts[part])
 
     def add_nothing(self, shard: int, moved_to: str) -> None:
-        """Say that nothing is here, and who was given it."""
+        """Add a shard without counters here, and its receiver if it was transferred."""
         about = _About(Holding.NOTHING, moved_to=moved_to)
         self._groups.setdefault(about, []).append((shard, NOTHING))
 
     def pulled(self, seq: int) -> Pulled:
-        """Lay out the answer."""
+        """Return the answer."""
         counts = Counts([], [], [], [], [])
         tallies: list[list[int]] = []
         decided: list[DecidedCheck] = []
@@ -267,20 +267,20 @@ class Reply:
 
 
 class SentCopies:
-    """Copies in several parts, as they were when a member asked for the first part."""
+    """Replicas in several parts, as they were at the request for the first part."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[tuple[NodeId, int], SentCopy] = OrderedDict()
 
     def add(self, asker: NodeId, shard: int, sent: SentCopy) -> None:
-        """Keep a copy until its receiver has had time to fetch it."""
+        """Keep a replica until its receiver has had time to fetch it."""
         self._sent[asker, shard] = sent
         self._sent.move_to_end((asker, shard))
         if len(self._sent) > _MOST_COPIES:
             self._sent.popitem(last=False)
 
     def get(self, asker: NodeId, shard: int, number: int, now: int) -> SentCopy | None:
-        """Find the copy of this number that a member is fetching."""
+        """Return the replica of this number that a member is fetching."""
         sent = self._sent.get((asker, shard))
         if sent is None or sent.number != number:
             return None
@@ -288,7 +288,7 @@ class SentCopies:
         return sent
 
     def expire(self, now: int) -> None:
-        """Forget copies whose receiver has not asked for long."""
+        """Forget replicas whose receiver has not asked for a part for long."""
         while self._sent:
             first = next(iter(self._sent))
             if now - self._sent[first].asked_at <= _COPY_KEPT_NS:

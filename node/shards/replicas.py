@@ -1,4 +1,4 @@
-"""What a standby keeps of its owners' counters: the latest state of each key, as it was sent.
+"""Replicas that a standby keeps: the latest state of each key, as its owner sent it.
 
 Decides how much is kept and for how long. Turning copies into counters is `ownership`' affair.
 """
@@ -17,7 +17,7 @@ __all__ = ["Replicas"]
 
 _ROW_BYTES = 300
 _NUMBER_BYTES = 40
-"""Of an integer in a list."""
+"""Bytes of an integer in a list."""
 _LOOK_AT = 64
 """Shards that one call of `expire` looks at."""
 
@@ -28,17 +28,17 @@ class _Row:
     limit: Limit
     remote_counts: dict[str, list[int]]
     at: int
-    """When it came: the durations in `state` count from here."""
+    """Instant of its arrival: the durations in `state` count from it."""
 
     @property
     def size(self) -> int:
-        """Bytes that it takes with its key, roughly."""
+        """Estimated bytes with its key."""
         numbers = len(self.state) + sum(map(len, self.remote_counts.values()))
         return _ROW_BYTES + _NUMBER_BYTES * numbers
 
 
 class Replicas:
-    """Copies by shard and key; beyond the bounds the shard that was updated first is dropped.
+    """Replicas by shard and key; above the bounds, the least recently updated shard is dropped.
 
     There are at most `most` keys and `most_bytes` bytes, by default as many as an engine has.
     """
@@ -58,7 +58,7 @@ class Replicas:
         return shard in self._shards
 
     def keep(self, sender: NodeId, counts: Snapshot, now: int) -> None:
-        """Take what the owner sent; an empty state means that the key is as new."""
+        """Keep what an owner sent; an empty state means that the key is unused."""
         for at, key in enumerate(counts.keys):
             shard = shard_of(key)
             self._senders[shard] = sender
@@ -77,7 +77,7 @@ class Replicas:
             self._forget(next(iter(self._shards)))
 
     def of(self, shard: int) -> Iterator[tuple[int, Snapshot]]:
-        """The copies of a shard by the instant that they came."""
+        """Iterate over the replica of a shard, by the instant of arrival."""
         by_instant: dict[int, Snapshot] = {}
         for key, row in self._shards.get(shard, {}).items():
             counts = by_instant.setdefault(row.at, Snapshot([], [], [], [], []))
@@ -90,20 +90,20 @@ class Replicas:
         return iter(by_instant.items())
 
     def sender_of(self, shard: int) -> NodeId | None:
-        """Whose counters the copies of a shard are; None when there are none."""
+        """Return the owner that sent the replica of a shard; None without a replica."""
         return self._senders.get(shard)
 
     def drop(self, shards: Iterable[int]) -> None:
-        """Forget shards: they are counted here now, or this node stands by for them no more."""
+        """Drop the replicas of shards."""
         for shard in shards:
             self._forget(shard)
 
     def shards(self) -> list[int]:
-        """The shards that there are copies of."""
+        """Return the shards that have a replica."""
         return list(self._shards)
 
     def expire(self, now: int) -> None:
-        """Look at the shards heard of least lately, and drop what has rested since it came."""
+        """Drop unused keys of the least recently updated shards."""
         for shard in list(islice(self._shards, _LOOK_AT)):
             rows = self._shards[shard]
             for key in [key for key, row in rows.items() if now - row.at > rests_within(row.limit)]:

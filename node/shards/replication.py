@@ -1,4 +1,4 @@
-"""The standby's copy: what has changed here, sent to whoever would go on from it.
+"""Replication: changed counters are sent to the standby of their shard.
 
 Decides when, to whom and how much at once. A standby that has not confirmed its last copy gets the
 next one when it has, with all that changed meanwhile: so a slow peer costs no memory.
@@ -21,7 +21,7 @@ from ringfence.wire import Copy, Counts, Done
 __all__ = ["INTERVAL", "Replication"]
 
 INTERVAL = 0.1
-"""Seconds between two rounds: what a crash can lose."""
+"""Seconds between two rounds: a crash loses at most the counts of this time."""
 _KEYS_PER_ROUND = 8000
 _KEYS_PER_COPY = 1000
 _SLICE = 2000
@@ -30,7 +30,7 @@ _NOBODY = (None,) * SHARDS
 
 
 class Replication:
-    """Sends changed state of the shards that are held to their standbys."""
+    """Sends changed counters of the shards that are counted here to their standbys."""
 
     def __init__(
         self,
@@ -54,21 +54,23 @@ class Replication:
         self._containment = containment
         self._ring = Ring.of(())
         self._waiting: dict[NodeId, int] = {}
-        """Copies on their way that have not been confirmed."""
+        """Frames in flight by standby."""
         self._news: list[tuple[Ring, Ring]] = []
         self._forgetful: dict[NodeId, None] = {}
-        """Members that were started again, and have lost what they were sent."""
+        """Members that were restarted, and have lost their replicas."""
         self._wake = runtime.Event()
 
     def follow(self, old: Ring, new: Ring) -> None:
-        """Take note of another ring: whoever is the standby now lacks everything."""
+        """Follow a change of the ring; a new standby needs all counters of its shards."""
         self._ring = new
         self._news.append((old, new))
         self._wake.set()
 
     def restarted(self, name: NodeId) -> None:
-        """Take note that a member was started again, perhaps before anybody had missed it: the
-        ring is the same, and yet it lacks everything."""
+        """Send everything to a member that was restarted.
+
+        The ring is unchanged when the restart was faster than failure detection.
+        """
         self._forgetful[name] = None
         self._wake.set()
 
@@ -102,14 +104,14 @@ class Replication:
             shard = shard_of(key)
             standby = standby_of(shard)
             if standby == self._me:
-                # We stand in, or give it away soon: the ring's owner should have it, should we die.
+                # This node covers the shard or will transfer it: replicate to its owner.
                 standby = self._ring.owner(shard)
             if not held[shard] or standby is None or standby == self._me:
                 continue
             cover = self._holdings.cover_of(shard)
             if cover is not None and standby == cover.owner:
                 self._sender.index_unchanged([key])
-                continue  # It may have more than we took over; it will be asked for that.
+                continue  # It may have more than the base of the cover; it will be asked for that.
             if self._waiting.get(standby) or (cover is not None and standby in cover.to_ask):
                 busy.append(key)
             else:
@@ -156,11 +158,11 @@ class Replication:
                 await runtime.checkpoint()
 
     def newly_stood_by(self) -> set[int]:
-        """The shards held here that have got another standby since this was last asked."""
+        """Return the counted shards that have got another standby since the last call."""
         news, self._news = self._news, []
         forgetful, self._forgetful = self._forgetful, {}
         changed: set[int] = set()
-        held = list(compress(_ALL, self._holdings.held))  # Among many members, next to none.
+        held = list(compress(_ALL, self._holdings.held))  # In a large cluster, few shards.
         for old, new in news:
             before, after = _standbys(old), _standbys(new)
             changed.update([shard for shard in held if before[shard] != after[shard]])
@@ -179,5 +181,5 @@ def _standbys(ring: Ring) -> Sequence[NodeId | None]:
 
 
 def as_snapshot(counts: Counts) -> Snapshot:
-    """Read what came over the wire as the limiter does."""
+    """Convert counters of the wire into a snapshot of the limiter."""
     return Snapshot(counts.keys, counts.states, counts.limits, counts.which, counts.remote_counts)
