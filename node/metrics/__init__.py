@@ -1,1 +1,1 @@
-"""What a node counts: plain counters, decisions by rule, and the keys denied most."""
+"""Metrics of a node: plain counters, decisions by rule, and the keys denied most."""

@@ -1,4 +1,4 @@
-"""What a node counts about itself, by name; `ringfence members` shows them."""
+"""Plain counters of a node, by name; `ringfence members` shows them."""
 
 from collections import Counter
 
@@ -69,5 +69,5 @@ class Counters:
             counts["stood_in"] += rows
 
     def as_dict(self) -> dict[str, int]:
-        """All counters, sorted by name."""
+        """Return all counters, sorted by name."""
         return dict(sorted(self._counts.items()))

@@ -1,4 +1,4 @@
-"""The keys that a cluster denied most: the lists of its nodes as one.
+"""Keys that a cluster denied most: the joined lists of its nodes.
 
 A key is denied by its owner, and by clients, each of which reports to some node. So one key stands
 in the lists of several nodes, and its counts are added.
@@ -24,26 +24,26 @@ class DeniedKey:
 
     key: bytes
     denied: int = 0
-    """How often, at most."""
+    """Upper bound of its denials."""
     error: int = 0
-    """By how much `denied` may be too high."""
+    """Largest error of `denied`."""
     nodes: dict[str, int] = field(default_factory=dict)
     """Denials that each node counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedKeys:
-    """What all nodes that answered denied."""
+    """Denials of all nodes that answered."""
 
     denied: int
     keys: list[DeniedKey]
-    """The key that was denied most first."""
+    """Keys, the most denied first."""
     rules: list[tuple[str, tuple[int, int, int]]]
     """Rules, most denied first: allowed, denied, denied in shadow or quota mode."""
 
 
 def joined(lists: Mapping[str, Throttled]) -> DeniedKeys:
-    """Join lists, given by node."""
+    """Join the lists of nodes."""
     keys: dict[bytes, DeniedKey] = {}
     rules: defaultdict[str, list[int]] = defaultdict(lambda: [0] * _RESULTS)
     for node, listed in sorted(lists.items()):

@@ -1,4 +1,4 @@
-"""What the operator's port shows beyond the node's counters: by rule, by size, by time.
+"""Detailed metrics for the admin port: decisions by rule, frame sizes, and times.
 
 Decides how decisions are counted so that a check hardly notices: by the rule's 8 bytes and the
 code, each frame in a few dictionary steps; names and results are put to them when somebody looks.
@@ -29,18 +29,18 @@ __all__ = [
 ]
 
 MOST_METRICS = 1000
-"""Metrics of rules with `detailed_metric` or `value_to_metric` that are told apart by values."""
+"""Most metrics of rules with `detailed_metric` or `value_to_metric`."""
 OTHER_VALUES = "(other values)"
 MOST_LABELS = 200
-"""Rules that are told apart by name; the rest is counted together."""
+"""Most rules with a label; the rest is counted together."""
 OTHER_RULES = "(other rules)"
 NO_RULE = "(no rule here)"
-"""Limits that came with the request, and rules that this node does not have."""
+"""Label of carried limits, and of rules that this node does not have."""
 _MOST_IDS = 4096
-"""Rule ids that are kept apart before their counts are named: strangers may send any."""
+"""Most rule ids before their counts are named: clients may send any id."""
 _LONGEST_LABEL = 200
 _LOOK_EVERY = 256
-"""Frames of one check after which it is looked whether there are too many ids."""
+"""Frames of one check between two comparisons with that bound."""
 _SIZES = 16
 TIMED_EVERY = 16
 """One frame of so many is timed."""
@@ -72,7 +72,7 @@ class Span:
         self.sum = 0
 
     def add(self, value: int) -> None:
-        """Count one value; what is beyond all classes goes into the last."""
+        """Count one value; values beyond all classes go into the last one."""
         size = value.bit_length()
         counts = self.counts
         counts[size if size < len(counts) else -1] += 1
@@ -88,14 +88,14 @@ class Metrics:
         stopwatch: Callable[[], int] = perf_counter_ns,
     ) -> None:
         self.stopwatch = stopwatch
-        """Nanoseconds on a clock of its own: nothing that a node does depends on it."""
+        """Stopwatch in ns; no decision depends on it."""
         self.throttled = ThrottledKeys()
         self.frames = 0
         """Frames that were decided here."""
         self._larger = Span(_SIZES)
         """Checks per frame, but for those of one check by their owner."""
         self.decided_ns = Span(33)
-        """Time that this node took for frames it decided at once: for some of them."""
+        """Times of frames that were decided at once; a sample."""
         self.forwarded_ns = Span(38)
         """Time until frames were answered that waited for another node or for a shard."""
         self._rule_of = rule_of
@@ -145,7 +145,7 @@ class Metrics:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the next frame shall be timed: reading a clock for each would be felt."""
+        """Whether the next frame is timed: reading the clock for each frame costs too much."""
         return not self.frames % TIMED_EVERY
 
     @property
@@ -159,7 +159,7 @@ class Metrics:
         return span
 
     def undecided(self, batch: Batch, verdicts: Results) -> None:
-        """Count what no node decided: the rule's failure policy did."""
+        """Count rows that the failure policy decided."""
         if batch.op is Op.CHECK:
             rows = [row for row, by in enumerate(verdicts.sources) if by in _UNDECIDED]
             codes = verdicts.outcomes.codes
@@ -193,7 +193,7 @@ class Metrics:
             self._name()
 
     def most_denied_rules(self) -> list[tuple[str, tuple[int, int, int]]]:
-        """The rules denied most since the start: allowed, denied, denied in shadow or quota mode.
+        """Return the most denied rules: allowed, denied, denied in shadow or quota mode.
 
         A rule that was denied least stands last; at most `_MOST_RULES` of them.
         """
@@ -235,7 +235,7 @@ class Metrics:
         return dict(self._named)
 
     def label_of(self, rule: Rule | None) -> str:
-        """Name a rule for people, as one of a bounded number of names."""
+        """Return the label of a rule, one of a bounded number."""
         if rule is None:
             return NO_RULE
         name = place(rule.domain, rule.path)
@@ -248,7 +248,7 @@ class Metrics:
         return name
 
     def _count_odd(self, keys: Sequence[bytes], codes: Sequence[int]) -> None:
-        """Count rows that were not plainly allowed, and remember who was denied."""
+        """Count rows with another code than allowed, and record the denied keys."""
         odd = self._odd
         denied: list[bytes] = []
         for key, code in zip(keys, codes, strict=True):
@@ -269,7 +269,7 @@ class Metrics:
         )
 
     def _name(self) -> None:
-        """Put names to what was counted by id: the id of a rule that goes away says nothing."""
+        """Move counts by rule id to labels, before a rule is removed."""
         odd, self._odd = self._odd, Counter()
         asked, self._asked = self._asked, Counter()
         for (rule_id, code, source), count in odd.items():

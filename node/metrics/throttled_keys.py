@@ -1,4 +1,4 @@
-"""Who is denied most, in bounded memory, however many keys there are.
+"""Keys that are denied most, in bounded memory for any number of keys.
 
 Source: space saving, Metwally et al., 2005, taken in batches as Cafaro et al., 2016, join two
 summaries: no count is too low, and none is too high by more than its `error`.
@@ -14,7 +14,7 @@ __all__ = ["PERIOD", "ThrottledKeys", "ThrottledKey"]
 PERIOD = 300.0
 """Seconds of which the most throttled keys are kept: these, and as many before."""
 _KEPT = 256
-"""Keys of one summary: whoever has more than 1/256 of all denials is among them."""
+"""Keys of one summary: it contains every key with more than 1/256 of all denials."""
 _BATCH = 1024
 """Denials that are counted together: then one costs far less than a microsecond."""
 
@@ -25,9 +25,9 @@ class ThrottledKey:
 
     key: bytes
     denied: int
-    """How often, at most."""
+    """Upper bound of its denials."""
     error: int
-    """By how much `denied` may be too high."""
+    """Largest error of `denied`."""
 
 
 class _Summary:
@@ -39,13 +39,13 @@ class _Summary:
 
     @property
     def floor(self) -> int:
-        """Most denials that a key may have which is not kept."""
+        """Upper bound of the denials of a key that is not kept."""
         if len(self.counts) < _KEPT:
             return 0
         return min([count for count, _ in self.counts.values()])
 
     def add(self, news: Counter[bytes]) -> None:
-        """Count exact news in; the keys that then have most stay."""
+        """Add exact counts; the keys with the highest counts stay."""
         floor = self.floor
         self.total += news.total()
         for key, count in news.items():
@@ -56,7 +56,7 @@ class _Summary:
 
 
 class ThrottledKeys:
-    """Counts denials of the last one to two `period`s; `turn` says when a period is over."""
+    """Denials of the last one to two periods; `turn` ends a period."""
 
     def __init__(self) -> None:
         self._now = _Summary()
@@ -65,7 +65,7 @@ class ThrottledKeys:
 
     @property
     def total(self) -> int:
-        """All denials of this and the last period."""
+        """Number of denials of this and the last period."""
         return self._now.total + self._before.total + len(self._waiting)
 
     def denied(self, keys: Sequence[bytes]) -> None:
@@ -81,12 +81,12 @@ class ThrottledKeys:
         self._now.total += unnamed
 
     def turn(self) -> None:
-        """Begin a period and forget the one before the last."""
+        """Start a period and forget the one before the last."""
         self._take()
         self._before, self._now = self._now, _Summary()
 
     def most(self, count: int) -> list[ThrottledKey]:
-        """The keys that were denied most, the first first."""
+        """Return the keys that were denied most, in descending order."""
         self._take()
         here, before = self._now, self._before
         rows = []

@@ -1,1 +1,1 @@
-"""From a connection to a decision: sessions, deciding, deduplication, leases, limits per caller."""
+"""Requests at a node: sessions, decisions, deduplication, leases, and bounds of each caller."""

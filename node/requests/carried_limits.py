@@ -1,4 +1,4 @@
-"""Limits that come with checks: how large they may be, and when the node's own rule decides.
+"""Limits that a check carries: their bounds, and when the node's own rule decides instead.
 
 When a rule of the nodes counts a key, a limit that a client sends for that key is ignored.
 Otherwise a client could reset the key, or lock it for everyone.
@@ -15,7 +15,7 @@ _ID_BYTES = 8
 
 
 def oversized(seq: int, batch: Batch) -> Refused | None:
-    """Refuse a request one of whose limits would take too much memory a key."""
+    """Refuse a request with a carried limit that takes too much memory for each key."""
     slots = max([limit.slots for limit in batch.limits], default=1)
     if slots <= MAX_CARRIED_SLOTS:
         return None

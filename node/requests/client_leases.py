@@ -1,4 +1,4 @@
-"""Leases: units of hot keys that clients may spend without asking, counted here as spent at once.
+"""Leases: units of hot keys that clients may spend locally; the owner counts them as spent.
 
 While a lease is out, its units are *held*: every decision on its key is made as if they had been
 spent at that very instant, and every copy of its counter is written so. When the borrower tells
@@ -24,21 +24,21 @@ from ringfence.wire import Batch, LeaseGrant, LeaseRequest, Op
 __all__ = ["Lender"]
 
 _COUNTING = (Op.CHECK, Op.CHARGE)
-"""Operations that are decided with what is lent counted as spent."""
+"""Operations that are decided as if all lent units were spent."""
 _SPENT_UP = frozenset([Code.DENIED.value, Code.OVERDRAWN.value])
-"""Codes after which borrowers must give back: what they spend later is over the limit."""
+"""Codes after which leases are recalled: more units would be over the limit."""
 _ID_BYTES = 8
 _LEAST = 64
-"""Fewer units are not lent: of a small limit, others would be denied what nobody spends."""
+"""Smallest lease: small limits are not lent, since idle leases would deny other clients."""
 _MOST_LEASES = 16_384
 _MOST_OF_ONE = 3
 """Leases of one key that one borrower has at once."""
 _PART_OF_PERIOD = 20
 _SHORTEST_NS, _LONGEST_NS = 20_000_000, 1_000_000_000
 _ASK_AGAIN_NS = 100_000_000
-"""When nothing was lent."""
+"""Time until a client may ask again, when no units were lent."""
 _NEVER_NS = 60_000_000_000
-"""When nothing ever will be, as the rules stand."""
+"""Time until a client may ask again, when the rules allow no lease."""
 
 WhoT = TypeVar("WhoT")
 
@@ -78,18 +78,18 @@ class Lender(Generic[WhoT]):
         self._of_key: dict[bytes, dict[int, _Lease[WhoT]]] = {}
         self._held: dict[bytes, int] = {}
         self._recalled: set[bytes] = set()
-        """Keys whose borrowers were asked to give back, until they have."""
+        """Keys whose leases were recalled and are not all returned."""
         self._due: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def held(self, key: bytes) -> int:
-        """Units of a key that are lent."""
+        """Return the units of a key that are lent."""
         return self._held.get(key, 0)
 
     def decide(self, batch: Batch, now: int) -> Outcomes:
-        """Do what a batch asks for, with what is lent counted as spent."""
+        """Decide a batch as if all lent units were spent."""
         if not self._leases:
             return decide_by(self._engine, batch, now)
         self.expire(now)
@@ -113,7 +113,7 @@ class Lender(Generic[WhoT]):
 
     @contextmanager
     def counted(self, keys: Sequence[bytes], now: int) -> Iterator[None]:
-        """Count what is lent of keys as if it were spent now, for as long as the block runs.
+        """Count the lent units of keys as spent now, while the block runs.
 
         At one and the same instant, charging and giving back undo each other exactly.
         """
@@ -132,7 +132,7 @@ class Lender(Generic[WhoT]):
     def lend(
         self, who: WhoT, borrow: LeaseRequest, now: int, *, is_ours: bool = True
     ) -> LeaseGrant:
-        """Take back what a borrower is done with, and lend it what it wants, as far as it can be.
+        """Settle ended leases of a borrower, and lend it the units that it wants, if possible.
 
         A lease is at most its share, by the number of borrowers, of half of what is left: so the
         last units are never lent, but spent by whoever asks for them first.
@@ -161,7 +161,7 @@ class Lender(Generic[WhoT]):
         )
 
     def settle(self, who: WhoT, borrow: LeaseRequest, now: int) -> None:
-        """Charge what a borrower says it has spent of leases that are over for it."""
+        """Charge the units that a borrower reports as spent from ended leases."""
         self.expire(now)
         for number, spent in zip(borrow.leases, borrow.spent, strict=True):
             lease = self._leases.get(number)
@@ -174,7 +174,7 @@ class Lender(Generic[WhoT]):
                     self._on_freed([lease.key])
 
     def recall(self, keys: Sequence[bytes]) -> None:
-        """Ask the borrowers of keys to give back; what they spend until then is counted."""
+        """Recall the leases of keys; units that are spent meanwhile are counted."""
         by_borrower: dict[WhoT, list[bytes]] = {}
         for key in keys:
             if key in self._held and key not in self._recalled:
@@ -185,11 +185,11 @@ class Lender(Generic[WhoT]):
             self._recall(who, recalled)
 
     def recall_all(self) -> None:
-        """Ask all borrowers to give everything back."""
+        """Recall all leases."""
         self.recall(list(self._held))
 
     def write_off(self, goes: Callable[[bytes], bool], now: int) -> list[bytes]:
-        """Charge leases whole whose counters go elsewhere; returns their keys."""
+        """Charge leases as spent whose counters are transferred; return their keys."""
         gone = [key for key in self._held if goes(key)]
         self.recall(gone)
         for key in gone:
@@ -199,7 +199,7 @@ class Lender(Generic[WhoT]):
         return gone
 
     def expire(self, now: int) -> None:
-        """Charge whole what is over and was not told of."""
+        """Charge expired leases as spent that their borrowers have not settled."""
         while self._due and self._due[0][0] <= now:
             until, number = heappop(self._due)
             lease = self._leases.get(number)
@@ -238,7 +238,7 @@ class Lender(Generic[WhoT]):
 
 
 def _may_lend(rule: Rule) -> bool:
-    """Whether units of a rule are many, alike and its own data center's affair.
+    """Whether units of a rule may be lent: many, equal, and counted in one data center.
 
     Places are released, and turns in a queue are told, one by one; a soft margin is marked; what
     shadow and quota rules say is counted each time.

@@ -1,4 +1,4 @@
-"""Which reports of clients are counted: each once, and each client at a bounded pace.
+"""Reports of clients: each is counted once, and each client has a bounded rate.
 
 A client sends a report again when its answer was lost, under the number that it had. Bounded in
 clients: when many others have reported since, a client is forgotten, and a report that it sends
@@ -13,7 +13,7 @@ from ringfence.wire import BY_POLICY, Report, Source
 __all__ = ["MOST_CLIENTS", "Pace", "Reports", "reported_counter"]
 
 MOST_CLIENTS = 8192
-"""Clients whose last number is remembered."""
+"""Most clients whose last report number is remembered."""
 _PER_S = 2.0
 _BURST = 8.0
 """Reports that one connection may send at once, and how many more each second."""
@@ -22,7 +22,7 @@ _DENIALS = (Code.DENIED, Code.NEVER)
 
 
 class Reports:
-    """The last number of each client's reports."""
+    """Numbers of the last report of each client."""
 
     def __init__(self, most: int = MOST_CLIENTS) -> None:
         self._most = most
@@ -42,7 +42,7 @@ class Reports:
 
 
 class Pace:
-    """Reports that one connection may still send."""
+    """Rate bound of the reports of one connection."""
 
     def __init__(self, now: float) -> None:
         self._left = _BURST
@@ -59,7 +59,7 @@ class Pace:
 
 
 def reported_counter(code: int, source: int) -> str:
-    """Name the node's counter of decisions that clients made."""
+    """Return the name of the counter of decisions that clients made."""
     if source in _UNDECIDED:
         return "reported_undecided"
     return "reported_denied" if code in _DENIALS else "reported_allowed"

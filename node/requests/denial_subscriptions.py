@@ -1,4 +1,4 @@
-"""Clients that remember denials, and which: whoever ends a denial early must tell them.
+"""Subscriptions of clients to the denials that they have cached, which may end early.
 
 Every denial that a listening client is told is noted until its time is over. When the notes are
 full, the oldest denial is lifted although nothing has changed: its client asks again, and that is
@@ -16,15 +16,15 @@ __all__ = ["DenialSubscriptions"]
 
 _DENIED = Code.DENIED.value
 _MOST = 65_536
-"""Denials noted at once, of all clients together."""
+"""Most denials that are recorded, of all clients together."""
 _LOOK_AT = 2
-"""Oldest notes that each new one looks at, to drop them if they are over."""
+"""Oldest records that each new record checks for expiry."""
 
 WhoT = TypeVar("WhoT")
 
 
 class DenialSubscriptions(Generic[WhoT]):
-    """Who holds which denial. `tell(who, keys)` says that keys may pass; no keys stand for all."""
+    """Denials by client. `tell(who, keys)` revokes the denials of keys; no keys mean all."""
 
     def __init__(self, tell: Callable[[WhoT, list[bytes]], None], most: int = _MOST) -> None:
         self._tell = tell
@@ -37,22 +37,22 @@ class DenialSubscriptions(Generic[WhoT]):
         return len(self._until)
 
     def listen(self, who: WhoT) -> None:
-        """Note from now on what this client is denied."""
+        """Record the denials of this client from now on."""
         self._listening[who] = None
 
     def listens(self, who: WhoT) -> bool:
-        """Whether this client remembers denials."""
+        """Whether this client caches denials."""
         return who in self._listening
 
     def left(self, who: WhoT) -> None:
-        """The client is gone, and what it remembered with it."""
+        """Forget a client that has disconnected."""
         if who in self._listening:
             del self._listening[who]
             for note in [note for note in self._until if note[1] is who]:
                 self._drop(note)
 
     def denied(self, who: WhoT, batch: Batch, verdicts: Results, now: int) -> None:
-        """Note what a client was just denied here."""
+        """Record the denials of a batch that was decided here."""
         codes = verdicts.outcomes.codes
         if who not in self._listening or batch.op is not Op.CHECK or _DENIED not in codes:
             return
@@ -70,7 +70,7 @@ class DenialSubscriptions(Generic[WhoT]):
             self._tell(note[1], [note[0]])
 
     def unwatched(self, who: WhoT, batch: Batch, verdicts: Results) -> None:
-        """Somebody else denied this, and will not tell the client when it ends: so it is over."""
+        """Revoke denials that another member decided: it has no subscription of this client."""
         if who in self._listening and batch.op is Op.CHECK:
             codes = verdicts.outcomes.codes
             keys = [key for key, code in zip(batch.keys, codes, strict=True) if code == _DENIED]
@@ -78,7 +78,7 @@ class DenialSubscriptions(Generic[WhoT]):
                 self._tell(who, keys)
 
     def lift(self, keys: Sequence[bytes]) -> None:
-        """These keys were given something back: tell whoever believes them denied."""
+        """Revoke the denials of keys that were refunded or reset."""
         if not self._until:
             return
         told: dict[WhoT, list[bytes]] = {}
@@ -90,7 +90,7 @@ class DenialSubscriptions(Generic[WhoT]):
             self._tell(who, lifted)
 
     def lift_all(self) -> None:
-        """Whatever was denied may pass, here or elsewhere: tell everybody."""
+        """Revoke all denials of all clients."""
         told = dict.fromkeys(who for _, who in self._until)
         self._until.clear()
         self._holders.clear()

@@ -1,4 +1,4 @@
-"""From a frame to its verdicts: here, after fetching a shard, or by the member that decides it.
+"""Decisions of requests: here, after fetching a shard, or by another member.
 
 Decides for each frame which of these it takes, so that only a holder of a shard decides, nobody
 waits beyond the asker's deadline, and a check passes at most two nodes.
@@ -42,24 +42,24 @@ __all__ = ["RequestHandler"]
 logger = logging.getLogger("ringfence.node")
 
 _MOST_WAITING = 50_000
-"""Checks that wait for a peer or a shard at once; more are refused."""
+"""Most checks that wait for another member or a shard; more are refused."""
 _OWNER_TIMEOUT_S = 0.4
-"""Time-out of asking several owners of one frame, for a caller that could not reach them."""
+"""Time-out of asking several owners for a caller that could not reach them."""
 _UNDECIDED = (*BY_POLICY, Source.LOCAL)
 _LIFTING = (Op.REFUND, Op.RESET)
 """Operations that may end a denial early."""
 _TRIES = 3
-"""How often a shard may be given away while a frame waits for it."""
+"""How often a shard may be transferred while a request waits for it."""
 _MOST_HOPS = 2
-"""A node that is asked by another one may pass the check on once: to who has the shard by now."""
+"""Most nodes that a check passes: a forwarded check may be forwarded once more."""
 
 
 _NOTHING: frozenset[NodeId | None] = frozenset()
-"""Members that rows of shards held here wait for: none."""
+"""Members that rows of local shards wait for."""
 
 
 class RequestHandler:
-    """Decides frames for one node."""
+    """Decides the requests of one node."""
 
     waiting = 0
     """Checks that wait for another member or a shard."""
@@ -122,7 +122,7 @@ class RequestHandler:
         self.borrowing.follow(split, rings)
 
     def waits_here(self, batch: Batch) -> bool:
-        """Whether the waiters of a batch that has been decided belong into this node's queue."""
+        """Whether the waiters of a decided batch belong into this node's queue."""
         return bool(batch.leases) and self.placement.holds(batch.keys)
 
     def decide_now(self, request: Request, batch: Batch) -> Results | Refused | list[Part]:
@@ -189,7 +189,7 @@ class RequestHandler:
         return sorted_
 
     async def decide(self, request: Request, part: Part) -> Results | None:
-        """Decide whatever it takes, inside the asker's deadline; None when it cannot be."""
+        """Decide a part within the deadline of its caller; None when that is impossible."""
         within = request.deadline_ms / 1000
         batch = part.batch
         self.waiting += len(batch)
@@ -233,7 +233,7 @@ class RequestHandler:
         return False
 
     def ask(self, batch: Batch, *, hops: int, as_standby: bool, done: ResultCallback) -> None:
-        """Be the target of the own router: it sends us what is ours by the ring."""
+        """Decide a batch of this node's own router, as `Target`."""
         if not self.placement.holds(batch.keys):
             assert self._nursery is not None
             self._nursery.start_soon(self._fetch_and_decide, batch, as_standby, done)
@@ -310,7 +310,7 @@ class RequestHandler:
         done(found[0] if found else None)
 
     async def _decide_here(self, batch: Batch, request: Request) -> Results | None:
-        """Decide what another node or a standby's caller insists on having decided here."""
+        """Decide a batch here, for another node or as a standby."""
         for _ in range(_TRIES):
             shards = self.placement.missing(batch)
             if not shards:

@@ -1,4 +1,4 @@
-"""Outcomes of checks and charges by identity, so that one asked on several paths counts once.
+"""Outcomes of checks and charges by identity, so that a repeat on another path counts once.
 
 A check can reach a node directly, as a second ask, and forwarded, in any order. The node decides
 the first of these and repeats the outcome for the others. Outcomes of direct checks stand in the
@@ -33,7 +33,7 @@ _MOST_ROWS = 65_536
 _REPEATED_WITHIN_NS = 120_000_000_000
 """Longest time for which a check is repeated: twice the largest deadline of the wire."""
 _MOST_MOVED = 2000
-"""Rows of one shard that move with it; the newest."""
+"""Most rows of one shard that are transferred with it: the newest."""
 
 
 class DecidedChecks:
@@ -87,7 +87,7 @@ class DecidedChecks:
         now: int,
         deadline_ns: int,
     ) -> None:
-        """Note the checks of a request that names no earlier one and is answered at `now`.
+        """Record the checks of a first request that is answered at `now`.
 
         They are repeated within their deadline, and a repeat has a deadline as long.
         """
@@ -131,7 +131,7 @@ class DecidedChecks:
     def _direct_of(
         self, shard: int, known: Container[CheckId], now: int
     ) -> Iterator[tuple[DecidedCheck, int]]:
-        """Go through what was decided directly, and when, but for the checks that are `known`."""
+        """Iterate over direct checks and their instants, without the `known` ones."""
         answers: dict[tuple[int, int], dict[int, tuple[OutcomeRow, int]]] = {}
         for request, row, key, cost in self._direct.of_shard(shard, now):
             id_ = (*request, row)

@@ -1,4 +1,4 @@
-"""What every sender was answered lately, so that a request which comes twice counts once.
+"""Recent answers by sender, so that a repeated request counts once.
 
 Bounded in senders and in bytes: a sender is forgotten when many others have asked since.
 """
@@ -23,11 +23,11 @@ SessionT = TypeVar("SessionT")
 
 
 class Sender(Generic[SessionT]):
-    """One process that asks, across its connections."""
+    """One process that sends requests, across its connections."""
 
     def __init__(self, senders: "SentAnswers[SessionT]", who: tuple[str, int, Role]) -> None:
         self.session: SessionT | None = None
-        """The connection it speaks on now."""
+        """Its present connection, if any."""
         self.who = who
         self.size = 0
         """Bytes of the answers that are kept."""
@@ -76,7 +76,7 @@ class Sender(Generic[SessionT]):
 
 
 class SentAnswers(Generic[SessionT]):
-    """All senders, the one that has been silent longest first."""
+    """All senders, the least recently active first."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class SentAnswers(Generic[SessionT]):
         return ((), 0) if sender is None else sender.find(seq)
 
     def grew(self, sender: Sender[SessionT], growth: int) -> None:
-        """Take note that `sender` has spoken; make room by forgetting those that were silent."""
+        """Move `sender` to the end; forget the least recently active senders above the bounds."""
         if self._senders.setdefault(sender.who, sender) is not sender:
-            sender.forget()  # It was forgotten, and has come back under another connection.
+            sender.forget()  # It was forgotten, and has reconnected.
             return
         self._senders.move_to_end(sender.who)
         self._by_session[sender.who[1]] = sender

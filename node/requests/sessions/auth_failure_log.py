@@ -1,4 +1,4 @@
-"""Who was turned away, in the log: told once in a while, for a stranger may try a million times."""
+"""Log of refused credentials, with a bounded rate."""
 
 import logging
 
@@ -20,7 +20,7 @@ class AuthFailureLog:
         self._told_at: dict[tuple[Role, str], int] = {}
 
     def tell(self, hello: Hello, address: Address, now: int) -> None:
-        """Log that the sender of `hello` is not who it says, unless that was just said."""
+        """Log a refused hello, unless the same name was logged a moment ago."""
         who = hello.role, hello.name
         if now - self._told_at.get(who, now - _PAUSE_NS) < _PAUSE_NS:
             return

@@ -32,7 +32,7 @@ SessionT = TypeVar("SessionT", bound=_Sending)
 @dataclass(slots=True)
 class _Account:
     noted: int = 0
-    """Unacknowledged bytes at the last look."""
+    """Unacknowledged bytes at the last update."""
     moved_at: int = 0
     """Number of the look at which the peer was last seen to acknowledge something."""
 
@@ -50,7 +50,7 @@ class UnacknowledgedBytes(Generic[SessionT]):
         self._accounts: dict[SessionT, _Account] = {}
 
     def sent(self, session: SessionT, size: int) -> None:
-        """Note that a session has sent a message of `size` bytes; make room if need be."""
+        """Count a message of `size` bytes; close sessions above the bound."""
         unsent = session.unsent
         account = self._accounts.get(session)
         if account is None:
