@@ -9,7 +9,7 @@ from hashring import Member, NodeId, Ring, shard_of
 from ringfence.rules import Descriptor, RuleSet
 from ringfence.rules.loading.yaml_files import load_path
 from tests.gateway.processes import Gateway, gateway
-from tests.node.test_serve import NodeProcess, started
+from tests.node.end_to_end.test_serve import NodeProcess, started
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("a", "b", "c")

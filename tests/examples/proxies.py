@@ -23,7 +23,7 @@ from tests.gateway.processes import (
     program,
     until,
 )
-from tests.node.test_serve import PATIENCE, rules_of, started
+from tests.node.end_to_end.test_serve import PATIENCE, rules_of, started
 from tests.programs import SYSTEM_PATH, require
 
 __all__ = ["Proxies", "hanging", "running_envoy", "serving_proxies"]

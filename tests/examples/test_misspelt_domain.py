@@ -9,7 +9,7 @@ import pytest
 from tests.examples.cluster import EXAMPLES
 from tests.examples.proxies import Proxies, running_envoy
 from tests.gateway.processes import fetch, gateway, is_up, until
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.node.test_serve import PATIENCE, ROOT, until
+from tests.node.end_to_end.test_serve import PATIENCE, ROOT, until
 
 __all__ = ["Gateway", "Reply", "fetch", "free_tcp_ports", "gateway", "program", "until"]
 

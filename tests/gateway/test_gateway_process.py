@@ -25,7 +25,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from node.config.key_files import revoke_token, write_keys
 from ringfence.wire.credentials import token_digest
 from tests.gateway.processes import Gateway, fetch, free_tcp_ports, gateway, is_up, program, until
-from tests.node.test_serve import PATIENCE, ROOT, asked, free_port, nodes, ringfence, started
+from tests.node.end_to_end.test_serve import (
+    PATIENCE,
+    ROOT,
+    asked,
+    free_port,
+    nodes,
+    ringfence,
+    started,
+)
 
 JSON = {"Content-Type": "application/json"}
 SECRET = bytes(range(16))

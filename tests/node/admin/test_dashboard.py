@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from ringfence import blocking
-from tests.node.test_serve import rules_of, started, until
+from tests.node.end_to_end.test_serve import rules_of, started, until
 from tests.programs import require
 
 

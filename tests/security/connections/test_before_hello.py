@@ -7,7 +7,7 @@ import trio
 
 from ringfence.wire import MAX_HELLO, ErrorCode, Hello, Pong, Role, Welcome
 from ringfence.wire import Ping as PingMessage
-from tests.node.test_serve import nodes
+from tests.node.end_to_end.test_serve import nodes
 from tests.security.connections.callers import callers, cpu_seconds
 
 MAPS = b"\x94\x09\x01\x01\xdc\x00\x1f" + (b"\xdc\x80\x00" + b"\x80" * 0x8000) * 31

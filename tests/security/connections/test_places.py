@@ -6,7 +6,7 @@ import pytest
 
 from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Refused, Role, Welcome
-from tests.node.test_serve import NodeProcess, started, until
+from tests.node.end_to_end.test_serve import NodeProcess, started, until
 from tests.security.connections.callers import Callers, callers, client_hello
 
 MOST = 24

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ringfence.transport.settings import Settings
 from ringfence.wire import AskRules, ErrorCode, Hello, Role, Rules, Welcome
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 from tests.security.connections.callers import callers, resident_bytes
 
 MIB = 1 << 20

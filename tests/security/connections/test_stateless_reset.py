@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 from node.config.key_files import write_keys
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 
 STRAY = b"\x40" + bytes(range(8)) + bytes(60)
 """A short packet for a connection that nobody has."""

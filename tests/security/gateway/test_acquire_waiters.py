@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tests.gateway.processes import PATIENCE, fetch, gateway, until
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 
 PER_CALLER = 250
 """What docs/guides/gateway.md says."""

@@ -12,7 +12,7 @@ from ringfence.integrations.asgi import RateLimitMiddleware
 from tests.gateway.processes import Gateway, gateway
 from tests.integrations.asgi.app import hello, in_process
 from tests.integrations.asgi.client import living, statuses
-from tests.node.test_serve import nodes
+from tests.node.end_to_end.test_serve import nodes
 
 SPELLINGS = [
     "/static/..;/login",

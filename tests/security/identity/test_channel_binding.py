@@ -6,7 +6,7 @@ from node.config.access import KeyDir, load_access
 from node.config.key_files import write_keys
 from ringfence.wire import ErrorCode, Hello, Pong, Role, Welcome
 from ringfence.wire import Ping as PingMessage
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 from tests.security.connections.callers import callers
 
 

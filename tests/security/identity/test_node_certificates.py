@@ -21,7 +21,7 @@ from ringfence.peering.clock import SystemClock
 from ringfence.rules import RuleSet
 from ringfence.transport.tls.certificates import load_client_tls, load_server_tls
 from ringfence.transport.udp.udp_trio import TrioUdp
-from tests.node.test_serve import NodeProcess, free_port, ringfence, started, until
+from tests.node.end_to_end.test_serve import NodeProcess, free_port, ringfence, started, until
 from tests.security.connections.callers import Caller
 
 

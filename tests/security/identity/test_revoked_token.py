@@ -10,7 +10,7 @@ import trio
 from node.config.key_files import revoke_token, write_keys
 from ringfence.wire import AskStats, ErrorCode, Pong, Refused, Stats, Welcome
 from ringfence.wire import Ping as PingMessage
-from tests.node.test_serve import started
+from tests.node.end_to_end.test_serve import started
 from tests.security.connections.callers import callers, client_hello
 
 

@@ -9,7 +9,7 @@ from node.config.access import KeyDir
 from node.config.key_files import write_keys
 from ringfence.errors import ConfigError
 from ringfence.integrations.limits.address import limiter_at
-from tests.node.test_serve import ROOT, asked, ringfence, rules_of, started
+from tests.node.end_to_end.test_serve import ROOT, asked, ringfence, rules_of, started
 
 SECRET = "00112233445566778899aabbccddeeff"
 TOKEN = f"web.{SECRET}"

@@ -27,7 +27,7 @@ from ringfence.limiter import NS_PER_SECOND, Limit
 
 LINES = 3000
 """Of the log's ten thousand: the check of the installed command replays them all."""
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_demo_loses_a_node_and_neither_an_answer_nor_a_limit(

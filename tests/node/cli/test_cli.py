@@ -23,7 +23,7 @@ from node.config.key_files import write_keys
 from node.demo.cluster import DemoCluster, running_cluster
 from ringfence.transport.tls.certificate_authority import issue, new_authority
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RULES = """
 domain: api
 descriptors:

@@ -6,7 +6,7 @@ from pathlib import Path
 from ringfence import blocking
 from ringfence.rules import Descriptor
 from ringfence.rules.loading.yaml_files import load_path
-from tests.node.test_serve import ROOT, asked, started, until
+from tests.node.end_to_end.test_serve import ROOT, asked, started, until
 
 SECTION = (ROOT / "docs" / "guides" / "block-ip-or-key.md").read_text("utf-8")
 FILES = {

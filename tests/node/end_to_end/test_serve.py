@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from node.cli import command
 from ringfence import blocking
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE = 20.0
 """Seconds until something that should happen at once counts as not happening."""
 

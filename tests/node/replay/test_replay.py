@@ -18,7 +18,7 @@ from node.replay.tally import Shape, Tally
 from ringfence.errors import ConfigError
 from ringfence.rules.loading.yaml_files import load_text
 
-TRACES = Path(__file__).parents[1] / "traces"
+TRACES = Path(__file__).parents[2] / "traces"
 EXPECTED = json.loads((TRACES / "expected_counts.json").read_text("utf-8"))
 UNITS = {"min": "minute", "h": "hour"}
 CLIENT = Shape.parse(["client"])
