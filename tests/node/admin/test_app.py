@@ -121,7 +121,7 @@ descriptors:
     assert told["datacenters"]["count"] == 2
     [row] = [row for row in told["rules"] if row["depth"]]
     assert row["scope"] == "global"
-    assert 100 < row["reach"]["bound"] <= row["reach"]["ceiling"] == 200
+    assert 100 < row["cross_dc"]["bound"] <= row["cross_dc"]["ceiling"] == 200
 
 
 @pytest.mark.parametrize(("owner", "is_here"), [("a", True), ("b", False)])
