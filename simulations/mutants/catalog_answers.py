@@ -35,7 +35,7 @@ ANSWERS = (
         (
             Edit(
                 "node.requests.handler:RequestHandler.decide_now",
-                "is_here = self._has_all(batch.keys) and not self._is_elsewhere(batch)",
+                "is_here = self.placement.holds(batch.keys) and not self._is_elsewhere(batch)",
                 "is_here = not self._is_elsewhere(batch)",
             ),
         ),
