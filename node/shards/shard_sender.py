@@ -133,8 +133,10 @@ class ShardSender:
         by_transfer: dict[int, tuple[Given, list[int]]] = {}
         for shard in shards:
             given = self._transfers.get(shard)
-            if given is not None and given.parts == [NOTHING] and given.to == asker:
-                by_transfer.setdefault(id(given), (given, []))[1].append(shard)
+            if given is None or not given.parts or given.to != asker:
+                continue
+            if given.parts[0] is NOTHING:
+                by_transfer.setdefault(given.number, (given, []))[1].append(shard)
         for given, again in by_transfer.values():
             reply.add_given(again, self._transfers.asked(again, given, asker, now), 0)
         return [shard for _, again in by_transfer.values() for shard in again]
