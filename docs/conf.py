@@ -1,14 +1,18 @@
-"""How Sphinx builds these pages: `sphinx-build -W docs docs/_build`.
+"""Sphinx configuration of the documentation: `sphinx-build -W docs docs/_build`.
 
-The page of all modules is written here from the modules' docstrings, before Sphinx reads it. The
-page of shard ownership is written from its table.
+Before the build it writes the page of all modules from their docstrings, and the page of shard
+ownership from its table. After the build it checks that the search index finds the pages that
+users look for most.
 """
 
 import ast
+import json
 import re
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import GoogleDocstring
 
 from node.shards.ownership_table import describe
@@ -68,6 +72,14 @@ html_static_path = ["_static"]
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 
+_SEARCHES = {
+    "retry after": "reference/http-responses",
+    "block ip": "guides/block-ip-or-key",
+    "redis": "get-started/comparison",
+    "upgrade": "operate/upgrades",
+}
+"""Pages that must be found by a search for these words."""
+
 
 def _format_arguments(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
@@ -94,6 +106,26 @@ def _shorten_aliases(
 
 
 def setup(app: Sphinx) -> None:
-    """Connect to autodoc."""
+    """Connect to autodoc, and check the search index of each HTML build."""
     app.connect("autodoc-process-docstring", _format_arguments)
     app.connect("autodoc-process-signature", _shorten_aliases)
+    app.connect("build-finished", _check_searches)
+
+
+def _check_searches(app: Sphinx, failure: Exception | None) -> None:
+    builder = app.builder
+    if failure is not None or not isinstance(builder, StandaloneHTMLBuilder):
+        return
+    if builder.indexer is None:
+        return
+    text = (Path(app.outdir) / "searchindex.js").read_text("utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    for query, page in _SEARCHES.items():
+        number = index["docnames"].index(page)
+        for word in filter(builder.indexer.lang.word_filter, query.split()):
+            stem = builder.indexer.lang.stem(word)
+            found = [index[part].get(stem, []) for part in ("terms", "titleterms")]
+            if not any(number in (each if isinstance(each, list) else [each]) for each in found):
+                raise ExtensionError(
+                    f"search for {query!r} must find {page}, got no {word!r} there"
+                )

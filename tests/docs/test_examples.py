@@ -1,4 +1,4 @@
-"""Runs what the pages show: Python, rule files, settings, limits as text."""
+"""Runs the examples on the pages: Python, rule files, settings, limits as text."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem != "modules"),
 ]
 SHOWN_AS_VALUES = {"wire-protocol.md"}
-"""Its Python blocks are messages beside their bytes; the tests of the wire decode them."""
+"""Its Python blocks are messages with their bytes; `tests/wire` decodes them."""
 
 _FENCE = re.compile(
     r"^(?P<fence>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.M | re.S
@@ -31,7 +31,7 @@ _LIMITS = re.compile(r"<!-- limits -->\n+((?:\|[^\n]*\n)+)")
 class Block:
     page: Path
     line: int
-    """Of the first line of its body."""
+    """Line number of the first line of its body."""
     info: str
     body: str
 
@@ -57,7 +57,7 @@ def pages_that_run() -> list[Path]:
 
 
 def rows_of_limits() -> list[tuple[str, str]]:
-    """Give page and text of every limit in the first column of a marked table."""
+    """Return page and text of every limit in the first column of a marked table."""
     found = []
     for page in PAGES:
         for table in _LIMITS.findall(page.read_text("utf-8")):
@@ -83,7 +83,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(
 
 
 def files_of(page: Path) -> dict[str, str]:
-    """The files a page tells its reader to write: blocks whose first line is `# NAME`."""
+    """Return the files of a page: blocks whose first line is `# NAME`."""
     found = {}
     for block in blocks(page):
         first = block.body.partition("\n")[0]
@@ -93,7 +93,7 @@ def files_of(page: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("block", every("python no-run"), ids=lambda block: block.name)
-def test_python_that_needs_a_cluster_is_at_least_python(block: Block) -> None:
+def test_python_that_needs_a_cluster_compiles(block: Block) -> None:
     compile(block.body, block.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
@@ -111,23 +111,23 @@ def test_the_example_rules_load_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("block", every("toml"), ids=lambda block: block.name)
-def test_settings_of_a_node_are_good_settings(block: Block, tmp_path: Path) -> None:
+def test_shown_node_settings_are_valid(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "ringfence.toml"
     path.write_text(block.body, "utf-8")
 
     assert load_settings(path, environment={}).rules
 
 
-def test_the_example_of_a_settings_file_has_good_settings() -> None:
+def test_the_example_settings_file_is_valid() -> None:
     assert load_settings(ROOT / "examples" / "node.toml", environment={}).join
 
 
 @pytest.mark.parametrize(("page", "text"), rows_of_limits())
-def test_limits_written_as_text_can_be_read(page: str, text: str) -> None:
+def test_shown_limits_can_be_parsed(page: str, text: str) -> None:
     parse_limit(text)
 
 
-def test_every_fenced_block_of_python_and_yaml_says_how_it_is_tested() -> None:
+def test_every_python_and_yaml_block_states_how_it_is_tested() -> None:
     known = {"python", "python no-run", "yaml rules"}
 
     odd = [
@@ -145,7 +145,7 @@ def test_every_fenced_block_of_python_and_yaml_says_how_it_is_tested() -> None:
     [*PAGES, *sorted((ROOT / "examples").rglob("*.md"))],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_pages_install_from_a_checkout_as_long_as_no_index_has_the_package(page: Path) -> None:
+def test_pages_install_the_package_from_a_checkout(page: Path) -> None:
     installs = re.findall(r"pip install[^\n`&#]*", page.read_text("utf-8"))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "optional-dependencies"
@@ -156,7 +156,7 @@ def test_pages_install_from_a_checkout_as_long_as_no_index_has_the_package(page:
     assert {name for names in named for name in names.split(",")} <= set(extras)
 
 
-def test_error_texts_that_name_the_package_say_how_to_install_a_checkout() -> None:
+def test_error_texts_show_how_to_install_from_a_checkout() -> None:
     sources = [
         path for folder in ("ringfence", "node") for path in sorted((ROOT / folder).rglob("*.py"))
     ]

@@ -99,3 +99,11 @@ def test_each_page_has_one_entry_in_a_table_of_contents() -> None:
 
     pages = {page for page in DOCS.rglob("*.md") if page != DOCS / "index.md"}
     assert sorted(entries) == sorted(pages | GENERATED)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md"])
+def test_paths_in_code_spans_exist(page: str) -> None:
+    spans = re.findall(r"`((?:\.?[\w-]+/)+[\w.-]*)`", prose(ROOT / page))
+
+    assert spans or page == "README.md"
+    assert [span for span in spans if not (ROOT / span).exists()] == []

@@ -1,4 +1,4 @@
-"""The page on properties names tests that there are."""
+"""Checks that the page on properties names existing tests."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ PAGE = (TESTS.parent / "docs" / "internals" / "properties.md").read_text("utf-8"
 NAMED = re.findall(r"`([\w/]+\.py)::(test_\w+)`", PAGE)
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_named_tests_exist() -> None:
     missing = [
         f"{path}::{name}"
         for path, name in NAMED

@@ -1,4 +1,4 @@
-"""Snippets of the pages that need a cluster, run against one with the rules they name: they limit.
+"""Runs the snippets of the pages that need a cluster, against a cluster with their rules.
 
 The cluster has `examples/rules`, as README's three nodes have. Only addresses are replaced.
 """
@@ -36,11 +36,11 @@ _PAGES = {
     "quick-start.md": ["ringfence://127.0.0.1", "ringfence://TOKEN"],
     "testing-your-app.md": ["# conftest.py", "# test_shop.py"],
 }
-"""By page, what names each of its snippets below."""
+"""By page, a text that identifies each of its snippets."""
 
 
 def snippet(page: str, mark: str, url: str = "ringfence://127.0.0.1:7101") -> str:
-    """The one snippet of a page that contains `mark`, asking the cluster at `url`."""
+    """Return the snippet of a page that contains `mark`, with the cluster address `url`."""
     assert mark in _PAGES[page]
     [found] = [
         block.body
@@ -51,7 +51,7 @@ def snippet(page: str, mark: str, url: str = "ringfence://127.0.0.1:7101") -> st
 
 
 def run(code: str, **names: Any) -> dict[str, Any]:
-    """Run a snippet, awaiting what it awaits; return its names."""
+    """Run a snippet, also with top-level await; return its names."""
     compiled = compile(code, "snippet", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
     async def body() -> None:
@@ -63,7 +63,7 @@ def run(code: str, **names: Any) -> dict[str, Any]:
     return names
 
 
-def test_every_snippet_that_is_not_run_alone_is_run_here() -> None:
+def test_every_snippet_that_needs_a_cluster_is_run_here() -> None:
     snippets = [(block.page.name, block.body) for block in every("python no-run")]
 
     assert len(snippets) == sum(map(len, _PAGES.values()))
@@ -79,7 +79,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def spend(url: str) -> Iterator[ringfence.blocking.BlockingLimiter]:
-    """What spends budgets beforehand; all that the snippets count is forgotten before."""
+    """Limiter that spends budgets before a snippet runs; all counters are reset first."""
     with ringfence.blocking.connect(url, raise_on_outage=True) as limiter:
         for client in ("203.0.113.7", "testclient", "127.0.0.1", "unknown", "ip:127.0.0.1"):
             limiter.reset("api", {"client": client})
@@ -111,7 +111,7 @@ def test_a_client_of_the_pages_is_allowed_and_then_denied(
     assert (denied.allowed, denied.source) == (False, Source.OWNER)
 
 
-def test_the_quick_starts_address_with_a_token_connects(url: str) -> None:
+def test_the_quick_start_address_with_a_token_connects(url: str) -> None:
     code = snippet("quick-start.md", "ringfence://TOKEN", url)
 
     assert run(code, ringfence=ringfence)["limiter"].rules.knows_domain("api")
@@ -139,7 +139,7 @@ def fastapi_of(code: str) -> FastAPI:
     return app
 
 
-def test_readmes_fastapi_application_limits_its_route_and_by_the_rules_it_names(
+def test_the_fastapi_application_of_readme_limits_requests(
     url: str, spend: ringfence.blocking.BlockingLimiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     with TestClient(fastapi_of(snippet("README.md", "FastAPI()", url))) as client:
@@ -159,7 +159,7 @@ def test_readmes_fastapi_application_limits_its_route_and_by_the_rules_it_names(
         (('domain="api"', 'domain="api", keys="ip"'), r"key 'ip'.*rules are for client, path"),
     ],
 )
-def test_readmes_fastapi_application_warns_where_its_rules_limit_nothing(
+def test_the_fastapi_application_of_readme_warns_about_unmatched_rules(
     url: str, change: tuple[str, str], report: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = snippet("README.md", "FastAPI()", url).replace(*change)
@@ -169,7 +169,7 @@ def test_readmes_fastapi_application_warns_where_its_rules_limit_nothing(
         assert client.get("/").headers.get("ratelimit") is None
 
 
-def test_the_limits_of_the_asgi_page_meet_the_rules_they_name(
+def test_the_limits_of_the_fastapi_page_match_their_rules(
     url: str, spend: ringfence.blocking.BlockingLimiter
 ) -> None:
     from ringfence.integrations.fastapi import RateLimits
@@ -183,7 +183,7 @@ def test_the_limits_of_the_asgi_page_meet_the_rules_they_name(
 
 
 @pytest.mark.parametrize("domain", ["api", "apii"])
-def test_flask_by_its_page_limits_or_warns(
+def test_the_flask_settings_of_the_page_limit_or_warn(
     domain: str,
     url: str,
     spend: ringfence.blocking.BlockingLimiter,
@@ -241,7 +241,7 @@ print([client.get("/search").status_code for _ in range(12)])
 
 
 @pytest.mark.parametrize("domain", [None, "api", "apii"])
-def test_django_by_its_page_limits_or_warns(
+def test_the_django_settings_of_the_page_limit_or_warn(
     domain: str | None, url: str, spend: ringfence.blocking.BlockingLimiter, tmp_path: Path
 ) -> None:
     for name, mark in (
@@ -307,7 +307,7 @@ def run_python(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return done
 
 
-def test_flask_limiter_by_its_page_limits_in_the_cluster(url: str) -> None:
+def test_flask_limiter_of_the_page_counts_in_the_cluster(url: str) -> None:
     from flask_limiter import Limiter
     from flask_limiter.util import get_remote_address
 
