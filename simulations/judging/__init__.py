@@ -1,1 +1,1 @@
-"""What must hold of a run, and what exact counting would have decided."""
+"""Invariants of a run, and the oracle: the decisions of exact counting."""

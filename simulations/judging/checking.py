@@ -1,11 +1,11 @@
-"""Whether a fault that someone wrote by hand makes sense: its verb, its times, what it takes."""
+"""Validation of a fault from user input: its verb, its times and its arguments."""
 
 from math import inf
 
 from simulations.scenarios.faults import VERBS
 from simulations.scenarios.scenario import Fault
 
-__all__ = ["NEEDS", "check", "takes"]
+__all__ = ["NEEDS", "argument_names", "check"]
 
 NEEDS: dict[str, tuple[str, float, float]] = {
     "loss": ("share", 0.0, 1.0),
@@ -21,31 +21,31 @@ NEEDS: dict[str, tuple[str, float, float]] = {
     "clock_step": ("by_s", -1e9, 1e9),
     "clock_drift": ("ppm", -100_000.0, 100_000.0),
 }
-"""The number that a verb must be given, the least and the most that it may be."""
-_WHOM = ("node", "zone", "datacenter")
-_DOWN = ("moves", "seedless")
-_MAY: dict[str, tuple[str, ...]] = {
-    "crash": _DOWN,
-    "leave": _DOWN,
+"""Required number of a verb: its name, minimum and maximum."""
+_TARGETS = ("node", "zone", "datacenter")
+_RESTART_OPTIONS = ("moves", "seedless")
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "crash": _RESTART_OPTIONS,
+    "leave": _RESTART_OPTIONS,
     "cut": ("from", "one_way"),
     **dict.fromkeys(("loss", "repeats", "bursts", "corrupt", "replay"), ("from",)),
     **dict.fromkeys(("slow", "spikes", "clog", "reset"), ("from",)),
 }
 
 
-def takes(verb: str) -> tuple[str, ...]:
-    """Name all that a verb may be given: whom it is about, how hard it is, and what else."""
+def argument_names(verb: str) -> tuple[str, ...]:
+    """Return the names of all arguments of a verb: targets, required number and options."""
     needed = NEEDS[verb][:1] if verb in NEEDS else ()
-    return (*_WHOM, *needed, *_MAY.get(verb, ()))
+    return (*_TARGETS, *needed, *_OPTIONS.get(verb, ()))
 
 
 def check(fault: Fault) -> None:
-    """Raise `ValueError` that says what is wrong with a fault written by hand."""
+    """Raise `ValueError` if a fault from user input is invalid."""
     if fault.verb not in VERBS:
         raise ValueError(f"unknown fault {fault.verb!r}; known are {', '.join(VERBS)}")
     if fault.until is not None and fault.until < fault.at:
         raise ValueError(f"fault {fault} ends before it begins")
-    known = takes(fault.verb)
+    known = argument_names(fault.verb)
     for name in fault.args:
         if name not in known:
             raise ValueError(f"{fault.verb} takes no {name!r}; it takes {', '.join(known)}")

@@ -1,4 +1,5 @@
-"""Rare things that a batch of runs must have met: what never happens is never tested."""
+"""Rare events that a batch of runs must cover, since an event that never happens is never
+tested."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -34,16 +35,16 @@ _COUNTERS = {
 }
 
 _SEALED_ONLY = ("replay_rejected",)
-"""What only the seal does, which the core level goes without."""
+"""Events of encrypted datagrams, which the core level does not have."""
 
 WANTED: dict[Level, tuple[str, ...]] = {
     "node": tuple(_COUNTERS),
     "core": tuple(mark for mark in _COUNTERS if mark not in _SEALED_ONLY),
 }
-"""What a batch of drawn runs must have met, by level."""
+"""Events that a batch of generated runs must cover, by level."""
 
 
 def marks_of(counters: Mapping[str, int]) -> Counter[str]:
-    """Count what happened, by the counters of all nodes."""
+    """Count the rare events of a run from the summed counters of its nodes."""
     found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
     return Counter({mark: count for mark, count in found.items() if count})

@@ -1,7 +1,8 @@
-"""What exact counting would have said of each request, and how wrong the decisions made were.
+"""Oracle: the decisions of exact counting, and the errors of the actual decisions against them.
 
-A judge sees every request. It decides with a history of its own, in which it alone decides, and
-counts beside it all that was in truth admitted. What a rule's figures are is `what_if`'s.
+The oracle sees every request. It keeps two engines. One decides alone, from the units that it
+admitted itself. The other counts the units that were actually admitted. `what_if` computes the
+figures of each rule.
 """
 
 from collections import Counter, deque
@@ -20,55 +21,56 @@ __all__ = ["Answer", "Errors", "Oracle", "Recent", "ask", "as_logs"]
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far decisions were from those of one limiter that sees everything.
+    """Errors of the actual decisions against one limiter that sees every request.
 
-    The figures are those that Cloudflare published of its sliding windows. Differences are between
-    the count that decided and the units in truth admitted, as parts of the latter.
+    The figures are the ones that Cloudflare published about its sliding windows. A difference is
+    between the count used for a decision and the units actually admitted, relative to the latter.
     """
 
     against: str
-    """What decides rightly."""
+    """Description of the reference limiter."""
     requests: int
-    """Those that met a limit."""
+    """Requests that matched a limit."""
     wrongly_allowed: int
     wrongly_limited: int
     mean_difference: float
     max_difference: float
     near_mean_difference: float
-    """As above, where at least half of the limit was in use: elsewhere it changes no decision."""
+    """Mean difference while at least half of the limit was used; below that, no decision
+    changes."""
     near_max_difference: float
     over: int
-    """Counters that passed their limit."""
+    """Counters that exceeded their limit."""
     max_over: float
-    """By which part of the limit, at most."""
+    """Largest excess, as a part of the limit."""
 
     @property
     def wrong_share(self) -> float:
-        """Part of the requests that was wrongly allowed or limited."""
+        """Return the share of requests that were wrongly allowed or limited."""
         return (self.wrongly_allowed + self.wrongly_limited) / max(1, self.requests)
 
 
 @dataclass(slots=True)
 class Answer:
-    """What an engine said of one request."""
+    """Decision of an engine on one request."""
 
     allowed: bool
     rule: Rule | None
-    """Which refused; None when allowed."""
+    """Rule that denied the request; None when allowed."""
     codes: list[int]
-    """Per counter; `UNCHARGED` when nothing was charged in the end."""
+    """Result code of each counter; `UNCHARGED` after a refund."""
     remaining: list[int]
-    """Per counter, right after its check."""
+    """Remaining units of each counter right after its check."""
 
 
 def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
-    """Check one request as a client would, giving back what a denied one was charged."""
+    """Check one request as a client does; refund the charges of a denied request."""
     batch = question.batch
     if not batch.keys:
         return Answer(True, None, [], [])
     outcomes = decide_by(engine, batch, now)
     codes = outcomes.codes
-    if len(codes) == 1:  # By far the most frequent case.
+    if len(codes) == 1:  # The most frequent case.
         rule = question.rules[0]
         if codes[0] <= Code.OVER_SOFT:
             return Answer(True, None, codes, outcomes.remaining)
@@ -88,7 +90,7 @@ def ask(engine: Engine, question: RequestRows, now: int) -> Answer:
 
 
 class Recent:
-    """What each data center was asked for lately: the demand that a bound is worked out from."""
+    """Recent demand per data center and key, from which a bound is computed."""
 
     def __init__(self, span_ns: int) -> None:
         self._span_ns = span_ns
@@ -96,7 +98,7 @@ class Recent:
         self._units: Counter[tuple[int, bytes]] = Counter()
 
     def add(self, at: int, keys: Sequence[bytes], costs: Sequence[int], now: int) -> None:
-        """Note a request, and forget those that are too long ago."""
+        """Record a request, and drop requests older than the span."""
         for key, cost in zip(keys, costs, strict=True):
             self._rows.append((now, at, key, cost))
             self._units[at, key] += cost
@@ -107,34 +109,35 @@ class Recent:
                 del self._units[place, key]
 
     def most(self, key: bytes, datacenters: int) -> int:
-        """Units of a key that one data center was asked for, of the one asked most."""
+        """Return the largest recent demand for a key in any one data center."""
         return max(self._units.get((at, key), 0) for at in range(datacenters))
 
 
 class Oracle:
-    """One limiter that sees everything."""
+    """Limiter that sees every request and compares the actual decisions with its own."""
 
     def __init__(self, against: str, rules: Sequence[Rule]) -> None:
         self._against = against
         self._alone = Engine(max_keys=MAX_KEYS)
-        """Counts what it admits itself."""
+        """Engine that counts only the units that it admitted itself."""
         self._truth = Engine(max_keys=MAX_KEYS)
-        """Counts what was admitted."""
+        """Engine that counts the units that were actually admitted."""
         self._alone.set_rules(engine_rules(rules))
         self._truth.set_rules(engine_rules(rules))
         self._ceilings = {rule.id: rule.limit.ceiling for rule in rules if rule.limit is not None}
         self._requests = self._wrongly_allowed = self._wrongly_limited = 0
         self._all, self._near = _Differences(), _Differences()
         self._over: dict[bytes, float] = {}
-        """By counter, the largest excess as a part of the limit."""
+        """Largest excess of each counter, as a part of the limit."""
 
     def judge(
         self, question: RequestRows, answer: Answer, seen: Sequence[int | None], now: int
     ) -> tuple[Answer, list[int]]:
-        """Take what was decided by the counts `seen`, None where they are only a part.
+        """Compare an actual answer with the answer of exact counting.
 
-        Returns the right answer, and per counter the units that are over its limit if this request
-        was charged to it, else 0.
+        `seen` are the counts used for the decision, None where a count is only partial. Returns the
+        exact answer. Also returns, per counter, the units over its limit if this request was
+        charged to it, else 0.
         """
         batch = question.batch
         right = ask(self._alone, question, now)
@@ -161,7 +164,7 @@ class Oracle:
         return right, over
 
     def errors(self) -> Errors:
-        """Sum up what was judged until now."""
+        """Return the errors of all requests so far."""
         return Errors(
             against=self._against,
             requests=self._requests,
@@ -177,7 +180,7 @@ class Oracle:
 
 
 def as_logs(rules: Sequence[Rule]) -> list[Rule]:
-    """The same rules, windows among them counted hit by hit; buckets and the calendar stay."""
+    """Return the rules with windows replaced by logs; buckets and calendar limits stay."""
     counting = (Algorithm.SLIDING_WINDOW, Algorithm.FIXED_WINDOW)
     return [
         replace(rule, limit=replace(rule.limit, algorithm=Algorithm.SLIDING_WINDOW_LOG, slots=1))
@@ -191,7 +194,7 @@ def as_logs(rules: Sequence[Rule]) -> list[Rule]:
 
 @dataclass(slots=True)
 class _Differences:
-    """Mean and largest of many."""
+    """Mean and maximum of differences."""
 
     most: float = 0.0
     total: float = 0.0

@@ -1,8 +1,8 @@
-"""Slots of concurrency limits: who held one when, and what must hold of it.
+"""Slots of concurrency limits: when each caller held one, and the invariants of slots.
 
-A slot is used at most from shortly before its holder learns of it until its release was answered,
-and at least from then until the release began. So there are two laws: never more holders at once
-than slots, and nobody waits for long while one is surely free.
+A slot is certainly in use from the holder's answer until its release begins. It is possibly in use
+from shortly before that answer until the release is acknowledged. Two invariants follow. There are
+never more certain holders than slots. No caller waits long while a slot is certainly free.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,19 @@ from simulations.reporting.outcome import Violation
 
 __all__ = ["HeldSlot", "HoldLedger", "slot_violations"]
 
-_KEPT = 1.5
-"""Seconds before its holder learns of it for which a slot may be kept: a waiter that was called has
-a second to come, and the way there and back."""
-_LATE = 4.0
-"""Seconds for which a slot may be free while somebody waits: a lost wake-up is made up for when the
-waiter asks again, and a waiter before it that is gone is dropped."""
-_DEADLINE = 4.5
-"""Seconds beyond its longest wait in which a caller has an answer."""
+_RESERVED_S = 1.5
+"""Seconds before its holder receives the answer for which a slot may be reserved. A notified
+waiter has one second to claim the slot, plus a round trip."""
+_FREE_S = 4.0
+"""Seconds for which a slot may be free while a caller waits. After a lost wake-up the waiter
+retries, and the owner drops earlier waiters that are gone."""
+_DEADLINE_S = 4.5
+"""Seconds after `max_wait` within which a caller must have an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSlot:
-    """One caller that wanted a slot; times in seconds since the load began."""
+    """One caller that asked for a slot. Times are seconds since the start of the load."""
 
     asked: float
     told: float
@@ -33,33 +33,33 @@ class HeldSlot:
     key: str
     max_wait: float
     is_held: bool
-    """Whether it got a slot that some member counts."""
+    """Whether the caller got a slot that some member counts."""
     until: float
-    """When it began to release it."""
+    """When the release began."""
     freed: float
-    """When the release was answered."""
+    """When the release was acknowledged."""
 
 
 class HoldLedger:
-    """All callers of a run that wanted a slot, by rule."""
+    """All slot requests of a run, by rule."""
 
     def __init__(self) -> None:
         self._by_rule: dict[str, list[HeldSlot]] = {}
 
     def add(self, rule: str, held: HeldSlot) -> None:
-        """Take note of a caller that is done."""
+        """Record a caller that has finished."""
         self._by_rule.setdefault(rule, []).append(held)
 
     def rules(self) -> list[str]:
-        """The rules whose slots were asked for."""
+        """Return the rules with slot requests."""
         return list(self._by_rule)
 
     def keys(self, rule: str) -> list[str]:
-        """The keys of a rule."""
+        """Return the keys of a rule."""
         return sorted({held.key for held in self._by_rule.get(rule, [])})
 
     def columns(self, rule: str) -> dict[tuple[str, str], list[HeldSlot]]:
-        """The callers by data center and key."""
+        """Return the callers of a rule by data center and key."""
         found: dict[tuple[str, str], list[HeldSlot]] = {}
         for held in self._by_rule.get(rule, []):
             found.setdefault((held.datacenter, held.key), []).append(held)
@@ -74,10 +74,10 @@ def slot_violations(
     lost_spans: Sequence[tuple[float, float]],
     is_clean: bool,
 ) -> Iterator[Violation]:
-    """Judge the callers of one key.
+    """Find violations among the callers of one key.
 
-    `sides` members may decide at once, each up to the limit; slots that were taken in one of
-    `lost_spans` may have been forgotten. Only a `is_clean` run has no releases that were lost.
+    `sides` members may decide at the same time, each up to the limit. Slots that were taken in one
+    of `lost_spans` may be lost. Only an `is_clean` run loses no releases.
     """
     key = column[0].key if column else ""
     held = sorted((each for each in column if each.is_held), key=lambda each: each.told)
@@ -89,14 +89,14 @@ def slot_violations(
             yield Violation("over_admission", each.told, text)
             break
     for each in column:
-        if each.told - each.asked > each.max_wait + _DEADLINE:
+        if each.told - each.asked > each.max_wait + _DEADLINE_S:
             text = f"{key}: waited {each.told - each.asked:.2f} s for a slot, not {each.max_wait:g}"
             yield Violation("deadline", each.told, text)
             break
         if is_clean:
-            begin = _free_for(each, held, slots)
+            begin = _free_since(each, held, slots)
             if begin is not None:
-                text = f"{key}: waited on for {_LATE:g} s although a slot was free"
+                text = f"{key}: waited on for {_FREE_S:g} s although a slot was free"
                 yield Violation("lost_wakeup", begin, text)
                 break
 
@@ -105,16 +105,16 @@ def _is_in(instant: float, spans: Sequence[tuple[float, float]]) -> bool:
     return any([begin <= instant <= end for begin, end in spans])
 
 
-def _free_for(waiter: HeldSlot, held: Sequence[HeldSlot], slots: int) -> float | None:
-    """When a slot began to be free for too long while this caller waited; None for never."""
-    end = waiter.told - (_KEPT if waiter.is_held else 0.0)
+def _free_since(waiter: HeldSlot, held: Sequence[HeldSlot], slots: int) -> float | None:
+    """Return when a slot became free for too long while this caller waited, or None."""
+    end = waiter.told - (_RESERVED_S if waiter.is_held else 0.0)
     others = [other for other in held if other is not waiter]
     edges = sorted({waiter.asked, *(min(other.freed, inf) for other in others)})
     for begin in edges:
-        if not waiter.asked <= begin <= end - _LATE:
+        if not waiter.asked <= begin <= end - _FREE_S:
             continue
-        span = begin, begin + _LATE
-        used = sum(other.told - _KEPT < span[1] and other.freed > span[0] for other in others)
+        span = begin, begin + _FREE_S
+        used = sum(other.told - _RESERVED_S < span[1] and other.freed > span[0] for other in others)
         if used < slots:
             return begin
     return None

@@ -109,13 +109,13 @@ class Observer:
         found.period_s, found.limit = period, ceiling
         found.is_shared = rule.scope != "datacenter"
         found.admitted = {
-            datacenter: [(s, part.told_within(s - period, s)) for s in seconds]
+            datacenter: [(s, part.answered_within(s - period, s)) for s in seconds]
             for datacenter, part in parts.items()
         }
         columns = [column] if found.is_shared else list(parts.values())
         bound = max(judge.bound(rule, each, self._world.now) for each in columns) - ceiling
         for second in seconds:
-            units = max(each.told_within(second - period, second) for each in columns)
+            units = max(each.answered_within(second - period, second) for each in columns)
             found.over.append((second, max(0, units - ceiling)))
             found.over_bound.append((second, bound))
 

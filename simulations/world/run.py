@@ -159,12 +159,12 @@ class _Run:
                 asked, told, where, key, cost, status.allowed, status.source, status.retry_after
             )
             if status.allowed and not decision.allowed:
-                self._ledger.add_passing(rule, replace(answer, gone=told + _UNDONE))
+                self._ledger.add_refunded(rule, replace(answer, gone=told + _UNDONE))
             elif not (decision.allowed and random.random() < load.refunds):
                 self._ledger.add(rule, answer)
             else:
                 await who.limiter.refund(DOMAIN, {rule: key}, cost)
-                self._ledger.add_passing(rule, replace(answer, gone=hosts.now))
+                self._ledger.add_refunded(rule, replace(answer, gone=hosts.now))
         verdict = "allowed" if decision.allowed else "denied"
         what = f"{load.rule}={key} {cost} {verdict} {decision.remaining} {decision.source.name}"
         hosts.note(f"client-{client}", what)

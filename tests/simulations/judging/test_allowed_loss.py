@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations.judging.allowed_loss import members_of, uncopied_spans
+from simulations.judging.allowed_loss import members_of, unreplicated_spans
 from simulations.scenarios.generate import drawn
 from simulations.scenarios.rule_changes import fault_of
 from simulations.scenarios.scenario import Scenario
@@ -25,7 +25,7 @@ def world(*faults: str, nodes: int = 5, datacenters: int = 1, zones: int = 1) ->
 
 
 def spans(*faults: str, nodes: int = 5, datacenters: int = 1) -> list[tuple[float, float]]:
-    return uncopied_spans(world(*faults, nodes=nodes, datacenters=datacenters))
+    return unreplicated_spans(world(*faults, nodes=nodes, datacenters=datacenters))
 
 
 def test_nothing_may_be_lost_when_nothing_goes_wrong() -> None:
@@ -128,7 +128,7 @@ def test_what_holds_no_copy_up_excuses_nothing(harmless: str) -> None:
 
 def test_what_counts_everywhere_the_other_data_centers_remember() -> None:
     def told(*faults: str) -> list[tuple[float, float]]:
-        return uncopied_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
+        return unreplicated_spans(world(*faults, nodes=6, datacenters=3), is_shared=True)
 
     assert told("crash@10-25 datacenter=dc3") == [(8.0, 10.1)]
     assert told("cut@8-12 datacenter=dc3", "crash@10-25 datacenter=dc3") == [(-inf, 10.1)]
@@ -147,7 +147,7 @@ def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:
 
 @given(st.integers(0, 10_000))
 def test_spans_are_in_order_and_apart(seed: int) -> None:
-    found = uncopied_spans(drawn(seed, "node"))
+    found = unreplicated_spans(drawn(seed, "node"))
 
     assert all(begin < end for begin, end in found)
     assert all(one[1] < other[0] for one, other in pairwise(found))

@@ -12,7 +12,7 @@ def ledger(*answers, passing=()):
     for answer in answers:
         found.add("rule", answer)
     for answer in passing:
-        found.add_passing("rule", answer)
+        found.add_refunded("rule", answer)
     return found
 
 
@@ -25,9 +25,9 @@ def test_a_charge_that_was_given_back_is_no_admission():
 def test_until_it_was_given_back_a_charge_may_have_been_in_the_way():
     column = ledger(answered(1.0), passing=[answered(2.0, cost=4, gone=2.5)]).column("rule", "k")
 
-    assert column.at_most_counted(answered(1.5, allowed=False), 10) == 1
-    assert column.at_most_counted(answered(2.2, allowed=False), 10) == 5
-    assert column.at_most_counted(answered(3.0, allowed=False), 10) == 1
+    assert column.possibly_counted(answered(1.5, allowed=False), 10) == 1
+    assert column.possibly_counted(answered(2.2, allowed=False), 10) == 5
+    assert column.possibly_counted(answered(3.0, allowed=False), 10) == 1
 
 
 def test_what_was_asked_is_open_until_it_is_answered():
@@ -42,8 +42,8 @@ def test_what_was_asked_is_open_until_it_is_answered():
 def test_units_are_counted_by_question_and_by_answer():
     column = ledger(answered(1.0, 1.5, cost=2), answered(2.0, 2.5, cost=3)).column("rule", "k")
 
-    assert [column.asked_by(at) for at in (0.9, 1.0, 1.9, 2.0)] == [0, 2, 2, 5]
-    assert [column.told_before(at) for at in (1.5, 1.6, 2.5, 2.6)] == [0, 2, 2, 5]
+    assert [column.requested_by(at) for at in (0.9, 1.0, 1.9, 2.0)] == [0, 2, 2, 5]
+    assert [column.answered_before(at) for at in (1.5, 1.6, 2.5, 2.6)] == [0, 2, 2, 5]
 
 
 def test_what_was_given_back_stays_with_its_data_center():
@@ -53,4 +53,4 @@ def test_what_was_given_back_stays_with_its_data_center():
         passing=[answered(2.0, gone=2.5, datacenter="dc2")],
     ).column("rule", "k")
 
-    assert [len(part.passing) for part in column.by_datacenter()] == [0, 1]
+    assert [len(part.refunded) for part in column.by_datacenter()] == [0, 1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ringfence.errors import ConfigError
 from simulations.cli.scenario import scenario_command
-from simulations.judging.checking import NEEDS, takes
+from simulations.judging.checking import NEEDS, argument_names
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.faults import VERBS
@@ -34,7 +34,7 @@ def faults(draw: st.DrawFn) -> Fault:
         name, least, most = NEEDS[verb]
         args[name] = draw(st.floats(least, most))
     for name in ("one_way", "moves", "seedless"):
-        if name in takes(verb) and draw(st.booleans()):
+        if name in argument_names(verb) and draw(st.booleans()):
             args[name] = 1
     at = draw(times)
     return Fault(at, verb, draw(st.none() | times.map(lambda more: at + more)), args)
@@ -62,8 +62,8 @@ def test_drawn_faults_can_be_asked_for_in_words(seed: int, level: str) -> None:
         ("crash@8-3", "ends before it begins"),
         ("crash@3 n2", "'n2' is not NAME=VALUE"),
         ("crash@3 node=", "'node=' is not NAME=VALUE"),
-        ("crash@3 nodes=n2", "crash takes no 'nodes'; it takes node, zone, datacenter"),
-        ("pause@3-4 node=n1 from=n2", "pause takes no 'from'"),
+        ("crash@3 nodes=n2", "crash argument_names no 'nodes'; it takes node, zone, datacenter"),
+        ("pause@3-4 node=n1 from=n2", "pause argument_names no 'from'"),
         ("loss@3-9", "loss needs share=NUMBER, from 0 to 1"),
         ("loss@3-9 share=2", "loss needs share=NUMBER, from 0 to 1"),
         ("loss@3-9 share=nan", "loss needs share=NUMBER, from 0 to 1"),
