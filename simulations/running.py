@@ -4,7 +4,7 @@ import gc
 import logging
 
 from simulations.reporting.outcome import Outcome
-from simulations.scenarios.rule_changes import command_of
+from simulations.scenarios.rule_changes import replay_command
 from simulations.scenarios.scenario import Scenario
 from simulations.world.run import Progress, simulate
 
@@ -22,7 +22,7 @@ def run_scenario(
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return simulate(scenario, seed, command_of(scenario, original, seed), progress)
+        return simulate(scenario, seed, replay_command(scenario, original, seed), progress)
     finally:
         logging.disable(before)
         gc.collect()

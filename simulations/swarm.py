@@ -15,7 +15,7 @@ from traceback import format_exception_only
 from simulations.judging.coverage import WANTED
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import scenario as scenario_of
-from simulations.scenarios.generate import DRAWN, drawn
+from simulations.scenarios.generate import DRAWN, generate_scenario
 from simulations.scenarios.scenario import Fault, Level
 
 __all__ = ["Batch", "Finding", "Run", "pool", "run_seed", "search", "shrink"]
@@ -90,7 +90,9 @@ def run_seed(
     least_parts: int | None = None,
 ) -> Run:
     """Run one seed of a scenario, whatever comes; an exception is a violation, too."""
-    original = drawn(seed, level) if name == DRAWN else replace(scenario_of(name), level=level)
+    original = (
+        generate_scenario(seed, level) if name == DRAWN else replace(scenario_of(name), level=level)
+    )
     scenario = original
     if keep is not None:
         scenario = replace(original, faults=tuple(original.faults[index] for index in keep))
@@ -164,7 +166,7 @@ def shrink(
     least_parts: int | None = None,
 ) -> Finding:
     """Leave faults out for as long as the same property breaks; the fewest that were found."""
-    original = drawn(run.seed, level) if name == DRAWN else scenario_of(name)
+    original = generate_scenario(run.seed, level) if name == DRAWN else scenario_of(name)
     broken = {each for each, _ in run.violations}
     kept, best = list(range(len(original.faults))), run
     tries, size = 0, max(1, len(kept) // 2)

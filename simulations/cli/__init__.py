@@ -1,4 +1,4 @@
-"""`ringfence simulate` and what stands under it."""
+"""Commands of `ringfence simulate`."""
 
 from simulations.cli.simulate import simulate
 

@@ -1,4 +1,4 @@
-"""`ringfence simulate mutants`: whether the simulation notices planted mistakes."""
+"""Command `ringfence simulate mutants`: mutation testing of the simulation's invariants."""
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,17 +13,19 @@ __all__ = ["mutants"]
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[MUTANT]...")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="Of each run.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="At a time.")
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(1), help="Seeds per run."
+)
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Parallel runs.")
 @json_option
 def mutants(names: tuple[str, ...], seeds: int, jobs: int, json_: bool) -> None:
-    """Plant each mistake, and see whether an invariant notices it; all of them if none is named.
+    """Run each mutant and check that an invariant detects it. The default is all mutants.
 
-    Exit status: 1 when one survives, or when the code as it ships breaks an invariant.
+    Exit status: 1 if a mutant survives, or if the shipped code violates an invariant.
     """
     unknown = [name for name in names if name not in MUTANTS]
     if unknown:
-        raise ConfigError(f"no mutant is called {unknown[0]!r}; there are {', '.join(MUTANTS)}")
+        raise ConfigError(f"mutant must be one of {', '.join(MUTANTS)}, got {unknown[0]!r}")
     planted = [MUTANTS[name] for name in names or MUTANTS]
     screen = console(stderr=True)
     with Progress(
@@ -63,7 +65,7 @@ def _line(result: Result) -> str:
 
 def _show(told: dict[str, object]) -> None:
     screen = console()
-    screen.print(f"\n{told['found']} of {told['planted']} mutants were found")
+    screen.print(f"\n{told['found']} of {told['planted']} mutants were detected")
     for title in ("survivors", "false_alarms"):
         rows = told[title]
         assert isinstance(rows, list)

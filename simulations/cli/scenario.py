@@ -1,4 +1,4 @@
-"""`ringfence simulate NAME`: one run, its figures, its report."""
+"""Command `ringfence simulate NAME`: one run with its figures and its report."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,8 @@ from simulations.reporting.report import write_report
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.faults import VERBS
-from simulations.scenarios.generate import DRAWN, drawn
-from simulations.scenarios.rule_changes import NAMES, checked, fault_of, with_set
+from simulations.scenarios.generate import DRAWN, generate_scenario
+from simulations.scenarios.rule_changes import NAMES, apply_settings, parse_fault, validated
 from simulations.scenarios.scenario import Level, Scenario
 
 __all__ = ["scenario_command"]
@@ -25,11 +25,15 @@ _SHOWN = 10
 
 
 def scenario_command(name: str, about: str) -> click.Command:
-    """Make the verb that runs one scenario."""
+    """Return the command that runs one scenario."""
 
     @click.command(name=name, help=f"{about[0].upper()}{about[1:]}.")
     @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
-    @click.option("--nodes", type=click.IntRange(1, 5000), help="In all data centers together.")
+    @click.option(
+        "--nodes",
+        type=click.IntRange(1, 5000),
+        help="Number of nodes in all data centers together.",
+    )
     @click.option("--datacenters", type=click.IntRange(1, 30))
     @click.option(
         "--set",
@@ -43,24 +47,24 @@ def scenario_command(name: str, about: str) -> click.Command:
         "faults",
         multiple=True,
         metavar="'VERB@AT-UNTIL NAME=VALUE ...'",
-        help="Faults in place of the scenario's own, such as 'cut@8-25 node=n1,n2'; times are "
+        help="Fault that replaces the scenario's faults, such as 'cut@8-25 node=n1,n2'; times are "
         f"seconds of load. VERB is {', '.join(VERBS)}. Repeatable.",
     )
-    @click.option("--no-faults", is_flag=True, help="Let nothing go wrong.")
+    @click.option("--no-faults", is_flag=True, help="Remove all faults.")
     @click.option(
         "--keep",
         metavar="NUMBERS",
-        help="Of the scenario's faults only these, counted from 0, or none: as a swarm shrinks.",
+        help="Numbers of the scenario's faults to keep, counted from 0, such as 0,2, or none.",
     )
     @click.option(
-        "--level", type=click.Choice(get_args(Level)), help="The scenario's own if absent."
+        "--level", type=click.Choice(get_args(Level)), help="Runtime; default: the scenario's own."
     )
     @click.option(
         "--report",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Where the HTML report goes; ringfence-NAME-SEED.html if absent.",
+        help="Path of the HTML report; default: ringfence-NAME-SEED.html.",
     )
-    @click.option("--no-report", is_flag=True, help="Write none.")
+    @click.option("--no-report", is_flag=True, help="Write no report.")
     @json_option
     def command(
         seed: int,
@@ -75,23 +79,25 @@ def scenario_command(name: str, about: str) -> click.Command:
         no_report: bool,
         json_: bool,
     ) -> None:
-        original = drawn(seed, level or "node") if name == DRAWN else SCENARIOS[name]
+        original = generate_scenario(seed, level or "node") if name == DRAWN else SCENARIOS[name]
         counts = {"nodes": nodes, "datacenters": datacenters}
         words = [f"{each}={count}" for each, count in counts.items() if count is not None]
-        scenario = with_set(original, [*words, *changes])
+        scenario = apply_settings(original, [*words, *changes])
         if level is not None:
             scenario = replace(scenario, level=level)
         if (faults or no_faults) and keep is not None:
-            raise ConfigError("--keep takes of the scenario's faults; --fault puts others in place")
+            raise ConfigError(
+                "--keep must not be combined with --fault or --no-faults; remove one of them"
+            )
         if faults or no_faults:
-            scenario = replace(scenario, faults=tuple(fault_of(text) for text in faults))
+            scenario = replace(scenario, faults=tuple(parse_fault(text) for text in faults))
         if keep is not None:
             scenario = _with_kept(scenario, keep)
         path = None if no_report else report or Path(f"ringfence-{name}-{seed}.html")
         if path is not None and not path.parent.is_dir():
-            # Said before the run, which may take minutes.
-            raise ConfigError(f"--report {path}: there is no folder {path.parent}; make it first")
-        outcome = _run(checked(scenario), seed, original, is_quiet=json_)
+            # Raised before the run, which may take minutes.
+            raise ConfigError(f"--report {path}: folder {path.parent} must exist; create it first")
+        outcome = _run(validated(scenario), seed, original, is_quiet=json_)
         if path is not None:
             _write(outcome, path)
         _show(outcome, path, json_)
@@ -106,8 +112,7 @@ def _with_kept(scenario: Scenario, keep: str) -> Scenario:
     words = [] if keep == "none" else keep.split(",")
     if not all(word.isascii() and word.isdigit() and int(word) < count for word in words):
         raise ConfigError(
-            f"--keep {keep!r}: write numbers below {count}, the number of faults, such as 0,2, "
-            "or none"
+            f"--keep must be fault numbers below {count}, such as 0,2, or none, got {keep!r}"
         )
     return replace(scenario, faults=tuple(scenario.faults[int(word)] for word in words))
 
@@ -161,7 +166,7 @@ def _show(outcome: Outcome, report: Path | None, json_: bool) -> None:
         )
         return
     screen = console()
-    held = "all invariants held" if not outcome.violations else "AN INVARIANT DID NOT HOLD"
+    held = "all invariants held" if not outcome.violations else "INVARIANT VIOLATED"
     screen.print(f"{outcome.scenario.name}: {outcome.scenario.about}")
     screen.print(
         f"{held}; {outcome.virtual_s:.0f} s of virtual time in {outcome.real_s:.1f} s, "

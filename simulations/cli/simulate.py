@@ -1,4 +1,4 @@
-"""The group `ringfence simulate`: the scenarios are its verbs, beside the few that are none."""
+"""Command group `ringfence simulate`: one command per scenario, and a few others."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -18,12 +18,12 @@ _MODULES = {
     "what-if": "what_if.what_if_command",
     "mutants": "mutants.mutants",
 }
-"""Verbs that are no scenario, and where each is; loaded when asked for."""
-_DRAWN = "one seed of the swarm: hosts, network, load and faults are drawn"
+"""Module and function of each other command, which is imported on demand."""
+_DRAWN = "one seed of the swarm: a run with generated hosts, network, load and faults"
 
 
 class _Scenarios(click.Group):
-    """Every scenario is a verb."""
+    """Command group with one command per scenario."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*SCENARIOS, DRAWN, *_MODULES]
@@ -47,7 +47,10 @@ class _Scenarios(click.Group):
         if args[0] not in known:
             near = get_close_matches(args[0], known, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise click.UsageError(f"no scenario is called {args[0]!r}; {hint}", ctx)
+            raise click.UsageError(
+                f"scenario must be one that `ringfence simulate` lists, got {args[0]!r}; {hint}",
+                ctx,
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -55,11 +58,11 @@ class _Scenarios(click.Group):
 @json_option
 @click.pass_context
 def simulate(ctx: click.Context, json_: bool) -> None:
-    """Run many nodes in one process, on virtual time, with any fault, from a seed.
+    """Simulate a cluster with faults in one process, on virtual time, from a seed.
 
-    The code that runs is the code that ships. Without a NAME the scenarios are listed.
+    The simulated nodes run the shipped code. Without a NAME, the command lists the scenarios.
 
-    Exit status: 0 all invariants held, 1 one did not, 2 wrong input.
+    Exit status: 0 if all invariants hold, 1 if one is violated, 2 for invalid input.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -82,4 +85,4 @@ def simulate(ctx: click.Context, json_: bool) -> None:
     screen.print(table)
     screen.print("\nRun one:              ringfence simulate split-brain --seed 7")
     screen.print("Search for failures:  ringfence simulate swarm --seeds 200 --jobs 2")
-    screen.print("Ask about your log:   ringfence simulate what-if --rules FILE --log ACCESS.LOG")
+    screen.print("Analyse your own log: ringfence simulate what-if --rules FILE --log ACCESS.LOG")

@@ -1,4 +1,4 @@
-"""`ringfence simulate swarm`: many seeds, each with faults of its own."""
+"""Command `ringfence simulate swarm`: many seeds, each with its own faults."""
 
 from typing import get_args
 
@@ -14,18 +14,20 @@ from simulations.swarm import Batch, Finding, Run, pool, search, shrink
 __all__ = ["swarm"]
 
 _MARKS_FROM = 100
-"""A batch of fewer seeds need not meet every rare thing."""
+"""Smallest batch in which every rare event must happen."""
 _SHRUNK = 5
 
 
 @click.command()
-@click.option("--seeds", default=100, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option(
+    "--seeds", default=100, show_default=True, type=click.IntRange(1), help="Number of seeds."
+)
 @click.option("--from", "first", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="At a time.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Parallel runs.")
 @click.option(
     "--level",
     type=click.Choice(get_args(Level)),
-    help="node if absent, or the level of the scenario that is named.",
+    help="Runtime; default: node, or the level of --scenario.",
 )
 @click.option(
     "--scenario",
@@ -33,17 +35,17 @@ _SHRUNK = 5
     type=click.Choice([DRAWN, *SCENARIOS]),
     default=DRAWN,
     show_default=True,
-    help="Run this one with every seed, instead of a drawn one.",
+    help="Scenario to run with every seed; default: generate one from each seed.",
 )
 @click.option(
     "--marks/--no-marks",
     default=None,
-    help=f"Fail when a rare thing never happened; as is usual from {_MARKS_FROM} drawn seeds on.",
+    help=f"Fail if a rare event never happened; default from {_MARKS_FROM} generated seeds on.",
 )
 @click.option(
     "--least-parts",
     type=click.IntRange(1, 100),
-    help="Parts that each transfer has at least; drawn, or as the scenario says, if absent.",
+    help="Minimum parts of each transfer; default: as the scenario or the seed says.",
 )
 @json_option
 def swarm(
@@ -56,9 +58,9 @@ def swarm(
     least_parts: int | None,
     json_: bool,
 ) -> None:
-    """Search many seeds for a broken invariant, and shrink what is found.
+    """Search many seeds for violated invariants, and shrink each failing scenario.
 
-    Every twentieth seed is run twice, and both histories must be equal.
+    Every twentieth seed runs twice, and both histories must be equal.
     """
     if level is None:
         level = "node" if name == DRAWN else SCENARIOS[name].level
@@ -119,8 +121,8 @@ def _show(batch: Batch, findings: list[Finding], missing: list[str], json_: bool
     screen = console()
     screen.print(
         f"{batch.runs} seeds, {batch.virtual_s:,.0f} s of virtual time in {batch.real_s:,.0f} s of "
-        f"computing; {len(batch.failed)} broke an invariant; {batch.twice} were run twice, "
-        f"{len(batch.differed)} of them had two histories"
+        f"computing; {len(batch.failed)} violated an invariant; {batch.twice} ran twice, "
+        f"{len(batch.differed)} of them with different histories"
     )
     for finding in findings:
         property_, text = finding.run.violations[0]

@@ -1,4 +1,4 @@
-"""`ringfence simulate what-if`: the user's own rules and log, in several data centers."""
+"""Command `ringfence simulate what-if`: the user's rules applied to the user's access log."""
 
 from pathlib import Path
 from typing import get_args
@@ -21,12 +21,14 @@ from simulations.what_if.what_if import Routing, WhatIf, spread_ties, what_if
 __all__ = ["what_if_command"]
 
 _LATE = ("wrongly\nallowed", "wrongly\ndenied", "furthest\nover", "bound")
-"""What late counts change, by rule."""
+"""Headings of the effects of delayed counts, per rule."""
 _SECONDS_END = len("2015-05-18T08:05:16")
 
 
 @click.command("what-if")
-@click.option("--rules", required=True, type=click.Path(path_type=Path), help="File or directory.")
+@click.option(
+    "--rules", required=True, type=click.Path(path_type=Path), help="Rule file or directory."
+)
 @click.option(
     "--log", required=True, type=click.Path(path_type=Path, allow_dash=True), help="Access log."
 )
@@ -35,7 +37,7 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     default=1,
     show_default=True,
     type=click.IntRange(1, 30),
-    help="With 2 or more, what late counts between them change is shown as well.",
+    help="With 2 or more, also show the effect of delayed counts between them.",
 )
 @click.option(
     "--rtt",
@@ -49,37 +51,39 @@ _SECONDS_END = len("2015-05-18T08:05:16")
     default=200.0,
     show_default=True,
     type=click.FloatRange(1, 60_000),
-    help="How often they tell each other, in ms.",
+    help="Interval between messages with counts, in ms.",
 )
-@click.option("--exact", is_flag=True, help="Have one engine decide: no eventual consistency.")
+@click.option("--exact", is_flag=True, help="Let one engine decide, without eventual consistency.")
 @click.option(
     "--routing",
     type=click.Choice(get_args(Routing)),
     default="random",
     show_default=True,
-    help="Each request to any data center, or all of a client to one.",
+    help="Send each request to a random data center, or all requests of a client to one.",
 )
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
-@click.option("--top", default=10, show_default=True, type=click.IntRange(1), help="Clients named.")
+@click.option(
+    "--top", default=10, show_default=True, type=click.IntRange(1), help="Number of clients listed."
+)
 @click.option(
     "--descriptor",
     "descriptors",
     multiple=True,
     default=("client",),
     show_default=True,
-    help="Fields of a line that make a descriptor: client, method, path, status; repeatable.",
+    help="Fields of a log line in the descriptor: client, method, path, status; repeatable.",
 )
 @click.option(
     "--default-algorithm",
     type=click.Choice([algorithm.value for algorithm in Algorithm]),
     default=Algorithm.SLIDING_WINDOW.value,
     show_default=True,
-    help="For rules that name none.",
+    help="Algorithm of rules that set none.",
 )
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the answer as a page (HTML) to this file.",
+    help="Write the result as an HTML page to this file.",
 )
 @json_option
 def what_if_command(
@@ -97,14 +101,14 @@ def what_if_command(
     report: Path | None,
     json_: bool,
 ) -> None:
-    """Tell which clients of an access log would have been throttled, when, and by which rule.
+    """List the clients of an access log that rules would have throttled, with times and rules.
 
-    With `--datacenters` above 1 every line is asked of one of several data centers, which receive
-    each other's counts late, and of one limiter that sees everything: the difference is the price
-    of eventual consistency. Rules stand in domain `log`.
+    With `--datacenters` above 1, one of several data centers decides each line, with delayed counts
+    of the others. An exact limiter also decides each line. The difference is the cost of eventual
+    consistency. The rules must be in domain `log`.
     """
     if report is not None and not report.parent.is_dir():
-        raise ConfigError(f"--report {report}: there is no folder {report.parent}; make it first")
+        raise ConfigError(f"--report {report}: folder {report.parent} must exist; create it first")
     shape = Shape.parse(descriptors)
     loaded = load_path(rules, defaults=Defaults(algorithm=Algorithm(default_algorithm))).rules
     need_domain(loaded, str(rules))
@@ -158,7 +162,7 @@ def _show(reader: LogReader, answer: WhatIf) -> None:
     if answer.staleness_ms:
         screen.print(
             f"counts of other data centers are up to {answer.staleness_ms:g} ms old "
-            f"({answer.delay_ms:g} ms one way, told every {answer.interval_ms:g} ms)"
+            f"({answer.delay_ms:g} ms one way, sent every {answer.interval_ms:g} ms)"
         )
     screen.print()
     screen.print(_rules_table(answer))
@@ -186,7 +190,7 @@ def _table(title: str, *headings: str, caption: str = "") -> Table:
 
 def _rules_table(answer: WhatIf) -> Table:
     is_late = answer.staleness_ms > 0
-    # The line ends keep columns narrow, so that a screen of 120 columns holds them without breaks.
+    # The line breaks keep columns narrow enough for a screen of 120 columns.
     table = _table(
         "rules",
         *("rule", "limit", "checks", "denied", "by exact\ncounting"),
@@ -241,10 +245,10 @@ def _errors_table(answer: WhatIf) -> Table:
         *("against", "requests", "wrongly allowed", "wrongly limited", "wrong"),
         *("mean difference", "near the limit", "counters over", "furthest over"),
         caption=(
-            "mean difference: between the count that decided and the units in truth admitted, as a "
-            "part of those;\nnear the limit: the same where at least half of the limit was in use, "
-            "for elsewhere it changes no\ndecision; furthest over: the largest excess of a counter "
-            "as a part of its limit"
+            "mean difference: between the count used for a decision and the units actually "
+            "admitted, relative to the latter;\nnear the limit: the same while at least half of "
+            "the limit was used, since below that no decision changes;\nfurthest over: the "
+            "largest excess of a counter, relative to its limit"
         ),
     )
     for errors in answer.errors:

@@ -42,15 +42,17 @@ def argument_names(verb: str) -> tuple[str, ...]:
 def check(fault: Fault) -> None:
     """Raise `ValueError` if a fault from user input is invalid."""
     if fault.verb not in VERBS:
-        raise ValueError(f"unknown fault {fault.verb!r}; known are {', '.join(VERBS)}")
+        raise ValueError(f"verb of a fault must be one of {', '.join(VERBS)}, got {fault.verb!r}")
     if fault.until is not None and fault.until < fault.at:
-        raise ValueError(f"fault {fault} ends before it begins")
+        raise ValueError(f"end of a fault must not be before its begin, got {fault}")
     known = argument_names(fault.verb)
     for name in fault.args:
         if name not in known:
-            raise ValueError(f"{fault.verb} takes no {name!r}; it takes {', '.join(known)}")
+            raise ValueError(
+                f"argument of {fault.verb} must be one of {', '.join(known)}, got {name!r}"
+            )
     if fault.verb in NEEDS:
         name, least, most = NEEDS[fault.verb]
         value = fault.args.get(name, inf)
         if isinstance(value, str) or not least <= value <= most:
-            raise ValueError(f"{fault.verb} needs {name}=NUMBER, from {least:g} to {most:g}")
+            raise ValueError(f"{fault.verb} must have {name}=NUMBER, from {least:g} to {most:g}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from simulations.scenarios.scenario import Level
 
-__all__ = ["WANTED", "marks_of"]
+__all__ = ["WANTED", "count_marks"]
 
 _COUNTERS = {
     "refutation_won": "gossip_refutations",
@@ -44,7 +44,7 @@ WANTED: dict[Level, tuple[str, ...]] = {
 """Events that a batch of generated runs must cover, by level."""
 
 
-def marks_of(counters: Mapping[str, int]) -> Counter[str]:
+def count_marks(counters: Mapping[str, int]) -> Counter[str]:
     """Count the rare events of a run from the summed counters of its nodes."""
     found = {mark: counters.get(name, 0) for mark, name in _COUNTERS.items()}
     return Counter({mark: count for mark, count in found.items() if count})

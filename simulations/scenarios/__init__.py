@@ -1,1 +1,1 @@
-"""What is simulated: scenarios, faults, loads, and how they are drawn from a seed."""
+"""Scenarios, faults and loads, and their generation from a seed."""

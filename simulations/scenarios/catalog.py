@@ -1,4 +1,4 @@
-"""The scenarios that are shipped, by name. Each has a page that says what it shows."""
+"""Built-in scenarios by name. Each one has a page in the documentation."""
 
 from simulations.scenarios.scenario import Fault, Load, Network, Scenario
 
@@ -198,8 +198,8 @@ SCENARIOS = _made(
 
 
 def scenario(name: str) -> Scenario:
-    """Find one by its name; raises `ValueError` that lists the known ones."""
+    """Return a scenario by name. Raises `ValueError` with the known names."""
     found = SCENARIOS.get(name)
     if found is None:
-        raise ValueError(f"unknown scenario {name!r}; known are {', '.join(SCENARIOS)}")
+        raise ValueError(f"scenario must be one of {', '.join(SCENARIOS)}, got {name!r}")
     return found

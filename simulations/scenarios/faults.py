@@ -1,7 +1,7 @@
-"""What may go wrong: verbs, and what each does to a world.
+"""Kinds of faults, and their effect on a simulated world.
 
-A fault is written by hand in a scenario, or drawn from a seed (`generate`); either way it is a
-plain value, and begins and ends at instants of virtual time.
+A fault is written in a scenario or generated from a seed (`generate`). It is a plain value that
+begins and ends at instants of virtual time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,85 +27,85 @@ class NamedHosts(Protocol):
 
 
 class FaultyLinks(Protocol):
-    """Links of a world, by the names of the hosts on both sides."""
+    """Links of a world; methods take the names of the hosts on both sides."""
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Carry nothing between them."""
+        """Drop all messages between the hosts, or in one direction only."""
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """End a `cut`."""
+        """Undo a `cut`."""
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams."""
+        """Drop this share of the datagrams."""
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Deliver this share of the datagrams twice."""
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Delay everything by so many seconds."""
+        """Add a fixed delay, in seconds, to all messages."""
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams in bursts."""
+        """Drop this share of the datagrams in bursts."""
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
         """Corrupt this share of the datagrams."""
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Replay old datagrams, this many for each new one."""
+        """Replay old datagrams; `share` is the number per new datagram."""
 
     def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Delay everything by chance, by `mean` seconds on average."""
+        """Add a random delay of `mean` seconds on average to all messages."""
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold everything, or deliver it at once."""
+        """Hold all messages, or deliver the held messages at once."""
 
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """End all connections."""
+        """Close all connections."""
 
 
 class FaultyWorld(Protocol):
-    """World that faults are applied to."""
+    """Interface of a world to which faults are applied."""
 
     @property
     def hosts(self) -> NamedHosts:
-        """Its hosts."""
+        """Return the hosts of the world."""
 
     @property
     def links(self) -> FaultyLinks:
-        """Its links."""
+        """Return the links of the world."""
 
     async def start(self, name: str) -> None:
         """Start a node."""
 
     def crash(self, name: str) -> None:
-        """End a node as a power failure would."""
+        """End a node at once, like a power failure."""
 
     async def leave(self, name: str) -> None:
-        """Let a node transfer its shards and leave."""
+        """Make a node transfer its shards and leave."""
 
     def pause(self, name: str, is_paused: bool) -> None:
         """Suspend a host, or resume it."""
 
     def set_busy(self, name: str, seconds: float) -> None:
-        """Let a host work for so long on each message."""
+        """Set the processing time of each message on a host."""
 
     def move(self, name: str) -> None:
-        """Give the next node of a host another port."""
+        """Start the next node of a host on another port."""
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
-        """Give the next node of a host wrong addresses of other members, or right ones."""
+        """Start the next node of a host with wrong or correct seed addresses."""
 
     def lower_limits(self, name: str, part: float) -> None:
-        """Let one node alone apply this part of every limit; 1 is the whole limit."""
+        """Make one node apply only this part of every limit; 1 restores the limits."""
 
     def plant_errors(self, name: str, count: int) -> None:
-        """Let the next calls and tasks of a node meet an internal error."""
+        """Inject an internal error into the next calls and tasks of a node."""
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Step a host's clock."""
+        """Change a host's clock by a step."""
 
     def drift_clock(self, name: str, ppm: float) -> None:
-        """Let a host's clock run fast or slow."""
+        """Make a host's clock drift."""
 
 
 Act = Callable[[FaultyWorld, Args], Awaitable[None]]
@@ -113,23 +113,23 @@ Act = Callable[[FaultyWorld, Args], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One kind of fault."""
+    """Kind of fault: how it begins and how it ends."""
 
     begin: Act
     end: Act | None
-    """What ends it; None for what is over at once."""
+    """Function that ends the fault; None for an instantaneous fault."""
     is_unclean: bool
-    """Whether hits may be lost, or counted by two at once, by its nature."""
+    """Whether the fault may lose hits or make two members count them."""
     about: str
 
 
 async def _crash(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         world.crash(name)
 
 
 async def _restart(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         if args.get("moves"):
             world.move(name)
         world.lose_seeds(name, bool(args.get("seedless")))
@@ -137,17 +137,17 @@ async def _restart(world: FaultyWorld, args: Args) -> None:
 
 
 async def _leave(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         await world.leave(name)
 
 
 async def _pause(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         world.pause(name, True)
 
 
 async def _resume(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         world.pause(name, False)
 
 
@@ -159,11 +159,11 @@ async def _heal(world: FaultyWorld, args: Args) -> None:
     world.links.heal(*_sides(world, args))
 
 
-async def _lose(world: FaultyWorld, args: Args) -> None:
+async def _drop(world: FaultyWorld, args: Args) -> None:
     world.links.set_loss(float(args["share"]), *_sides(world, args))
 
 
-async def _lose_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_loss(world: FaultyWorld, args: Args) -> None:
     world.links.set_loss(0.0, *_sides(world, args))
 
 
@@ -171,15 +171,15 @@ async def _repeat(world: FaultyWorld, args: Args) -> None:
     world.links.set_repeats(float(args["share"]), *_sides(world, args))
 
 
-async def _repeat_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_repeats(world: FaultyWorld, args: Args) -> None:
     world.links.set_repeats(0.0, *_sides(world, args))
 
 
-async def _slow(world: FaultyWorld, args: Args) -> None:
+async def _add_delay(world: FaultyWorld, args: Args) -> None:
     world.links.set_slow(float(args["extra_ms"]) / 1000, *_sides(world, args))
 
 
-async def _quick(world: FaultyWorld, args: Args) -> None:
+async def _stop_delay(world: FaultyWorld, args: Args) -> None:
     world.links.set_slow(0.0, *_sides(world, args))
 
 
@@ -187,7 +187,7 @@ async def _burst(world: FaultyWorld, args: Args) -> None:
     world.links.set_bursts(float(args["share"]), *_sides(world, args))
 
 
-async def _burst_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_bursts(world: FaultyWorld, args: Args) -> None:
     world.links.set_bursts(0.0, *_sides(world, args))
 
 
@@ -195,7 +195,7 @@ async def _corrupt(world: FaultyWorld, args: Args) -> None:
     world.links.set_corrupt(float(args["share"]), *_sides(world, args))
 
 
-async def _corrupt_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_corruption(world: FaultyWorld, args: Args) -> None:
     world.links.set_corrupt(0.0, *_sides(world, args))
 
 
@@ -203,7 +203,7 @@ async def _replay(world: FaultyWorld, args: Args) -> None:
     world.links.set_replay(float(args["share"]), *_sides(world, args))
 
 
-async def _replay_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_replay(world: FaultyWorld, args: Args) -> None:
     world.links.set_replay(0.0, *_sides(world, args))
 
 
@@ -211,7 +211,7 @@ async def _spike(world: FaultyWorld, args: Args) -> None:
     world.links.set_spikes(float(args["mean_ms"]) / 1000, *_sides(world, args))
 
 
-async def _spike_no_more(world: FaultyWorld, args: Args) -> None:
+async def _stop_spikes(world: FaultyWorld, args: Args) -> None:
     world.links.set_spikes(0.0, *_sides(world, args))
 
 
@@ -227,88 +227,105 @@ async def _reset(world: FaultyWorld, args: Args) -> None:
     world.links.reset(*_sides(world, args))
 
 
-async def _work(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _make_busy(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.set_busy(name, float(args["cost_ms"]) / 1000)
 
 
-async def _work_no_more(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _stop_busy(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.set_busy(name, 0.0)
 
 
-async def _lower(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _lower_limits(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.lower_limits(name, float(args["part"]))
 
 
-async def _lower_no_more(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _restore_limits(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.lower_limits(name, 1.0)
 
 
-async def _fail(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _inject_errors(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.plant_errors(name, int(args["count"]))
 
 
-async def _fail_no_more(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _stop_errors(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.plant_errors(name, 0)
 
 
 async def _step(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         world.step_clock(name, float(args["by_s"]))
 
 
 async def _drift(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+    for name in _target_hosts(world, args):
         world.drift_clock(name, float(args["ppm"]))
 
 
-async def _drift_no_more(world: FaultyWorld, args: Args) -> None:
-    for name in _chosen(world, args):
+async def _stop_drift(world: FaultyWorld, args: Args) -> None:
+    for name in _target_hosts(world, args):
         world.drift_clock(name, 0.0)
 
 
 VERBS = {
-    "crash": Verb(_crash, _restart, True, "a node ends without a word; it is started again"),
-    "leave": Verb(_leave, _restart, False, "a node hands over and leaves; it is started again"),
-    "pause": Verb(_pause, _resume, True, "a host stands still, and goes on"),
-    "stall": Verb(_pause, _resume, True, "a process is stopped for up to 5 s, and goes on"),
-    "cut": Verb(_cut, _heal, True, "nothing is carried between two sides, or only one way"),
-    "loss": Verb(_lose, _lose_no_more, False, "datagrams are lost"),
-    "repeats": Verb(_repeat, _repeat_no_more, False, "datagrams come twice"),
-    "slow": Verb(_slow, _quick, True, "everything between two sides takes longer"),
-    "bursts": Verb(_burst, _burst_no_more, False, "datagrams are lost in bursts"),
-    "spikes": Verb(_spike, _spike_no_more, True, "some of all takes much longer, up to 5 s"),
-    "clog": Verb(_clog, _unclog, True, "everything between two sides waits, and comes at once"),
-    "reset": Verb(_reset, None, True, "connections end, as when a middlebox forgets them"),
-    "corrupt": Verb(_corrupt, _corrupt_no_more, False, "datagrams come spoilt or cut short"),
-    "replay": Verb(
-        _replay, _replay_no_more, False, "old datagrams come again, up to a minute late"
+    "crash": Verb(_crash, _restart, True, "a node crashes, and restarts at the end"),
+    "leave": Verb(
+        _leave, _restart, False, "a node transfers its shards and leaves, and restarts at the end"
     ),
-    "busy": Verb(_work, _work_no_more, True, "a host works for long on each message"),
-    "limits": Verb(_lower, _lower_no_more, True, "one node alone goes by lower limits"),
+    "pause": Verb(_pause, _resume, True, "a host is suspended, and resumes at the end"),
+    "stall": Verb(_pause, _resume, True, "a process is suspended for up to 5 s"),
+    "cut": Verb(_cut, _heal, True, "no message passes between two sides, or only in one direction"),
+    "loss": Verb(_drop, _stop_loss, False, "datagrams are lost"),
+    "repeats": Verb(_repeat, _stop_repeats, False, "datagrams are delivered twice"),
+    "slow": Verb(
+        _add_delay, _stop_delay, True, "messages between two sides have a fixed extra delay"
+    ),
+    "bursts": Verb(_burst, _stop_bursts, False, "datagrams are lost in bursts"),
+    "spikes": Verb(
+        _spike,
+        _stop_spikes,
+        True,
+        "messages between two sides have a random extra delay, up to 5 s",
+    ),
+    "clog": Verb(
+        _clog,
+        _unclog,
+        True,
+        "messages between two sides are held, and delivered together at the end",
+    ),
+    "reset": Verb(_reset, None, True, "connections close, as after a middlebox loses its state"),
+    "corrupt": Verb(_corrupt, _stop_corruption, False, "datagrams arrive corrupt or truncated"),
+    "replay": Verb(_replay, _stop_replay, False, "old datagrams are replayed, up to a minute late"),
+    "busy": Verb(_make_busy, _stop_busy, True, "a host needs more time for each message"),
+    "limits": Verb(
+        _lower_limits, _restore_limits, True, "one node applies lower limits than the others"
+    ),
     "errors": Verb(
-        _fail, _fail_no_more, True, "a node's next requests, datagrams, timers and tasks raise"
+        _inject_errors,
+        _stop_errors,
+        True,
+        "the next requests, datagrams, timers and tasks of a node raise an error",
     ),
-    "clock_step": Verb(_step, None, True, "a host's clock is set"),
-    "clock_drift": Verb(_drift, _drift_no_more, False, "a host's clock runs fast or slow"),
+    "clock_step": Verb(_step, None, True, "a host's clock is stepped"),
+    "clock_drift": Verb(_drift, _stop_drift, False, "a host's clock runs fast or slow"),
 }
 
 
 async def apply(world: FaultyWorld, fault: Fault, *, is_end: bool) -> None:
-    """Begin a fault, or end it."""
+    """Begin or end a fault."""
     verb = VERBS[fault.verb]
     act = verb.end if is_end else verb.begin
     if act is not None:
         await act(world, fault.args)
 
 
-def _chosen(world: FaultyWorld, args: Args) -> list[str]:
-    """Those that a fault is about: a node, a zone or a data center."""
+def _target_hosts(world: FaultyWorld, args: Args) -> list[str]:
+    """Return the hosts that a fault names by node, zone or data center; by default all."""
     if "node" in args:
         return [name for name in str(args["node"]).split(",") if name in world.hosts.names()]
     if "zone" in args:
@@ -319,12 +336,12 @@ def _chosen(world: FaultyWorld, args: Args) -> list[str]:
 
 
 def _sides(world: FaultyWorld, args: Args) -> tuple[list[str], list[str]]:
-    """The two sides of a link fault: those that it is about, and those of `from`, or all others.
+    """Return the two sides of a link fault: its hosts, and the hosts of `from` or all others.
 
-    With `from` some see both sides, and who is cut from whom need not be transitive.
+    With `from`, a third group of hosts can reach both sides, so reachability is not transitive.
     """
-    some = _chosen(world, args)
+    some = _target_hosts(world, args)
     if "from" in args:
-        return some, _chosen(world, {"node": args["from"]})
+        return some, _target_hosts(world, {"node": args["from"]})
     others = [name for name in world.hosts.names() if name not in some]
     return some, others or some

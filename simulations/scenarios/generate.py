@@ -1,7 +1,7 @@
-"""Swarm testing: a whole scenario, faults and all, drawn from a seed.
+"""Swarm testing: generation of a whole scenario, with its faults, from a seed.
 
-Each kind of fault is in or not by chance, so that runs differ in what they lack, too: what one
-fault hides, another run without it shows.
+Each kind of fault is included or excluded at random. A fault may hide a bug, which a run without
+that fault then reveals.
 """
 
 from collections import Counter
@@ -15,50 +15,51 @@ from simulations.scenarios.faults import VERBS
 from simulations.scenarios.scenario import Args, Fault, Holds, Level, Load, Network, Scenario
 from simulations.scenarios.seeds import stream
 
-__all__ = ["DRAWN", "drawn", "drawn_faults"]
+__all__ = ["DRAWN", "generate_faults", "generate_scenario"]
 
 DRAWN = "drawn"
-"""The name of the scenario that each seed has a world of its own for."""
+"""Name of the scenario that is generated from each seed."""
 
-_SECONDS: dict[Level, float] = {"node": 25.0, "core": 15.0}
-_CALM: dict[Level, float] = {"node": 70.0, "core": 45.0}
-"""Seconds that a healed split may take to be known to all, and then some."""
+_LOAD_S: dict[Level, float] = {"node": 25.0, "core": 15.0}
+_CALM_S: dict[Level, float] = {"node": 70.0, "core": 45.0}
+"""Seconds without faults; more than a healed split needs to converge."""
 _DOWN = ("crash", "leave")
-_BACK = 8.0
-"""Seconds after which a node that was started again has what is its own."""
+_RECOVERY_S = 8.0
+"""Seconds after which a restarted node has recovered its shards."""
 _CHANCES = (0.1, 0.25, 0.5)
-"""How likely each kind of fault is in a run: from one or two of all to a half."""
-_ONE_AT_A_TIME = 0.5
-"""How many runs have no two failures at once in one data center, for which most is promised."""
-_TOGETHER = 0.2
-"""How many faults come with another one: while a change is news, the next is the hardest."""
-_LENGTHS = (0.3, 2.0, 8.0, 15.0)
-_STALLS = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
-"""Seconds for which a process is stopped: garbage collection, throttling, a debugger."""
+"""Probabilities of each kind of fault in a run, from one or two kinds to half of them."""
+_WITHOUT_OVERLAPS = 0.5
+"""Share of runs without simultaneous failures in a data center, for which invariants are
+strictest."""
+_COINCIDENT = 0.2
+"""Share of faults that begin shortly after another one, before its news has spread."""
+_DURATIONS_S = (0.3, 2.0, 8.0, 15.0)
+_STALLS_S = (0.1, 0.2, 0.3, 0.6, 1.2, 2.0, 5.0)
+"""Seconds for which a process is suspended, as by garbage collection, throttling or a debugger."""
 _ONLY_STALLS = 0.1
-"""How many runs have stalls and nothing else, so that each check must be counted exactly once."""
+"""Share of runs with stalls only, in which each check must count exactly once."""
 _NO_CHARGES = 0.5
-"""How many runs have no charges at all."""
+"""Share of runs without charges."""
 _PARTS = (1, 1, 2, 3)
-"""Parts that a transfer has at least: in half of all runs every shard moves in several."""
+"""Minimum numbers of parts per transfer; in half of all runs every shard needs several."""
 
 
-def drawn(seed: int, level: Level) -> Scenario:
-    """Draw a scenario; equal seeds give equal ones."""
+def generate_scenario(seed: int, level: Level) -> Scenario:
+    """Generate a scenario; equal seeds give equal scenarios."""
     random = stream(seed, "drawn", level)
     datacenters = random.choice((1, 1, 2, 3))
     nodes = max(random.randint(2, 6), 2 * datacenters)
     scenario = Scenario(
         DRAWN,
-        "everything is drawn from the seed: hosts, network, load and faults",
+        "generates hosts, network, load and faults from the seed",
         level=level,
         nodes=nodes,
         datacenters=datacenters,
         zones=random.choice((1, 1, 2)),
-        seconds=_SECONDS[level],
-        calm=_CALM[level],
+        seconds=_LOAD_S[level],
+        calm=_CALM_S[level],
         rules=RULES,
-        loads=_charging(_loads(random, datacenters), stream(seed, "charges", level)),
+        loads=_with_charges(_loads(random, datacenters), stream(seed, "charges", level)),
         holds=_holds(stream(seed, "holds", level)),
         network=Network(
             latency=random.choice(("lan", "near", "regions")),
@@ -71,16 +72,16 @@ def drawn(seed: int, level: Level) -> Scenario:
     verbs = tuple(VERBS)
     if stream(seed, "stalls", level).random() < _ONLY_STALLS:
         verbs = ("stall",)
-    faults = drawn_faults(scenario, random, verbs)
-    if random.random() < _ONE_AT_A_TIME:
-        faults = _one_at_a_time(scenario, faults)
-    return replace(scenario, faults=_survived(scenario, faults))
+    faults = generate_faults(scenario, random, verbs)
+    if random.random() < _WITHOUT_OVERLAPS:
+        faults = _without_overlaps(scenario, faults)
+    return replace(scenario, faults=_without_total_loss(scenario, faults))
 
 
-def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
-    """Draw when what goes wrong, with whom and how badly; all of it is over when the load is.
+def generate_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tuple[Fault, ...]:
+    """Generate faults with their times, targets and severity; all of them end before the load ends.
 
-    Some runs have many faults, and some few: where much goes wrong at once, little is promised.
+    Some runs have many faults and others few, since many simultaneous faults weaken the invariants.
     """
     chance = random.choice(_CHANCES)
     seconds = scenario.seconds
@@ -90,16 +91,18 @@ def drawn_faults(scenario: Scenario, random: Random, verbs: Sequence[str]) -> tu
     for verb in kinds:
         for _ in range(random.choice((1, 1, 2))):
             begin = random.uniform(1.0, seconds * 0.6)
-            if faults and random.random() < _TOGETHER:
+            if faults and random.random() < _COINCIDENT:
                 begin = faults[-1].at + random.uniform(0.0, 0.5)
-            until = min(seconds, begin + random.choice(_STALLS if verb == "stall" else _LENGTHS))
+            until = min(
+                seconds, begin + random.choice(_STALLS_S if verb == "stall" else _DURATIONS_S)
+            )
             args = _args(verb, names, scenario, random)
             faults.append(Fault(round(begin, 2), verb, round(until, 2), args))
     return tuple(sorted(faults, key=lambda fault: (fault.at, fault.verb)))
 
 
-def _one_at_a_time(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Leave those out that would hit a data center which has not got over another one."""
+def _without_overlaps(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Drop faults that hit a data center during its recovery from an earlier fault."""
     kept: list[Fault] = []
     for fault in faults:
         if not overwhelmed(replace(scenario, faults=(*kept, fault)), failures=1):
@@ -107,8 +110,8 @@ def _one_at_a_time(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault
     return tuple(kept)
 
 
-def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Leave those out that would empty every data center: then counts are gone, by design."""
+def _without_total_loss(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Drop faults after which no data center has a member; counts would then be lost by design."""
     kept: list[Fault] = []
     sizes = Counter(datacenter for datacenter, _ in members_of(scenario).values())
     for fault in faults:
@@ -124,7 +127,7 @@ def _survived(scenario: Scenario, faults: tuple[Fault, ...]) -> tuple[Fault, ...
 
 
 def _end(fault: Fault) -> float:
-    return (fault.at if fault.until is None else fault.until) + _BACK
+    return (fault.at if fault.until is None else fault.until) + _RECOVERY_S
 
 
 def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
@@ -142,8 +145,8 @@ def _loads(random: Random, datacenters: int) -> tuple[Load, ...]:
     return tuple(loads)
 
 
-def _charging(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
-    """Have charges among what half of the loads ask, in half of all runs."""
+def _with_charges(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
+    """Add charges to the loads, in half of all runs."""
     if random.random() < _NO_CHARGES:
         return tuple(loads)
     parts = [random.choice((0.0, 0.05, 0.2)) for _ in loads]
@@ -151,14 +154,14 @@ def _charging(loads: Sequence[Load], random: Random) -> tuple[Load, ...]:
 
 
 def _holds(random: Random) -> tuple[Holds, ...]:
-    """Have callers wait for slots in half of all runs."""
+    """Add callers that wait for slots, in half of all runs."""
     if random.random() < 0.5:
         return ()
     return (Holds(random.choice((2, 4, 6)), random.choice((1, 2)), max_wait=random.choice((3, 8))),)
 
 
 def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """Whom a fault of this kind is about, and how hard it is."""
+    """Draw the targets and the severity of a fault."""
     if verb in _EVERYWHERE:
         return _EVERYWHERE[verb](random)
     if verb == "cut":
@@ -171,7 +174,7 @@ def _args(verb: str, names: Sequence[str], scenario: Scenario, random: Random) -
 
 
 def _cut(names: Sequence[str], scenario: Scenario, random: Random) -> Args:
-    """One host, a data center, any split, or two that alone do not see each other."""
+    """Draw a cut: of one host, a data center, a random group, or one pair of hosts."""
     kind = random.random()
     if scenario.datacenters > 1 and kind < 0.4:
         return {"datacenter": f"dc{random.randint(1, scenario.datacenters)}"}

@@ -1,17 +1,17 @@
-"""How long a datagram is under way between two hosts when nothing is wrong.
+"""Network delay between two hosts without faults.
 
-A preset gives the delay of an idle path; `drawn_s` adds what queues on the way add to it. Loss,
-repeats and cut paths are left to the network that asks.
+A preset gives the delay of an idle path. `draw_delay_s` adds a random queueing delay. The network
+itself models loss, repeats and cuts.
 """
 
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-__all__ = ["PRESETS", "Place", "delay_s", "drawn_s"]
+__all__ = ["PRESETS", "Place", "delay_s", "draw_delay_s"]
 
 Place: TypeAlias = tuple[str, str]
-"""Where a host stands: the data center and the zone in it."""
+"""Data center and zone of a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class _Preset:
     same_zone: float
     other_zone: float
     other_datacenter: float | None
-    """None when each pair of data centers has its own delay, that of `_ROUND_TRIPS_MS`."""
+    """Delay between data centers; None if `_ROUND_TRIPS_MS` gives the delay of each pair."""
 
 
 _PRESETS = {
@@ -41,7 +41,7 @@ _REGIONS = {
     "dc4": "us-west",
     "dc5": "sa-east",
 }
-"""What the data centers stand for in `regions`."""
+"""Cloud regions that the data centers represent in `regions`."""
 
 _ROUND_TRIPS_MS = {
     ("us-east", "eu-west"): 68.0,
@@ -55,22 +55,22 @@ _ROUND_TRIPS_MS = {
     ("ap-southeast", "sa-east"): 324.0,
     ("us-west", "sa-east"): 180.0,
 }
-"""Each pair once, in the order of `_REGIONS`."""
+"""Round trips of each pair, in the order of `_REGIONS`."""
 
 
 def delay_s(preset: str, a: Place, b: Place) -> float:
-    """Give the seconds that a datagram takes from `a` to `b` on an idle path; it is symmetric.
+    """Return the one-way delay in seconds between `a` and `b` on an idle path; it is symmetric.
 
     Presets: `lan` has 40 ms between data centers and `near` 5 ms; in `regions` the data centers
     dc1 to dc5 stand for us-east, eu-west, ap-southeast, us-west and sa-east; all three have 0.1 ms
     in a zone and 0.3 ms between zones. `zero` has no delay at all.
     Raises `ValueError` for any other preset, and for a data center that `regions` lacks.
-    Source of `regions`: yearly medians, to whole milliseconds, that a public monitor of round
-    trips between the regions of a large cloud gave for 2022, halved.
+    Source of `regions`: half of the median round trips of 2022 between the regions of a large
+    cloud, as published by a public monitor and rounded to milliseconds.
     """
     known = _PRESETS.get(preset)
     if known is None:
-        raise ValueError(f"unknown latency preset {preset!r}; known are {', '.join(PRESETS)}")
+        raise ValueError(f"latency preset must be one of {', '.join(PRESETS)}, got {preset!r}")
     if a == b:
         delay_ms = known.same_zone
     elif a[0] == b[0]:
@@ -82,13 +82,13 @@ def delay_s(preset: str, a: Place, b: Place) -> float:
     return delay_ms / 1000
 
 
-def drawn_s(base: float, random: Random) -> float:
-    """Draw the delay of one datagram on a path that takes `base` seconds when idle.
+def draw_delay_s(base: float, random: Random) -> float:
+    """Draw the delay of one datagram on a path with an idle delay of `base` seconds.
 
-    Never below `base`. What comes on top is log-normal: a twentieth of `base` in the median, half
-    of it in one of a hundred draws, and more now and then, so that datagrams overtake each other.
+    The result is at least `base`. The additional delay is log-normal: its median is 5 % of `base`,
+    and its 99th percentile 50 %. Datagrams may therefore overtake each other.
     """
-    # The median of such a draw is 1, and one of a hundred is above 10.
+    # This distribution has a median of 1 and a 99th percentile of 10.
     return base + base * 0.05 * random.lognormvariate(0.0, 1.0)
 
 
@@ -96,6 +96,8 @@ def _between_regions_ms(a: str, b: str) -> float:
     for datacenter in (a, b):
         if datacenter not in _REGIONS:
             known = ", ".join(f"{name} ({region})" for name, region in _REGIONS.items())
-            raise ValueError(f"latency preset 'regions' has no {datacenter!r}; known are {known}")
+            raise ValueError(
+                f"data center of preset 'regions' must be one of {known}, got {datacenter!r}"
+            )
     pair = (_REGIONS[a], _REGIONS[b])
     return _ROUND_TRIPS_MS[pair if pair in _ROUND_TRIPS_MS else pair[::-1]] / 2

@@ -1,8 +1,8 @@
-"""Shapes of load: who asks for which key, and when.
+"""Shapes of load: the times, clients and keys of checks.
 
-A shape is two choices. Its stretches say how the rate rises and falls over time: within each of
-them arrivals are a Poisson process, and all are scaled so that the mean over the whole time is
-what the load says. Its keys say what each arrival asks for. A real log is replayed instead.
+A shape has two parts. Its segments describe the rate over time. Within a segment, arrivals are a
+Poisson process. All rates are scaled so that their mean is the rate of the load. The second part
+chooses the key of each arrival. Access logs are replayed instead.
 """
 
 from bisect import bisect
@@ -21,18 +21,18 @@ __all__ = ["SHAPES", "Arrival", "arrivals", "replayed"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One check that a client asks for."""
+    """Check that a client sends."""
 
     at: float
     """Seconds since the load began."""
     client: int
-    """Which of the clients asks, from 0."""
+    """Number of the client, from 0."""
     key: str
     cost: int
 
 
-_Stretch: TypeAlias = tuple[float, float, float]
-"""Start, end, and the rate between them in any unit; outside of all stretches nobody asks."""
+_Segment: TypeAlias = tuple[float, float, float]
+"""Start, end and relative rate of a segment; outside of all segments there is no load."""
 _Numbers: TypeAlias = Mapping[str, float]
 _Pick: TypeAlias = Callable[[Random], str]
 
@@ -47,66 +47,73 @@ class _Argument:
 @dataclass(frozen=True, slots=True)
 class _Shape:
     arguments: Mapping[str, _Argument]
-    stretches: Callable[[_Numbers, float], Iterator[_Stretch]]
-    """Takes the arguments and the seconds; what lies outside of these seconds is cut off later."""
+    segments: Callable[[_Numbers, float], Iterator[_Segment]]
+    """Function from arguments and duration to segments, which are later limited to the duration."""
     keys: Callable[[_Numbers, int], _Pick]
-    """Takes the arguments and the number of keys."""
+    """Function from arguments and the number of keys to a choice of keys."""
 
 
 def arrivals(load: Load, seconds: float, clients: int, random: Random) -> Iterator[Arrival]:
-    """Give the arrivals of `load` in `[0, seconds)` lazily, sorted by time.
+    """Yield the arrivals of `load` in `[0, seconds)`, sorted by time.
 
-    Each comes from a client drawn evenly. In every shape the mean rate over these seconds is
-    `load.per_second`, so a flash crowd or a burst leaves less for the rest of the time. Keys are
-    `k0`, `k1` and so on. The shapes and their arguments, all of which are optional numbers:
+    The client of each arrival is drawn uniformly. The mean rate over the whole time is
+    `load.per_second` in every shape. A flash crowd or a burst therefore lowers the rate of the
+    rest. Keys are `k0`, `k1` and so on. The shapes and their arguments, which are optional numbers:
 
-    - `poisson`: the same rate all the time, all keys alike.
-    - `bursts`: asks for `on_s` seconds, rests for `off_s`, and again.
-    - `flash`: from second `at`, for `for_s` seconds, `factor` times as much as before and after.
-    - `diurnal`: a sine around the mean with period `period_s`; `depth` is its height, 1 at most.
-    - `edge`: asks only close to window edges, up to a twentieth of a period before and after each,
-      the worst case for fixed windows. Edges are `period_s` apart, one of them at `offset_s`.
-    - `zipf`: `k0` most, and each key in proportion to its rank to the power of `-exponent`.
-    - `hot`: `k0` gets `share` of all; the others are like `zipf`, with its `exponent`.
-    - `attack`: `share` of all goes to random keys that never come twice.
+    - `poisson`: a constant rate and uniformly distributed keys.
+    - `bursts`: load for `on_s` seconds, none for `off_s` seconds, repeatedly.
+    - `flash`: `factor` times the usual rate for `for_s` seconds from second `at`.
+    - `diurnal`: a sine around the mean with period `period_s` and amplitude `depth`, at most 1.
+    - `edge`: load only near window edges, up to 5 % of a period before and after each,
+          the worst case of fixed windows. Edges are `period_s` apart, one of them at `offset_s`.
+    - `zipf`: frequency of each key in proportion to its rank to the power of `-exponent`.
+    - `hot`: `k0` has `share` of all checks; the other keys follow `zipf` with `exponent`.
+    - `attack`: `share` of all checks use random keys that never repeat.
 
-    Raises `ValueError` at once for a shape or argument that it does not know or cannot do.
+    Raises `ValueError` immediately for an unknown shape or an invalid argument.
     """
     shape = _shape(load)
     numbers = _numbers(load, shape)
     if load.keys < 1 or clients < 1:
-        raise ValueError(f"a load needs a key and a client; it has {load.keys} and {clients}")
+        raise ValueError(
+            f"load must have at least 1 key and 1 client, got {load.keys} and {clients}"
+        )
     if not (0 <= load.per_second < inf and 0 <= seconds < inf):
-        raise ValueError(f"no load can be {load.per_second} checks per second for {seconds} s")
+        raise ValueError(
+            "rate and duration of a load must be finite and at least 0, "
+            f"got {load.per_second} checks per second for {seconds} s"
+        )
     if load.per_second * seconds == 0:
         return iter(())
 
-    def stretches() -> Iterator[_Stretch]:
-        return _within(shape.stretches(numbers, seconds), seconds)
+    def segments() -> Iterator[_Segment]:
+        return _within(shape.segments(numbers, seconds), seconds)
 
-    whole = sum((end - start) * weight for start, end, weight in stretches())
+    whole = sum((end - start) * weight for start, end, weight in segments())
     if whole == 0:
-        raise ValueError(f"load shape {load.shape!r} asks for nothing within {seconds} s")
+        raise ValueError(
+            f"load shape {load.shape!r} must have arrivals within {seconds} s, got none"
+        )
     scale = load.per_second * seconds / whole
     pick = shape.keys(numbers, load.keys)
     return (
         Arrival(at, random.randrange(clients), pick(random), load.cost)
-        for at in _instants(stretches(), scale, random)
+        for at in _instants(segments(), scale, random)
     )
 
 
 def replayed(
     entries: Sequence[tuple[float, str]], seconds: float, clients: int
 ) -> Iterator[Arrival]:
-    """Squeeze a log of (time, client address) into `[0, seconds)`, lazily and in its order.
+    """Yield the entries of an access log as arrivals, compressed into `[0, seconds)`.
 
-    An address is the key, and always comes from the same client. After the last entry the time
-    that lies between two on average is left, so that replays can follow each other at one rate.
-    Logs are written when a request ends, so times may step back: such an entry comes together with
-    the latest before it. Raises `ValueError` at once when there is no client.
+    The address is the key, and each address always has the same client. One mean interval remains
+    after the last entry, so that consecutive replays keep the rate. Logs are written when a request
+    ends, so a time may be earlier than the one before it. Such an entry gets the latest earlier
+    time. Raises `ValueError` immediately if there is no client.
     """
     if clients < 1:
-        raise ValueError(f"a replay needs a client; it has {clients}")
+        raise ValueError(f"replay must have at least 1 client, got {clients}")
     times = accumulate((time for time, _ in entries), max)
     began = entries[0][0] if entries else 0.0
     span = max((time for time, _ in entries), default=began) - began
@@ -126,43 +133,43 @@ def _client_of(address: str, clients: int) -> int:
     return int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big") % clients
 
 
-# How the rate goes up and down.
+# Segments of the rate.
 
 
-def _steady(_: _Numbers, seconds: float) -> Iterator[_Stretch]:
+def _steady(_: _Numbers, seconds: float) -> Iterator[_Segment]:
     yield 0.0, seconds, 1.0
 
 
-def _bursts(numbers: _Numbers, seconds: float) -> Iterator[_Stretch]:
+def _bursts(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
     on_s = numbers["on_s"]
     yield from _pulses(0.0, on_s, on_s + numbers["off_s"], seconds)
 
 
-def _edge(numbers: _Numbers, seconds: float) -> Iterator[_Stretch]:
+def _edge(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
     period_s = numbers["period_s"]
-    # The edge before the first one may still have its later half in the time of the load.
+    # The second half of the edge before the first one may lie within the load.
     first = numbers["offset_s"] % period_s - period_s
     yield from _pulses(first - period_s / 20, period_s / 10, period_s, seconds)
 
 
-def _pulses(first: float, width: float, period: float, seconds: float) -> Iterator[_Stretch]:
+def _pulses(first: float, width: float, period: float, seconds: float) -> Iterator[_Segment]:
     for number in count():
-        # A product, since a running sum would drift away from the edges that it must meet.
+        # A product, since the rounding errors of a running sum would grow.
         start = first + number * period
         if start >= seconds:
             return
         yield start, start + width, 1.0
 
 
-def _flash(numbers: _Numbers, seconds: float) -> Iterator[_Stretch]:
+def _flash(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
     start, end = numbers["at"], numbers["at"] + numbers["for_s"]
     yield 0.0, start, 1.0
     yield start, end, numbers["factor"]
     yield end, seconds, 1.0
 
 
-def _diurnal(numbers: _Numbers, seconds: float) -> Iterator[_Stretch]:
-    """Follow the sine in 64 steps per period: the middle of each is within 5 % of its ends."""
+def _diurnal(numbers: _Numbers, seconds: float) -> Iterator[_Segment]:
+    """Approximate the sine by 64 segments per period, each within 5 % of the curve."""
     period_s, depth = numbers["period_s"], numbers["depth"]
     for number in count():
         start, end = number * period_s / 64, (number + 1) * period_s / 64
@@ -171,23 +178,23 @@ def _diurnal(numbers: _Numbers, seconds: float) -> Iterator[_Stretch]:
         yield start, end, 1.0 + depth * sin(2 * pi * (number + 0.5) / 64)
 
 
-def _within(stretches: Iterator[_Stretch], seconds: float) -> Iterator[_Stretch]:
-    for start, end, weight in stretches:
+def _within(segments: Iterator[_Segment], seconds: float) -> Iterator[_Segment]:
+    for start, end, weight in segments:
         cut_start, cut_end = max(start, 0.0), min(end, seconds)
         if cut_start < cut_end and weight > 0:
             yield cut_start, cut_end, weight
 
 
-def _instants(stretches: Iterator[_Stretch], scale: float, random: Random) -> Iterator[float]:
-    for start, end, weight in stretches:
-        # A Poisson process has no memory, so a stretch may begin it anew.
+def _instants(segments: Iterator[_Segment], scale: float, random: Random) -> Iterator[float]:
+    for start, end, weight in segments:
+        # A Poisson process has no memory, so each segment may restart it.
         at = start + random.expovariate(scale * weight)
         while at < end:
             yield at
             at += random.expovariate(scale * weight)
 
 
-# Which key is asked for.
+# Choice of keys.
 
 
 def _even(_: _Numbers, keys: int) -> _Pick:
@@ -211,7 +218,7 @@ def _attack(numbers: _Numbers, keys: int) -> _Pick:
     def pick(random: Random) -> str:
         if random.random() >= share:
             return normal(random)
-        # Random, so that they fall anywhere on the ring; numbered, so that none comes twice.
+        # A random part spreads the keys over the ring; a number makes each key unique.
         return f"x{random.getrandbits(64):016x}-{next(sprayed)}"
 
     return pick
@@ -223,12 +230,12 @@ def _zipf_weights(keys: int, exponent: float) -> list[float]:
 
 def _weighted(weights: Sequence[float]) -> _Pick:
     sums = list(accumulate(weights))
-    # The bound `hi` is for a draw that is rounded up to the whole.
+    # The bound `hi` handles a draw that is rounded up to the total.
     return lambda random: f"k{bisect(sums, random.random() * sums[-1], hi=len(sums) - 1)}"
 
 
 _DURATION = 0.001
-"""The shortest that makes sense, and keeps the number of stretches within reason."""
+"""Shortest period or duration; it bounds the number of segments."""
 _EXPONENT = _Argument(1.1, most=10.0)
 _SHARE = _Argument(0.5, most=1.0)
 
@@ -259,24 +266,28 @@ SHAPES = tuple(_SHAPES)
 
 def _shape(load: Load) -> _Shape:
     if load.shape == "log":
-        raise ValueError("load shape 'log' has no arrivals of its own: replay it with `replayed`")
+        raise ValueError(
+            "load shape must not be 'log' here; pass the entries of the log to `replayed`"
+        )
     if load.shape not in _SHAPES:
-        raise ValueError(f"unknown load shape {load.shape!r}; known are {', '.join(SHAPES)}")
+        raise ValueError(f"load shape must be one of {', '.join(SHAPES)}, got {load.shape!r}")
     return _SHAPES[load.shape]
 
 
 def _numbers(load: Load, shape: _Shape) -> dict[str, float]:
-    """Check the arguments and fill in those that are not given."""
+    """Validate the arguments and add the defaults."""
     for name, value in load.args.items():
         argument = shape.arguments.get(name)
         if argument is None:
             known = ", ".join(shape.arguments) or "none"
-            raise ValueError(f"load shape {load.shape!r} has no {name!r}; known are {known}")
+            raise ValueError(
+                f"argument of load shape {load.shape!r} must be one of {known}, got {name!r}"
+            )
         number = None if isinstance(value, str) or not isfinite(value) else value
         if number is None or not argument.least <= number <= argument.most:
             raise ValueError(
-                f"load shape {load.shape!r}: {name} is a number from {argument.least:g} to "
-                f"{argument.most:g}, not {value!r}"
+                f"{name} of load shape {load.shape!r} must be a number from {argument.least:g} to "
+                f"{argument.most:g}, got {value!r}"
             )
     given = {name: float(value) for name, value in load.args.items()}
     return {name: given.get(name, known.default) for name, known in shape.arguments.items()}

@@ -1,4 +1,4 @@
-"""Loads that replay a real access log, squeezed into the time of a run."""
+"""Loads that replay an access log, compressed into the duration of a run."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,24 +12,24 @@ from node.replay.logs import read_log
 from simulations.scenarios.loads import Arrival, arrivals, replayed
 from simulations.scenarios.scenario import Load
 
-__all__ = ["arrivals_of"]
+__all__ = ["load_arrivals"]
 
 _BUNDLED = "semicomplete-2015-05.log.gz"
 _LINES = 3000
 
 
-def arrivals_of(load: Load, seconds: float, clients: int, random: Random) -> Iterator[Arrival]:
-    """Everything that a load asks for in `[0, seconds)`, in order.
+def load_arrivals(load: Load, seconds: float, clients: int, random: Random) -> Iterator[Arrival]:
+    """Return the arrivals of a load in `[0, seconds)`, in order of time.
 
-    Shape `log` replays an access log: argument `file` is its path, else the bundled one is taken;
-    `lines` is how many of it. Raises `ValueError` as `arrivals`, and `ConfigError` for a file that
-    is no log.
+    Shape `log` replays an access log. Argument `file` is its path; the default is the bundled log.
+    `lines` limits its length. Raises `ValueError` as `arrivals` does, and `ConfigError` for a file
+    that is not an access log.
     """
     if load.shape != "log":
         return arrivals(load, seconds, clients, random)
     unknown = sorted(load.args.keys() - {"file", "lines"})
     if unknown:
-        raise ValueError(f"load shape 'log' has no {unknown[0]!r}; known are file, lines")
+        raise ValueError(f"argument of load shape 'log' must be file or lines, got {unknown[0]!r}")
     entries = _entries(str(load.args.get("file", "")), int(load.args.get("lines", _LINES)))
     return replayed(entries, seconds, clients)
 

@@ -1,7 +1,8 @@
-"""Internal errors that a fault plants in a node, and what becomes of those that nobody planted.
+"""Internal errors that a fault injects into a node, and the report of all other internal errors.
 
-A planted error is raised where the node contains errors: in the handling of a request, datagram or
-timer, or in a task. The node must go on. Any other internal error is a bug, and breaks the run.
+An injected error is raised where the node contains errors: in the handling of a request, datagram
+or timer, or in a task. The node must keep running. Any other internal error is a bug and fails the
+run.
 """
 
 import logging
@@ -18,23 +19,23 @@ _Args = TypeVarTuple("_Args")
 
 
 class PlantedError(Exception):
-    """An internal error that a fault has planted."""
+    """Internal error that a fault injected."""
 
 
 class FaultyContainment(Containment):
-    """The containment of a node, some of whose calls and tasks fail before they begin."""
+    """Error containment of a node in which some calls and tasks fail before they begin."""
 
     def __init__(
         self, seconds: Callable[[], float], on_bug: Callable[[Exception], None], planted: int = 0
     ) -> None:
-        """`on_bug` receives every internal error that was not planted."""
+        """`on_bug` receives every internal error that was not injected."""
         super().__init__(logger, seconds, self._sort_out)
         self.planted = planted
-        """How many of the next calls and tasks fail."""
+        """Number of the next calls and tasks that fail."""
         self._on_bug = on_bug
 
     def call(self, place: str, call: Callable[[*_Args], object], *args: *_Args) -> bool:
-        """See `Containment`."""
+        """Make a call, or contain an injected error, as `Containment.call` does."""
         if self.planted:
             self.planted -= 1
             return super().call(place, _fail)
@@ -43,7 +44,7 @@ class FaultyContainment(Containment):
     async def run(
         self, place: str, task: Callable[[*_Args], Awaitable[object]], *args: *_Args
     ) -> bool:
-        """See `Containment`."""
+        """Run a task, or contain an injected error, as `Containment.run` does."""
         if self.planted:
             self.planted -= 1
             return super().call(place, _fail)

@@ -1,7 +1,6 @@
-"""Changes to a scenario that someone asks for in words, and the words that ask for them again.
+"""Text form of changes to a scenario: parsing, validation and formatting.
 
-`nodes=5`, `loss=0.1`, `per_second=500`; faults as `cut@8-25 node=n1,n2`. Pure: text in, scenario
-out.
+Settings are written as `nodes=5`, `loss=0.1` or `per_second=500`, faults as `cut@8-25 node=n1,n2`.
 """
 
 import re
@@ -17,38 +16,41 @@ from simulations.scenarios.generate import DRAWN
 from simulations.scenarios.latency import PRESETS, delay_s
 from simulations.scenarios.scenario import Args, Fault, Scenario
 
-__all__ = ["NAMES", "checked", "command_of", "fault_of", "with_set", "words_of"]
+__all__ = ["NAMES", "validated", "replay_command", "parse_fault", "apply_settings", "format_fault"]
 
 _FAULT = re.compile(r"(?P<verb>\w+)@(?P<at>[\d.]+)(?:-(?P<until>[\d.]+))?")
-_MOST = {"nodes": 5000, "datacenters": 30, "zones": 30, "least_parts": 100, "keys": 1_000_000}
+_MAXIMA = {"nodes": 5000, "datacenters": 30, "zones": 30, "least_parts": 100, "keys": 1_000_000}
 NAMES = (
     *("nodes", "datacenters", "zones", "seconds", "calm"),
     *("per_second", "keys", "cost"),
     *("latency", "loss", "repeats", "resets"),
     "least_parts",
 )
-"""What can be set."""
+"""Names that `--set` accepts."""
 
 
-def with_set(scenario: Scenario, words: Iterable[str]) -> Scenario:
-    """Apply `NAME=VALUE` words; raises `ConfigError` for what makes no sense.
+def apply_settings(scenario: Scenario, words: Iterable[str]) -> Scenario:
+    """Apply `NAME=VALUE` settings to a scenario.
 
-    `per_second`, `keys` and `cost` are set for every load of the scenario.
+    `per_second`, `keys` and `cost` apply to every load. Raises `ConfigError` for an invalid
+    setting.
     """
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or name not in NAMES:
-            raise ConfigError(f"--set {word!r}: write NAME=VALUE, where NAME is {_listed(NAMES)}")
+            raise ConfigError(
+                f"--set must be NAME=VALUE, got {word!r}; NAME is {_join_names(NAMES)}"
+            )
         match name:
             case "nodes" | "datacenters" | "zones" | "least_parts":
-                count = _count(word, value, _MOST[name])
+                count = _count(word, value, _MAXIMA[name])
                 scenario = replace(scenario, **{name: count})  # type: ignore[arg-type]
             case "seconds" | "calm":
                 seconds = _number(word, value, 1.0, 86_400.0)
                 scenario = replace(scenario, **{name: seconds})  # type: ignore[arg-type]
             case "latency":
                 if value not in PRESETS:
-                    raise ConfigError(f"--set {word!r}: latency is {_listed(PRESETS)}")
+                    raise ConfigError(f"latency must be {_join_names(PRESETS)}, got --set {word!r}")
                 scenario = replace(scenario, network=replace(scenario.network, latency=value))
             case "loss" | "repeats" | "resets":
                 share = _number(word, value, 0.0, 0.9)
@@ -65,26 +67,26 @@ def _with_loads(scenario: Scenario, name: str, word: str, value: str) -> Scenari
         return replace(
             scenario, loads=tuple(replace(load, per_second=rate) for load in scenario.loads)
         )
-    count = _count(word, value, _MOST.get(name, 1_000_000))
+    count = _count(word, value, _MAXIMA.get(name, 1_000_000))
     changed = tuple(replace(load, **{name: count}) for load in scenario.loads)  # type: ignore[arg-type]
     return replace(scenario, loads=changed)
 
 
-def fault_of(text: str) -> Fault:
-    """Read `VERB@AT-UNTIL NAME=VALUE ...`; raises `ConfigError`."""
+def parse_fault(text: str) -> Fault:
+    """Parse a fault from `VERB@AT-UNTIL NAME=VALUE ...`. Raises `ConfigError` if it is invalid."""
     first, *words = text.split() or [""]
     found = _FAULT.fullmatch(first)
     if found is None:
         raise ConfigError(
-            f"fault {text!r}: write VERB@AT or VERB@AT-UNTIL with seconds, then NAME=VALUE words, "
-            f"as in 'cut@8-25 node=n1,n2'; verbs are {_listed(VERBS)}"
+            f"fault must be VERB@AT or VERB@AT-UNTIL in seconds, then NAME=VALUE words, such as "
+            f"'cut@8-25 node=n1,n2', got {text!r}; verbs are {_join_names(VERBS)}"
         )
     args: Args = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
-            raise ConfigError(f"fault {text!r}: {word!r} is not NAME=VALUE")
-        args[name] = _plain(value)
+            raise ConfigError(f"fault {text!r}: argument must be NAME=VALUE, got {word!r}")
+        args[name] = _parse_value(value)
     until = found["until"]
     try:
         fault = Fault(float(found["at"]), found["verb"], float(until) if until else None, args)
@@ -94,19 +96,19 @@ def fault_of(text: str) -> Fault:
     return fault
 
 
-def words_of(fault: Fault) -> str:
-    """The text that `fault_of` reads as this fault."""
-    until = "" if fault.until is None else f"-{_written(fault.until)}"
+def format_fault(fault: Fault) -> str:
+    """Return the text of a fault in the form that `parse_fault` accepts."""
+    until = "" if fault.until is None else f"-{_format_number(fault.until)}"
     args = "".join(f" {name}={value}" for name, value in fault.args.items())
-    return f"{fault.verb}@{_written(fault.at)}{until}{args}"
+    return f"{fault.verb}@{_format_number(fault.at)}{until}{args}"
 
 
-def checked(scenario: Scenario) -> Scenario:
-    """The same scenario; raises `ConfigError` for one whose parts do not fit together."""
+def validated(scenario: Scenario) -> Scenario:
+    """Return the scenario unchanged. Raises `ConfigError` if its parts contradict each other."""
     if scenario.nodes < scenario.datacenters:
         raise ConfigError(
-            f"{scenario.nodes} nodes cannot stand in {scenario.datacenters} data centers: give "
-            "each at least one"
+            f"nodes must be at least {scenario.datacenters}, one per data center, got {scenario.nodes}; "
+            "add nodes or reduce --datacenters"
         )
     for fault in scenario.faults:
         for name, letters, count in (
@@ -120,9 +122,9 @@ def checked(scenario: Scenario) -> Scenario:
             unknown = [each for each in asked if each not in known]
             if unknown:
                 raise ConfigError(
-                    f"fault '{words_of(fault)}' is about {unknown[0]}, but there "
-                    f"{f'are {letters}1 to {letters}{count}' if count > 1 else f'is {letters}1'}: "
-                    "take more of them, or other faults with --fault"
+                    f"{name} of fault '{format_fault(fault)}' must be "
+                    f"{f'{letters}1 to {letters}{count}' if count > 1 else f'{letters}1'}, "
+                    f"got {unknown[0]}; add hosts, or change the faults with --fault"
                 )
     try:
         delay_s(scenario.network.latency, ("dc1", "z1"), (f"dc{scenario.datacenters}", "z1"))
@@ -131,8 +133,8 @@ def checked(scenario: Scenario) -> Scenario:
     return scenario
 
 
-def command_of(scenario: Scenario, original: Scenario, seed: int) -> str:
-    """The command that runs `scenario`, which came of `original` by changes, again."""
+def replay_command(scenario: Scenario, original: Scenario, seed: int) -> str:
+    """Return the command that repeats a run of `scenario`, which is a changed `original`."""
     words = ["ringfence", "simulate", scenario.name, "--seed", str(seed)]
     if scenario.level != original.level or scenario.name == DRAWN:
         words += ["--level", scenario.level]
@@ -141,26 +143,26 @@ def command_of(scenario: Scenario, original: Scenario, seed: int) -> str:
             words += [f"--{name}", str(getattr(scenario, name))]
     for name in ("zones", "seconds", "calm", "least_parts"):
         if getattr(scenario, name) != getattr(original, name):
-            words += ["--set", f"{name}={_written(getattr(scenario, name))}"]
+            words += ["--set", f"{name}={_format_number(getattr(scenario, name))}"]
     for name in ("latency", "loss", "repeats", "resets"):
         if getattr(scenario.network, name) != getattr(original.network, name):
             words += ["--set", f"{name}={getattr(scenario.network, name)}"]
     for name in ("per_second", "keys", "cost"):
         now = [getattr(load, name) for load in scenario.loads]
         if now != [getattr(load, name) for load in original.loads]:
-            words += ["--set", f"{name}={_written(now[0])}"]
+            words += ["--set", f"{name}={_format_number(now[0])}"]
     if scenario.faults != original.faults:
-        words += [part for fault in scenario.faults for part in ("--fault", words_of(fault))]
+        words += [part for fault in scenario.faults for part in ("--fault", format_fault(fault))]
         words += ["--no-faults"] * (not scenario.faults)
     return shlex.join(words)
 
 
-def _written(number: float) -> str:
-    """All its digits and no exponent, which neither times nor counts may have."""
+def _format_number(number: float) -> str:
+    """Format a number with all digits and without an exponent."""
     return format(Decimal(repr(number)), "f").removesuffix(".0")
 
 
-def _plain(text: str) -> str | float | int:
+def _parse_value(text: str) -> str | float | int:
     for kind in (int, float):
         try:
             return kind(text)
@@ -175,15 +177,15 @@ def _number(word: str, value: str, least: float, most: float) -> float:
     except ValueError:
         number = float("nan")
     if not least <= number <= most:
-        raise ConfigError(f"--set {word!r}: give a number from {least:g} to {most:g}")
+        raise ConfigError(f"value must be a number from {least:g} to {most:g}, got --set {word!r}")
     return number
 
 
 def _count(word: str, value: str, most: int) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value) <= most):
-        raise ConfigError(f"--set {word!r}: give a whole number from 1 to {most}")
+        raise ConfigError(f"value must be an integer from 1 to {most}, got --set {word!r}")
     return int(value)
 
 
-def _listed(names: Sequence[str] | Iterable[str]) -> str:
+def _join_names(names: Sequence[str] | Iterable[str]) -> str:
     return ", ".join(names)

@@ -1,7 +1,6 @@
-"""What is simulated: a scenario, its faults, its load. Plain values, so that they can be drawn,
-shrunk, printed and replayed.
+"""Scenario, fault and load as plain values that can be generated, shrunk, printed and replayed.
 
-Times are seconds of virtual time since the cluster was ready, which is when the load begins.
+Times are seconds of virtual time since the start of the load, when the cluster is ready.
 """
 
 from dataclasses import dataclass, field
@@ -10,24 +9,24 @@ from typing import Literal, TypeAlias
 __all__ = ["CHARGED", "Args", "Fault", "Holds", "Level", "Load", "Network", "Scenario"]
 
 Level: TypeAlias = Literal["core", "node"]
-"""`core`: membership, counts and limiter cores on one event heap. `node`: real nodes and clients
+"""Runtime of a scenario. `core`: nodes on the deterministic scheduler. `node`: nodes and clients
 as trio tasks."""
 
 CHARGED = (1, 2, 5, 20)
-"""Costs of charges, drawn evenly."""
+"""Costs of charges, drawn uniformly."""
 
 Args: TypeAlias = dict[str, str | float | int]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong, from `at` until `until`."""
+    """Fault that lasts from `at` until `until`."""
 
     at: float
     verb: str
     """A verb of `simulations.scenarios.faults`."""
     until: float | None = None
-    """When it is over; None when it is over at once, or never."""
+    """End of the fault; None if it is instantaneous or never ends."""
     args: Args = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -38,7 +37,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What clients ask for."""
+    """Checks that clients send."""
 
     shape: str = "poisson"
     """A shape of `simulations.scenarios.loads`."""
@@ -49,65 +48,67 @@ class Load:
     """Key of the descriptor, which names the rule."""
     cost: int = 1
     also: str = ""
-    """Key of a second descriptor that each check meets, too: both are charged, or neither."""
+    """Key of a second descriptor of each check; the limiter charges both or neither."""
     refunds: float = 0.0
-    """Part of what is admitted that is given back at once."""
+    """Share of admitted checks that are refunded at once."""
     charges: float = 0.0
-    """Part of what is asked that is charged whatever is left, at `CHARGED` costs."""
+    """Share of requests that are charges, which count even beyond the limit; costs come from
+    `CHARGED`."""
     args: Args = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Callers that hold a slot of a concurrency limit for a while, and wait for it."""
+    """Callers that wait for a slot of a concurrency limit and hold it for some time."""
 
     per_second: float = 4.0
     """Callers per second over all clients, on average."""
     keys: int = 2
     rule: str = "job"
     longest_s: float = 1.5
-    """Longest time for which one holds its slot; half of that on average."""
+    """Longest time that a caller holds its slot; the average is half of it."""
     max_wait: float = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How far hosts are apart, when nothing is wrong."""
+    """Delay and base error rates of the network, without faults."""
 
     latency: str = "lan"
     """A preset of `simulations.scenarios.latency`."""
     loss: float = 0.0
-    """Part of all datagrams that is lost."""
+    """Share of all datagrams that are lost."""
     repeats: float = 0.0
-    """Part of all datagrams that comes twice."""
+    """Share of all datagrams that are delivered twice."""
     resets: float = 0.0
-    """Connections that break per second, over all: both sides lose what was under way."""
+    """Connections in the whole cluster that break per second; messages in flight are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A world, what is asked of it and what goes wrong."""
+    """Cluster, its load and its faults."""
 
     name: str
     about: str
-    """One sentence: what it shows."""
+    """Purpose of the scenario, in one sentence."""
     level: Level = "node"
     nodes: int = 3
-    """In all data centers together."""
+    """Number of nodes in all data centers together."""
     datacenters: int = 1
     zones: int = 1
-    """Per data center."""
+    """Zones per data center."""
     seconds: float = 30.0
-    """How long the load lasts."""
+    """Duration of the load."""
     calm: float = 20.0
-    """How long everything is well afterwards, before the last checks."""
+    """Duration without faults and load after that, before the final checks."""
     rules: str = ""
-    """A rule file's text."""
+    """Text of a rule file."""
     loads: tuple[Load, ...] = (Load(),)
     holds: tuple[Holds, ...] = ()
     network: Network = Network()
     least_parts: int = 1
-    """A shard with any counter is transferred in at least so many parts."""
+    """Minimum number of parts in which a shard with counters is transferred."""
     faults: tuple[Fault, ...] = ()
     is_blind: bool = False
-    """Judge as if no fault had been: such a run must fail, or the judge is asleep."""
+    """Whether the invariants ignore the faults; such a run must fail, which tests the
+    invariants."""

@@ -1,4 +1,5 @@
-"""Random streams derived from one root seed by name: a new draw in one shifts no other."""
+"""Random streams derived from one seed by name, so that draws from one stream do not affect
+another."""
 
 from hashlib import blake2b
 from random import Random
@@ -7,7 +8,8 @@ __all__ = ["stream"]
 
 
 def stream(seed: int, *names: str | int) -> Random:
-    """Make the stream that `names` name, the same in every process for equal arguments."""
+    """Return the random stream of a seed and names; equal arguments give equal streams in every
+    process."""
     text = "/".join([str(seed), *map(str, names)])
     return Random(  # noqa: S311 - a simulation must be repeatable, not unpredictable.
         int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")

@@ -15,7 +15,7 @@ from ringfence import runtime
 from ringfence.rules import Descriptor, Rule
 from ringfence.wire import Source
 from simulations.judging.checking import check
-from simulations.judging.coverage import marks_of
+from simulations.judging.coverage import count_marks
 from simulations.judging.invariants import Final, Invariants
 from simulations.judging.ledger import Answered, Ledger
 from simulations.judging.slots import HeldSlot, HoldLedger
@@ -25,14 +25,14 @@ from simulations.reporting.outcome import Outcome
 from simulations.runtimes.virtual_time import run_at_level
 from simulations.scenarios.faults import apply
 from simulations.scenarios.loads import arrivals
-from simulations.scenarios.log_loads import arrivals_of
+from simulations.scenarios.log_loads import load_arrivals
 from simulations.scenarios.scenario import CHARGED, Fault, Holds, Load, Scenario
 from simulations.scenarios.seeds import stream
 from simulations.world.membership_watch import detection_bound
 from simulations.world.observer import Observer
 from simulations.world.world import World
 
-__all__ = ["DOMAIN", "Progress", "rules_of", "simulate"]
+__all__ = ["DOMAIN", "Progress", "find_rules", "simulate"]
 
 DOMAIN = "sim"
 _CLIENTS_PER_DATACENTER = 2
@@ -104,7 +104,7 @@ class _Run:
         chance = stream(self._seed, "refunds", number)
         charged = stream(self._seed, "charged", number)
         async with runtime.open_task_group() as tasks:
-            for arrival in arrivals_of(load, self._scenario.seconds, len(hosts.clients), random):
+            for arrival in load_arrivals(load, self._scenario.seconds, len(hosts.clients), random):
                 await _sleep_until(hosts.began + arrival.at)
                 if charged.random() < load.charges:
                     cost = charged.choice(CHARGED)
@@ -261,7 +261,7 @@ class _Run:
         outcome, world = self._outcome, self._world
         hosts = world.hosts
         counters = world.counters()
-        rules = rules_of(world.rules.rules(), self._scenario.loads)
+        rules = find_rules(world.rules.rules(), self._scenario.loads)
         late_s = observer.stalest_ms / 1000
         judge = Invariants(rules, self._scenario, late_s, hosts.began)
         outcome.violations = [*world.watch.violations]
@@ -270,7 +270,7 @@ class _Run:
         outcome.violations += judge.slot_violations(self._held, held, final, hosts.now)
         outcome.virtual_s = runtime.current_time()
         outcome.event_hash = self._events.digest
-        outcome.marks = marks_of(counters)
+        outcome.marks = count_marks(counters)
         outcome.series = observer.series(rules, judge)
         outcome.figures = figures_of(self._ledger, judge) | {
             "staleness_worst_ms": observer.stalest_ms,
@@ -289,13 +289,15 @@ async def _sleep_until(when: float) -> None:
     await runtime.sleep(when - runtime.current_time())
 
 
-def rules_of(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
+def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
     """Find the rules that loads ask for, by the key of their descriptor."""
     asked = _asked(loads)
     found = {rule.path[-1][0]: rule for rule in rules}
     unknown = sorted(asked.keys() - found.keys())
     if unknown:
-        raise ValueError(f"no rule for {', '.join(unknown)}; there are {', '.join(sorted(found))}")
+        raise ValueError(
+            f"keys of loads must be one of {', '.join(sorted(found))}, got {', '.join(unknown)}"
+        )
     return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate import drawn
-from simulations.scenarios.rule_changes import fault_of
+from simulations.scenarios.generate import generate_scenario
+from simulations.scenarios.rule_changes import parse_fault
 from simulations.scenarios.scenario import Load, Scenario
 
 
@@ -28,7 +28,7 @@ def run(
         calm=calm,
         rules=RULES,
         loads=(Load(rule="exact", per_second=15, keys=keys),),
-        faults=tuple(fault_of(text) for text in faults),
+        faults=tuple(parse_fault(text) for text in faults),
     )
     outcome = run_scenario(scenario, 7, scenario)
     return [f"{each.property}: {each.text}" for each in outcome.violations]
@@ -60,7 +60,7 @@ def test_a_host_that_is_busy_for_long_moves_nobodys_clock() -> None:
 
 
 def test_a_replica_of_the_sender_is_not_counted_on_top_of_what_it_transfers() -> None:
-    drawn_case = drawn(150, "core")
+    drawn_case = generate_scenario(150, "core")
     scenario = replace(drawn_case, faults=drawn_case.faults[:1])
 
     outcome = run_scenario(scenario, 150, scenario)

@@ -4,7 +4,7 @@ import pytest
 
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate import drawn
+from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Fault, Level, Load, Scenario
 
 
@@ -40,7 +40,7 @@ def test_all_units_that_were_admitted_are_counted_once(
 
 @pytest.mark.parametrize("level", ["node", "core"])
 def test_some_drawn_runs_have_stalls_and_nothing_else(level: Level) -> None:
-    runs = [drawn(seed, level) for seed in range(40)]
+    runs = [generate_scenario(seed, level) for seed in range(40)]
     verbs = [{fault.verb for fault in run.faults} for run in runs]
 
     assert {"stall"} in verbs

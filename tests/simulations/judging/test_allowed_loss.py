@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations.judging.allowed_loss import members_of, unreplicated_spans
-from simulations.scenarios.generate import drawn
-from simulations.scenarios.rule_changes import fault_of
+from simulations.scenarios.generate import generate_scenario
+from simulations.scenarios.rule_changes import parse_fault
 from simulations.scenarios.scenario import Scenario
 
 
@@ -20,7 +20,7 @@ def world(*faults: str, nodes: int = 5, datacenters: int = 1, zones: int = 1) ->
         nodes=nodes,
         datacenters=datacenters,
         zones=zones,
-        faults=tuple(fault_of(text) for text in faults),
+        faults=tuple(parse_fault(text) for text in faults),
     )
 
 
@@ -147,7 +147,7 @@ def test_hosts_are_dealt_to_data_centers_and_then_to_zones() -> None:
 
 @given(st.integers(0, 10_000))
 def test_spans_are_in_order_and_apart(seed: int) -> None:
-    found = unreplicated_spans(drawn(seed, "node"))
+    found = unreplicated_spans(generate_scenario(seed, "node"))
 
     assert all(begin < end for begin, end in found)
     assert all(one[1] < other[0] for one, other in pairwise(found))

@@ -5,7 +5,7 @@ import pytest
 from node.node import Node
 from simulations.running import run_scenario
 from simulations.scenarios.catalog import RULES
-from simulations.scenarios.generate import drawn
+from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Fault, Load, Network, Scenario
 
 
@@ -33,7 +33,7 @@ def test_a_node_goes_on_whatever_meets_an_error(level, at):
 
 @pytest.mark.parametrize("level", ["core", "node"])
 def test_errors_are_drawn(level):
-    verbs = [fault.verb for seed in range(60) for fault in drawn(seed, level).faults]
+    verbs = [fault.verb for seed in range(60) for fault in generate_scenario(seed, level).faults]
 
     assert verbs.count("errors") > 3
 

@@ -14,8 +14,14 @@ from simulations.judging.checking import NEEDS, argument_names
 from simulations.reporting.outcome import Outcome
 from simulations.scenarios.catalog import SCENARIOS
 from simulations.scenarios.faults import VERBS
-from simulations.scenarios.generate import DRAWN, drawn
-from simulations.scenarios.rule_changes import checked, command_of, fault_of, with_set, words_of
+from simulations.scenarios.generate import DRAWN, generate_scenario
+from simulations.scenarios.rule_changes import (
+    apply_settings,
+    format_fault,
+    parse_fault,
+    replay_command,
+    validated,
+)
 from simulations.scenarios.scenario import Args, Fault, Scenario
 
 STEADY = SCENARIOS["steady"]
@@ -42,37 +48,40 @@ def faults(draw: st.DrawFn) -> Fault:
 
 @given(faults())
 def test_a_fault_in_words_is_the_same_fault(fault: Fault) -> None:
-    assert fault_of(words_of(fault)) == fault
+    assert parse_fault(format_fault(fault)) == fault
 
 
 @given(st.integers(0, 500), st.sampled_from(["node", "core"]))
 def test_drawn_faults_can_be_asked_for_in_words(seed: int, level: str) -> None:
-    for fault in drawn(seed, level).faults:  # type: ignore[arg-type]
-        assert fault_of(words_of(fault)) == fault
+    for fault in generate_scenario(seed, level).faults:  # type: ignore[arg-type]
+        assert parse_fault(format_fault(fault)) == fault
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "write VERB@AT"),
-        ("crash", "write VERB@AT"),
-        ("crash@-3", "write VERB@AT"),
+        ("", "must be VERB@AT"),
+        ("crash", "must be VERB@AT"),
+        ("crash@-3", "must be VERB@AT"),
         ("crash@1.2.3", "1.2.3"),
-        ("flood@3", "unknown fault 'flood'; known are crash, leave"),
-        ("crash@8-3", "ends before it begins"),
-        ("crash@3 n2", "'n2' is not NAME=VALUE"),
-        ("crash@3 node=", "'node=' is not NAME=VALUE"),
-        ("crash@3 nodes=n2", "crash argument_names no 'nodes'; it takes node, zone, datacenter"),
-        ("pause@3-4 node=n1 from=n2", "pause argument_names no 'from'"),
-        ("loss@3-9", "loss needs share=NUMBER, from 0 to 1"),
-        ("loss@3-9 share=2", "loss needs share=NUMBER, from 0 to 1"),
-        ("loss@3-9 share=nan", "loss needs share=NUMBER, from 0 to 1"),
-        ("slow@3-9 extra_ms=long", "slow needs extra_ms=NUMBER"),
+        ("flood@3", "verb of a fault must be one of crash, leave"),
+        ("crash@8-3", "must not be before its begin"),
+        ("crash@3 n2", "must be NAME=VALUE, got 'n2'"),
+        ("crash@3 node=", "must be NAME=VALUE, got 'node='"),
+        ("crash@3 nodes=n2", "argument of crash must be one of node, zone, datacenter"),
+        (
+            "pause@3-4 node=n1 from=n2",
+            "argument of pause must be one of node, zone, datacenter, got 'from'",
+        ),
+        ("loss@3-9", "loss must have share=NUMBER, from 0 to 1"),
+        ("loss@3-9 share=2", "loss must have share=NUMBER, from 0 to 1"),
+        ("loss@3-9 share=nan", "loss must have share=NUMBER, from 0 to 1"),
+        ("slow@3-9 extra_ms=long", "slow must have extra_ms=NUMBER"),
     ],
 )
 def test_a_fault_that_makes_no_sense_is_refused_with_the_mend(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        fault_of(text)
+        parse_fault(text)
 
     assert said in str(refused.value)
     assert repr(text) in str(refused.value)
@@ -81,30 +90,30 @@ def test_a_fault_that_makes_no_sense_is_refused_with_the_mend(text: str, said: s
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("nodes", "write NAME=VALUE"),
+        ("nodes", "must be NAME=VALUE"),
         ("node=5", "NAME is nodes, datacenters"),
-        ("nodes=0", "a whole number from 1 to 5000"),
-        ("nodes=1e3", "a whole number from 1 to 5000"),
-        ("datacenters=31", "a whole number from 1 to 30"),
+        ("nodes=0", "an integer from 1 to 5000"),
+        ("nodes=1e3", "an integer from 1 to 5000"),
+        ("datacenters=31", "an integer from 1 to 30"),
         ("seconds=0.5", "a number from 1 to 86400"),
         ("calm=inf", "a number from 1 to 86400"),
         ("loss=1", "a number from 0 to 0.9"),
         ("loss=much", "a number from 0 to 0.9"),
-        ("latency=moon", "latency is lan, near, regions, zero"),
+        ("latency=moon", "latency must be lan, near, regions, zero"),
         ("per_second=-1", "a number from 0 to 100000"),
-        ("keys=many", "a whole number from 1 to 1000000"),
+        ("keys=many", "an integer from 1 to 1000000"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused_with_the_mend(word: str, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        with_set(STEADY, [word])
+        apply_settings(STEADY, [word])
 
     assert said in str(refused.value)
     assert repr(word) in str(refused.value)
 
 
 def test_a_setting_of_the_load_holds_for_every_load() -> None:
-    changed = with_set(STEADY, ["per_second=7", "keys=3", "cost=2"])
+    changed = apply_settings(STEADY, ["per_second=7", "keys=3", "cost=2"])
 
     assert len(changed.loads) > 1
     assert {(load.per_second, load.keys, load.cost) for load in changed.loads} == {(7, 3, 2)}
@@ -114,29 +123,32 @@ def test_a_setting_of_the_load_holds_for_every_load() -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("crash@1 node=n9", "is about n9, but there are n1 to n5"),
-        ("cut@1-2 node=n1 from=n9", "is about n9, but there are n1 to n5"),
-        ("crash@1 datacenter=dc2", "is about dc2, but there is dc1"),
-        ("crash@1 zone=z2", "is about z2, but there is z1"),
+        ("crash@1 node=n9", "must be n1 to n5, got n9"),
+        ("cut@1-2 node=n1 from=n9", "must be n1 to n5, got n9"),
+        ("crash@1 datacenter=dc2", "must be dc1, got dc2"),
+        ("crash@1 zone=z2", "must be z1, got z2"),
     ],
 )
 def test_a_fault_about_what_is_not_there_is_refused(fault: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        checked(replace(CRASH, faults=(fault_of(fault),)))
+        validated(replace(CRASH, faults=(parse_fault(fault),)))
 
 
 def test_every_data_center_needs_a_node_and_a_place_on_the_map() -> None:
-    with pytest.raises(ConfigError, match="2 nodes cannot stand in 3 data centers"):
-        checked(replace(STEADY, nodes=2, datacenters=3))
-    with pytest.raises(ConfigError, match="6 data centers: latency preset 'regions' has no 'dc6'"):
-        checked(with_set(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
+    with pytest.raises(ConfigError, match="nodes must be at least 3, one per data center, got 2"):
+        validated(replace(STEADY, nodes=2, datacenters=3))
+    with pytest.raises(
+        ConfigError,
+        match="6 data centers: data center of preset 'regions' must be one of .*, got 'dc6'",
+    ):
+        validated(apply_settings(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_shipped_scenario_fits_together_and_can_be_asked_for_in_words(name: str) -> None:
-    scenario = checked(SCENARIOS[name])
+    scenario = validated(SCENARIOS[name])
 
-    assert tuple(fault_of(words_of(fault)) for fault in scenario.faults) == scenario.faults
+    assert tuple(parse_fault(format_fault(fault)) for fault in scenario.faults) == scenario.faults
 
 
 CHANGES = st.fixed_dictionaries(
@@ -180,24 +192,24 @@ def replayed(command: str) -> Scenario:
 def test_the_command_of_a_changed_scenario_makes_the_same_one_again(
     changes: dict[str, object], instead: list[Fault] | None
 ) -> None:
-    scenario = with_set(CRASH, [f"{name}={value}" for name, value in changes.items()])
+    scenario = apply_settings(CRASH, [f"{name}={value}" for name, value in changes.items()])
     if instead is not None:
         known = [replace(fault, args=fault.args | {"node": "n1"}) for fault in instead]
         scenario = replace(scenario, faults=tuple(known))
 
-    assert replayed(command_of(scenario, CRASH, 7)) == scenario
+    assert replayed(replay_command(scenario, CRASH, 7)) == scenario
 
 
 @pytest.mark.parametrize("level", ["node", "core"])
 def test_the_command_of_a_drawn_scenario_names_seed_and_level_and_what_is_left_of_it(
     level: str,
 ) -> None:
-    original = drawn(12, level)  # type: ignore[arg-type]
+    original = generate_scenario(12, level)  # type: ignore[arg-type]
     shrunk = replace(original, faults=original.faults[:1])
 
-    assert command_of(original, original, 12) == (
+    assert replay_command(original, original, 12) == (
         f"ringfence simulate {DRAWN} --seed 12 --level {level}"
     )
-    assert replayed(command_of(shrunk, original, 12)) == shrunk
+    assert replayed(replay_command(shrunk, original, 12)) == shrunk
     bare = replace(original, faults=())
-    assert replayed(command_of(bare, original, 12)) == bare
+    assert replayed(replay_command(bare, original, 12)) == bare

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from simulations.scenarios.catalog import RULES, scenario
-from simulations.scenarios.generate import drawn
+from simulations.scenarios.generate import generate_scenario
 from simulations.scenarios.scenario import Fault, Load, Scenario
 from simulations.world.membership_watch import detection_bound
 from simulations.world.run import simulate
@@ -107,8 +107,8 @@ def test_a_fault_that_is_none_is_refused_before_anything_runs():
 
 def test_scenarios_drawn_for_a_swarm_follow_from_the_seed_alone():
     for level in ("core", "node"):
-        cases = [drawn(seed, level) for seed in range(60)]
-        assert cases == [drawn(seed, level) for seed in range(60)]
+        cases = [generate_scenario(seed, level) for seed in range(60)]
+        assert cases == [generate_scenario(seed, level) for seed in range(60)]
         assert {case.datacenters for case in cases} == {1, 2, 3}
         assert {case.nodes for case in cases} == {2, 3, 4, 5, 6}
         assert {case.least_parts for case in cases} == {1, 2, 3}
