@@ -1,3 +1,4 @@
-"""The simulation harness: the real node code, many nodes, virtual time, any fault, from a seed."""
+"""Simulation of clusters: many nodes with the shipped code, virtual time and faults, from a
+seed."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""Leases under everything that can go wrong: the real cores, owner and borrowers, in virtual time.
+"""Simulation of leases with faults: the shipped cores of an owner and its borrowers, in virtual
+time.
 
-One hot key, an owner with a standby that gets a copy now and then, borrowers whose messages are
-late, lost and overtake each other, a crash, a change of the limit. Every admission is written down
-when it happens, and an oracle that knows no leases looks at them afterwards.
+There is one hot key. Its owner has a standby with periodic replication. Messages of borrowers are
+delayed, lost and reordered. The owner may crash, and the limit may change. The world records each
+admission. An oracle without leases checks them afterwards.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +24,14 @@ __all__ = ["Admission", "LendingWorld", "replayed"]
 _START = 1_000 * NS_PER_SECOND
 _RULE_ID = 7
 KEY = _RULE_ID.to_bytes(8, "big") + b"hot"
-_COPY_NS = 100_000_000
-_LATE_NS = 40_000_000
+_REPLICATION_NS = 100_000_000
+_DELAY_NS = 40_000_000
 _NOTICE_NS = 2 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Units that passed at an instant."""
+    """Units admitted at one instant."""
 
     at: int
     units: int
@@ -47,19 +48,19 @@ class _Owner:
 class _Borrower:
     number: int
     offset: float
-    """Its clock is ahead by so much."""
+    """Nanoseconds by which the borrower's clock is ahead."""
     leases: Leases
     trusts: set[int] = field(default_factory=set)
 
 
 class LendingWorld:
-    """Run `check` and `run_until`; `admitted` tells what passed."""
+    """World of one owner, its standby and its borrowers; `admitted` lists the admissions."""
 
     def __init__(self, seed: int, limit: Limit, borrowers: int = 4, loss: float = 0.1) -> None:
         self.now = _START
         self.admitted: list[Admission] = []
         self.unsaved = 0
-        """Units that an owner had decided or lent after its last copy when it crashed."""
+        """Units that crashed owners had admitted or lent since their last replication."""
         self._random = Random(seed)  # noqa: S311 - a history per seed is the point
         self._loss = loss
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -71,22 +72,22 @@ class LendingWorld:
         self._copied_at = self.now
         self._since_copy = 0
         self._borrowers = [self._new_borrower(number) for number in range(borrowers)]
-        self._plan(_COPY_NS, self._copy_now)
+        self._schedule(_REPLICATION_NS, self._replicate)
 
     @property
     def limit(self) -> Limit:
-        """The limit in force."""
+        """Return the current limit."""
         assert self._rule.limit is not None
         return self._rule.limit
 
     def lent(self) -> int:
-        """Units that are out now."""
+        """Return the units in leases at present."""
         return self._owner.lender.held(KEY)
 
     def check(self, borrower: int, cost: int = 1) -> bool:
-        """Have a borrower check the key: by its lease, else by the owner."""
-        who = self._borrowers[borrower]
-        if who.leases.spend(KEY, cost, self._time_of(who)) is not None:
+        """Check the key at a borrower, which uses its lease or else asks the owner."""
+        client = self._borrowers[borrower]
+        if client.leases.spend(KEY, cost, self._time_of(client)) is not None:
             self.admitted.append(Admission(self.now, cost, by_lease=True))
             return True
         outcomes = self._owner.lender.decide(Batch(Op.CHECK, [KEY], [cost]), self.now)
@@ -97,78 +98,80 @@ class LendingWorld:
         return is_allowed
 
     def run_until(self, instant: int) -> None:
-        """Let time pass, and what is under way arrive."""
+        """Advance the time and deliver the messages that are due."""
         while self._events and self._events[0][0] <= instant:
-            self.now, _, happen = heappop(self._events)
-            happen()
+            self.now, _, call = heappop(self._events)
+            call()
         self.now = instant
-        for who in self._borrowers:
-            who.leases.tick(self._time_of(who))
+        for client in self._borrowers:
+            client.leases.tick(self._time_of(client))
 
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Reset the counter of the key."""
         self._owner.lender.decide(Batch(Op.RESET, [KEY], [0]), self.now)
 
     def change_limit(self, limit: Limit) -> None:
-        """Put another limit in force, as a node does."""
+        """Change the limit, as a node does after a change of rules."""
         self._rule = Rule(_RULE_ID, "d", (("k", None),), limit)
         self._owner.engine.set_rules({_RULE_ID: EngineRule(limit)})
         self._owner.lender.recall_all()
 
     def crash(self) -> None:
-        """End the owner; its standby goes on from the last copy, and knows of no lease."""
+        """Crash the owner; the standby continues from the last replica, without leases."""
         self.unsaved += self._since_copy
         self._since_copy = 0
         life, self._life = self._life, self._life + 1
         self._owner = self._new_owner()
         if self._copy is not None:
             self._owner.engine.restore(self._copy, self._copied_at)
-        for who in self._borrowers:
-            self._plan(self._random.randrange(_NOTICE_NS), partial(who.leases.drop_node, life))
+        for client in self._borrowers:
+            self._schedule(
+                self._random.randrange(_NOTICE_NS), partial(client.leases.drop_node, life)
+            )
 
     # -- messages ------------------------------------------------------------------------------
 
     def _ask(self, number: int, ask: LeaseAsk) -> None:
-        who, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
+        client, asked_at = self._borrowers[number], self._time_of(self._borrowers[number])
         life = self._life if ask.node is None else ask.node
         borrow = LeaseRequest(1, ask.key, ask.want, list(ask.leases), list(ask.spent))
 
-        def arrive() -> None:
+        def on_arrival() -> None:
             if life != self._life:
                 answer = None
             else:
-                answer = self._owner.lender.lend(who, borrow, self.now)
+                answer = self._owner.lender.lend(client, borrow, self.now)
                 self._since_copy += answer.units
             self._send(lambda: take(answer), lambda: take(None))
 
         def take(answer: LeaseGrant | None) -> None:
             if life != self._life:
                 answer = None
-            who.leases.on_answer(ask, life, asked_at, answer)
+            client.leases.on_answer(ask, life, asked_at, answer)
 
-        self._send(arrive, lambda: take(None))
+        self._send(on_arrival, lambda: take(None))
 
-    def _recall(self, who: _Borrower, keys: Sequence[bytes]) -> None:
+    def _recall(self, client: _Borrower, keys: Sequence[bytes]) -> None:
         life, wanted = self._life, list(keys)
-        self._send(lambda: who.leases.recall(life, wanted, self._time_of(who)), lambda: None)
+        self._send(lambda: client.leases.recall(life, wanted, self._time_of(client)), lambda: None)
 
-    def _send(self, arrive: Callable[[], None], get_lost: Callable[[], None]) -> None:
+    def _send(self, on_arrival: Callable[[], None], on_loss: Callable[[], None]) -> None:
         is_lost = self._random.random() < self._loss
-        self._plan(self._random.randrange(_LATE_NS), get_lost if is_lost else arrive)
+        self._schedule(self._random.randrange(_DELAY_NS), on_loss if is_lost else on_arrival)
 
-    # -- the rest ------------------------------------------------------------------------------
+    # -- replication, time and the owner's answers ----------------------------------------------
 
-    def _plan(self, after_ns: int, happen: Callable[[], None]) -> None:
-        heappush(self._events, (self.now + after_ns, next(self._order), happen))
+    def _schedule(self, after_ns: int, call: Callable[[], None]) -> None:
+        heappush(self._events, (self.now + after_ns, next(self._order), call))
 
-    def _copy_now(self) -> None:
+    def _replicate(self) -> None:
         with self._owner.lender.counted([KEY], self.now):
             self._copy = self._owner.engine.snapshot([KEY], self.now)
         self._since_copy, self._copied_at = 0, self.now
-        self._plan(_COPY_NS, self._copy_now)
+        self._schedule(_REPLICATION_NS, self._replicate)
 
-    def _time_of(self, who: _Borrower) -> float:
-        return self.now / NS_PER_SECOND + who.offset
+    def _time_of(self, client: _Borrower) -> float:
+        return self.now / NS_PER_SECOND + client.offset
 
     def _new_owner(self) -> _Owner:
         engine = Engine(max_keys=100)
@@ -183,9 +186,9 @@ class LendingWorld:
 
 
 def replayed(limit: Limit, admitted: Sequence[Admission]) -> int:
-    """Count the units that an owner without leases would not have let pass at those instants.
+    """Return the units that an owner without leases would have denied at the same instants.
 
-    What was too much does not count against what follows.
+    Excess units do not count against later admissions.
     """
     engine = Engine(max_keys=100)
     engine.set_rules({_RULE_ID: EngineRule(limit)})

@@ -1,4 +1,4 @@
-"""Runs a scenario."""
+"""Execution of a scenario."""
 
 import gc
 import logging
@@ -14,10 +14,10 @@ __all__ = ["run_scenario"]
 def run_scenario(
     scenario: Scenario, seed: int, original: Scenario, progress: Progress = lambda part: None
 ) -> Outcome:
-    """Run it; `original` is what it was made of by changes, so that its command can be told.
+    """Run a scenario with the logs of its nodes disabled.
 
-    What nodes log is kept quiet meanwhile. Raises `ValueError` and `ConfigError` for a scenario
-    that makes no sense.
+    `original` is the scenario before changes; the outcome's command lists the changes. Raises
+    `ValueError` or `ConfigError` for an invalid scenario.
     """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -1,7 +1,6 @@
-"""Searches many seeds for one that breaks an invariant, and makes what it finds small.
+"""Search of many seeds for violated invariants, and shrinking of failing scenarios.
 
-Decides what is run, what is compared and what is left out; the runs themselves are `running`'s, in
-processes of their own.
+This module chooses the runs and compares them. `running` executes each run in a separate process.
 """
 
 from collections import Counter
@@ -20,60 +19,60 @@ from simulations.scenarios.scenario import Fault, Level
 
 __all__ = ["Batch", "Finding", "Run", "pool", "run_seed", "search", "shrink"]
 
-_TWICE_EVERY = 20
-"""One of so many seeds is run twice, and both histories must be equal."""
-_MOST_TRIES = 60
-"""Runs that shrinking one seed may take."""
+_REPEAT_EVERY = 20
+"""Interval of seeds that run twice; both histories must be equal."""
+_MAX_SHRINK_RUNS = 60
+"""Maximum runs to shrink one seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a process tells of one run."""
+    """Result of one run, as sent between processes."""
 
     seed: int
     event_hash: str
     violations: tuple[tuple[str, str], ...]
-    """Property and text."""
+    """Invariant and text of each violation."""
     marks: Counter[str]
     virtual_s: float
     real_s: float
     keep: tuple[int, ...] | None
-    """Which of the drawn faults were applied; None for all."""
+    """Numbers of the applied faults; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A seed that broke an invariant."""
+    """Seed that violated an invariant, with its shrunk faults."""
 
     run: Run
     faults: tuple[Fault, ...]
-    """Those that are left after shrinking."""
+    """Faults that remain after shrinking."""
     command: str
-    """What replays it."""
+    """Command that repeats the run."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What came of many seeds."""
+    """Results of many seeds."""
 
     level: Level
     runs: int = 0
     twice: int = 0
-    """Runs whose history was compared with a second one's."""
+    """Number of runs that were repeated to compare the histories."""
     failed: list[Run] = field(default_factory=list)
     differed: list[int] = field(default_factory=list)
-    """Seeds whose two histories were not equal."""
+    """Seeds with two different histories."""
     marks: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     real_s: float = 0.0
 
     @property
     def missing(self) -> list[str]:
-        """Rare things that no run has met."""
+        """Return the rare events that happened in no run."""
         return [mark for mark in WANTED[self.level] if not self.marks[mark]]
 
     def add(self, run: Run) -> None:
-        """Count one run."""
+        """Add the result of one run."""
         self.runs += 1
         self.marks += run.marks
         self.virtual_s += run.virtual_s
@@ -89,7 +88,7 @@ def run_seed(
     keep: tuple[int, ...] | None = None,
     least_parts: int | None = None,
 ) -> Run:
-    """Run one seed of a scenario, whatever comes; an exception is a violation, too."""
+    """Run one seed of a scenario; an exception counts as a violation."""
     original = (
         generate_scenario(seed, level) if name == DRAWN else replace(scenario_of(name), level=level)
     )
@@ -100,8 +99,8 @@ def run_seed(
         scenario = replace(scenario, least_parts=least_parts)
     try:
         outcome = run_scenario(scenario, seed, original)
-    except Exception as error:  # noqa: BLE001 - that is what is searched for.
-        text = "".join(format_exception_only(_first(error))).strip()
+    except Exception as error:  # noqa: BLE001 - any exception is a finding.
+        text = "".join(format_exception_only(_first_error(error))).strip()
         return Run(seed, "", (("bug", text),), Counter(), 0.0, 0.0, keep)
     broken = tuple((each.property, each.text) for each in outcome.violations)
     return Run(
@@ -117,8 +116,8 @@ def run_seed(
 
 @contextmanager
 def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes for `jobs` runs at a time; what has not begun when the block ends never does."""
-    # Processes live to the end: replacing them hangs (CPython's issue 115634).
+    """Open a pool of `jobs` processes; at the end of the block, pending runs are cancelled."""
+    # Processes live until the end, since replacing them may hang (CPython issue 115634).
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as executor:
         try:
             yield executor
@@ -134,16 +133,16 @@ def search(
     on_run: Callable[[Run], None],
     least_parts: int | None = None,
 ) -> Batch:
-    """Run every seed, a share of them twice; `on_run` hears of each as it ends.
+    """Run every seed, and some of them twice; call `on_run` with each finished run.
 
-    `least_parts` replaces what the scenario says about the parts of transfers.
+    `least_parts` replaces the scenario's minimum number of parts per transfer.
     """
     batch = Batch(level)
     again: dict[Future[Run], int] = {}
     first: dict[Future[Run], int] = {}
     for seed in seeds:
         first[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
-        if seed % _TWICE_EVERY == 0:
+        if seed % _REPEAT_EVERY == 0:
             again[executor.submit(run_seed, name, level, seed, None, least_parts)] = seed
     hashes: dict[int, str] = {}
     for future in as_completed([*first, *again]):
@@ -152,7 +151,7 @@ def search(
             batch.add(run)
             on_run(run)
         before = hashes.setdefault(run.seed, run.event_hash)
-        if run.seed % _TWICE_EVERY == 0 and before != run.event_hash:
+        if run.seed % _REPEAT_EVERY == 0 and before != run.event_hash:
             batch.differed.append(run.seed)
     batch.twice = len(again)
     return batch
@@ -165,12 +164,12 @@ def shrink(
     run: Run,
     least_parts: int | None = None,
 ) -> Finding:
-    """Leave faults out for as long as the same property breaks; the fewest that were found."""
+    """Remove faults while the same invariant is still violated; return the smallest failing set."""
     original = generate_scenario(run.seed, level) if name == DRAWN else scenario_of(name)
     broken = {each for each, _ in run.violations}
     kept, best = list(range(len(original.faults))), run
     tries, size = 0, max(1, len(kept) // 2)
-    while kept and tries < _MOST_TRIES:
+    while kept and tries < _MAX_SHRINK_RUNS:
         smaller = None
         for part in _without_parts(kept, size):
             tries += 1
@@ -196,8 +195,8 @@ def shrink(
     return Finding(best, faults, command)
 
 
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _first_error(error: BaseException) -> BaseException:
+    return _first_error(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _without_parts(kept: Sequence[int], size: int) -> Iterator[list[int]]:

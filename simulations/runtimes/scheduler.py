@@ -1,9 +1,9 @@
 """Deterministic scheduler: a runtime whose clock jumps to the next timed call when no task can run.
 
-Implements `ringfence.runtime.Runtime` for coroutines that wait for nothing else. Tasks that are
-ready run in the order in which they became ready, timed calls in the order of their instants. So
-equal programs have equal histories. Cancellation follows trio: a cancelled scope makes each wait
-inside raise `Cancelled` until the block ends.
+It implements `ringfence.runtime.Runtime` for coroutines that use no other runtime. Ready tasks run
+in the order in which they became ready. Timed calls run in the order of their times. Equal programs
+therefore have equal histories. Cancellation follows trio: inside a cancelled scope, each wait
+raises `Cancelled` until the block ends.
 """
 
 from collections import deque
@@ -21,15 +21,15 @@ __all__ = ["Cancelled", "Scheduler"]
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 _LEAST_CANCELLED = 1024
-"""Cancelled calls that the heap may keep at least; more go once they are the larger half."""
+"""Cancelled calls that the heap may keep; above this it removes them when they are the majority."""
 
 
 class Cancelled(BaseException):
-    """Raised in a task whose scope is cancelled."""
+    """Exception in a task whose scope is cancelled."""
 
 
 class _Planned:
-    """One timed call."""
+    """Timed call."""
 
     __slots__ = ("_scheduler", "call")
 
@@ -38,14 +38,14 @@ class _Planned:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Do not make the call."""
+        """Cancel the call."""
         if self.call is not None:
             self.call = None
             self._scheduler.cancelled_calls += 1
 
 
 class _Future(Generic[_T]):
-    """Result that one task waits for."""
+    """Future result that one task waits for."""
 
     __slots__ = ("_is_done", "_result", "_task")
 
@@ -65,19 +65,19 @@ class _Future(Generic[_T]):
             self._task.make_ready()
 
     def resolve(self) -> None:
-        """Wake the task, with no result."""
+        """Wake the task without a result."""
         if not self._is_done:
             self.set_result(cast(_T, None))
 
     def park(self, task: "_Task") -> None:
-        """Keep the task that waits."""
+        """Register the waiting task."""
         if self._is_done:
             task.make_ready()
         else:
             self._task = task
 
     def cancel(self) -> None:
-        """Give up the wait."""
+        """Cancel the wait."""
         self._is_done, self._task = True, None
 
     def __await__(self) -> "Generator[_Future[_T], None, _T]":
@@ -87,21 +87,21 @@ class _Future(Generic[_T]):
 
 
 class _Yield:
-    """Checkpoint: the task goes on after the others that are ready."""
+    """Checkpoint: the task continues after the other ready tasks."""
 
     def park(self, task: "_Task") -> None:
-        """Let the task go on."""
+        """Make the task ready again."""
         task.make_ready()
 
     def cancel(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing, since a checkpoint does not wait."""
 
     def __await__(self) -> "Generator[_Yield, None, None]":
         yield self
 
 
 class _Task:
-    """One coroutine, and the innermost scope that it is in."""
+    """Task: a coroutine and its innermost scope."""
 
     __slots__ = (
         "_coroutine",
@@ -124,15 +124,15 @@ class _Task:
         self._coroutine = coroutine
         self._error: BaseException | None = None
         self._parked_at: _Future[Any] | _Yield | None = None
-        """What the task waits for; None while it is ready or runs."""
+        """Future of the current wait; None while the task is ready or runs."""
         self.scope = scope
         self.group = group
         self.is_shielded = False
-        """Whether the present wait goes on when the task is cancelled."""
+        """Whether the current wait ignores a cancellation of the task."""
         scope.tasks[self] = None
 
     def make_ready(self) -> None:
-        """Let the task run again."""
+        """Queue the task to run."""
         self._parked_at = None
         self._scheduler.call_soon(self.step)
 
@@ -172,7 +172,7 @@ class _Task:
 
 
 class _Scope:
-    """Cancel scope; a tree of them has the scheduler's own at its root."""
+    """Cancel scope; scopes form a tree with the scheduler's scope as its root."""
 
     def __init__(
         self, scheduler: "Scheduler", *, seconds: float = inf, shield: bool = False
@@ -185,7 +185,7 @@ class _Scope:
         self._owner: _Task | None = None
         self._children: dict[_Scope, None] = {}
         self.tasks: dict[_Task, None] = {}
-        """Tasks whose innermost scope this is."""
+        """Tasks that have this scope as their innermost one."""
         self.is_cancelled = False
         """Whether waits inside raise `Cancelled`."""
         self._cancel_called = False
@@ -207,14 +207,14 @@ class _Scope:
             task.cancel()
 
     def attach(self, parent: "_Scope") -> None:
-        """Become part of the tree."""
+        """Add the scope to the tree."""
         self._parent = parent
         parent._children[self] = None
         if self._cancel_called or (parent.is_cancelled and not self._shield):
             self._spread()
 
     def detach(self) -> None:
-        """Leave the tree."""
+        """Remove the scope from the tree."""
         if self._parent is not None:
             self._parent._children.pop(self, None)
         if self._timer is not None:
@@ -262,7 +262,7 @@ class _Scope:
 
 
 class _Status:
-    """`TaskStatus` of a task that is begun in one group and goes on in another."""
+    """`TaskStatus` of a task that starts in one group and continues in another."""
 
     def __init__(self, begins_in: "_TaskGroup", goes_on_in: "_TaskGroup") -> None:
         self.value: Any = None
@@ -271,20 +271,20 @@ class _Status:
         self._goes_on_in = goes_on_in
 
     def started(self, value: object = None) -> None:
-        """Let `start` return `value`; without effect once the start is cancelled."""
+        """Make `start` return `value`; does nothing after the start was cancelled."""
         if not self.is_started and not self._begins_in.cancel_scope.is_cancelled:
             self.is_started, self.value = True, value
             self._begins_in.hand_over(self._goes_on_in)
 
 
 class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
-    """Tasks that end before the block does."""
+    """Group of tasks that all end before its block ends."""
 
     def __init__(self, scheduler: "Scheduler") -> None:
         self._scheduler = scheduler
         self.cancel_scope = _Scope(scheduler)
         self._tasks: dict[_Task, _Scope] = {}
-        """Each with the scope that it began in."""
+        """Tasks with the scope in which each began."""
         self._errors: list[BaseException] = []
         self._is_cancelled = False
         """Whether a task of the block ended by a cancellation."""
@@ -316,7 +316,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         task.make_ready()
 
     def hand_over(self, other: "_TaskGroup") -> None:
-        """Let the only task go on in another group."""
+        """Move the only task to another group."""
         task, scope = self._tasks.popitem()
         scope.detach()
         scope.attach(other.cancel_scope)
@@ -325,7 +325,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         self._note_empty()
 
     def ended(self, task: _Task, failure: BaseException | None) -> None:
-        """Note the end of a task; an error cancels the others."""
+        """Record the end of a task; an error cancels the other tasks."""
         scope = self._tasks.pop(task)
         if scope is not self.cancel_scope:
             scope.detach()
@@ -375,7 +375,7 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
         return True
 
     def _left(self) -> BaseException | None:
-        """Return what the block raises unless its scope catches it."""
+        """Return the exception of the block, or None if its scope catches it."""
         cancelled = [Cancelled()] if self._is_cancelled else []
         if self._errors:
             return BaseExceptionGroup("errors of a task group", [*self._errors, *cancelled])
@@ -383,15 +383,15 @@ class _TaskGroup(AbstractAsyncContextManager["_TaskGroup"]):
 
 
 class Scheduler:
-    """Runs coroutines on virtual seconds, which begin at 0."""
+    """Runtime that runs coroutines on virtual time in seconds, from 0."""
 
     def __init__(self) -> None:
         self.task: _Task | None = None
-        """The task that runs, or ran last."""
+        """Task that runs now or ran last."""
         self.cancelled_calls = 0
-        """Cancelled calls that the heap keeps."""
+        """Number of cancelled calls in the heap."""
         self.calls = 0
-        """Timed calls planned so far."""
+        """Number of timed calls scheduled so far."""
         self._now = 0.0
         self._heap: list[tuple[float, int, _Planned]] = []
         self._ready: deque[Callable[[], object]] = deque()
@@ -428,18 +428,18 @@ class Scheduler:
         raise RuntimeError("deadlock: every task waits for another one")
 
     def ended(self, failure: BaseException | None) -> None:
-        """Note the end of the main task."""
+        """Record the end of the main task."""
         self._has_ended, self._failure = True, failure
 
     def running(self) -> _Task:
-        """Return the task that runs."""
+        """Return the running task."""
         assert self.task is not None
         return self.task
 
     # -- the runtime ---------------------------------------------------------------------------
 
     def current_time(self) -> float:
-        """Return the virtual seconds."""
+        """Return the virtual time in seconds."""
         return self._now
 
     async def sleep(self, seconds: float) -> None:
@@ -463,23 +463,23 @@ class Scheduler:
         await _Yield()
 
     def move_on_after(self, seconds: float, *, shield: bool) -> _Scope:
-        """Make a scope that is cancelled after `seconds`."""
+        """Return a scope that is cancelled after `seconds`."""
         return _Scope(self, seconds=seconds, shield=shield)
 
     def open_task_group(self) -> _TaskGroup:
-        """Make a task group."""
+        """Open a task group."""
         return _TaskGroup(self)
 
     def new_future(self) -> _Future[Any]:
-        """Make a future."""
+        """Create a future."""
         return _Future()
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Make a call once the tasks that are ready now have run."""
+        """Schedule a call after the tasks that are ready now."""
         self._ready.append(call)
 
     def call_at(self, when: float, call: Callable[[], object]) -> _Planned:
-        """Make a call at an instant; now if that has passed."""
+        """Schedule a call at an instant, or now if that has passed."""
         if self.cancelled_calls > _LEAST_CANCELLED and 2 * self.cancelled_calls > len(self._heap):
             self._heap = [entry for entry in self._heap if entry[2].call is not None]
             heapify(self._heap)

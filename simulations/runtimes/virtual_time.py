@@ -1,8 +1,8 @@
-"""Virtual time, and runs of trio in which nothing is left to chance.
+"""Virtual time for deterministic runs of trio.
 
-Trio's clock is told when nothing can run any more, and then is at the next deadline: an hour of
-waiting costs nothing. The order of tasks comes from the seed. Hosts tell the time by clocks of
-their own, which may be off, run too fast or be set.
+When no task can run, the clock jumps to the next deadline, so waiting takes no real time. The seed
+determines the order of tasks. Each host has its own wall clock, which may have an offset, drift or
+be stepped.
 """
 
 import gc
@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 import trio
-import trio._core._run as trio_run  # Its order of tasks can be had in no public way.
+import trio._core._run as trio_run  # Trio has no public way to control its order of tasks.
 
 from simulations.runtimes.scheduler import Scheduler
 from simulations.scenarios.scenario import Level
@@ -20,27 +20,27 @@ from simulations.scenarios.seeds import stream
 __all__ = ["EPOCH_NS", "HostClock", "run_at_level"]
 
 EPOCH_NS = 1_800_000_000 * 1_000_000_000
-"""The hour that all runs begin at, in ns since 1970: the beginning of a minute and of an hour."""
+"""Start time of all runs, in nanoseconds since the Unix epoch; a full hour."""
 
 _MOST_IDLE = 1000
 
 
 class _Clock(trio.abc.Clock):
-    """Jumps to the next deadline as soon as no task can run."""
+    """Trio clock that jumps to the next deadline as soon as no task can run."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._idle = 0
 
     def start_clock(self) -> None:
-        """Time begins at 0."""
+        """Start the clock at 0."""
 
     def current_time(self) -> float:
-        """Seconds since the run began."""
+        """Return seconds since the start of the run."""
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Be there at once."""
+        """Return 0, since a deadline needs no real time."""
         if deadline == inf:
             self._idle += 1
             if self._idle > _MOST_IDLE:
@@ -54,7 +54,8 @@ class _Clock(trio.abc.Clock):
 def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], seed: int) -> None:
     """Run `main` on virtual time; equal seeds give equal orders of tasks.
 
-    Cyclic garbage stays meanwhile, so that no finaliser runs at an instant of its own.
+    Garbage collection is disabled during the run, since finalizers would run at unpredictable
+    times.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -71,7 +72,7 @@ def run_at_level(level: Level, main: Callable[[], Coroutine[Any, Any, None]], se
 
 
 class HostClock:
-    """The wall clock of one host: virtual time, off by something that faults may change."""
+    """Wall clock of one host: virtual time plus an offset and a drift that faults may change."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -80,17 +81,17 @@ class HostClock:
         self._drift_ppm = 0.0
 
     def now(self) -> int:
-        """Nanoseconds since 1970, as this host has it."""
+        """Return nanoseconds since the Unix epoch on this host's clock."""
         now = self._now()
         drifted = (now - self._since) * self._drift_ppm * 1000
         return EPOCH_NS + round(now * 1e9 + drifted) + self._offset_ns
 
     def step(self, seconds: float) -> None:
-        """Set the clock forward, or back."""
+        """Step the clock forwards or backwards."""
         self._offset_ns += round(seconds * 1e9)
 
     def drift(self, ppm: float) -> None:
-        """Let it run fast by so many millionths from now on, or slow."""
+        """Set the drift of the clock from now on, in parts per million."""
         drifted = (self._now() - self._since) * self._drift_ppm * 1000
         self._offset_ns += round(drifted)
         self._since, self._drift_ppm = self._now(), ppm

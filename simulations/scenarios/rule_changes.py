@@ -107,8 +107,8 @@ def validated(scenario: Scenario) -> Scenario:
     """Return the scenario unchanged. Raises `ConfigError` if its parts contradict each other."""
     if scenario.nodes < scenario.datacenters:
         raise ConfigError(
-            f"nodes must be at least {scenario.datacenters}, one per data center, got {scenario.nodes}; "
-            "add nodes or reduce --datacenters"
+            f"nodes must be at least {scenario.datacenters}, one per data center, "
+            f"got {scenario.nodes}; add nodes or reduce --datacenters"
         )
     for fault in scenario.faults:
         for name, letters, count in (

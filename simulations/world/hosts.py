@@ -1,4 +1,4 @@
-"""Hosts and clients of a run: where they are, and what their nodes know of the members."""
+"""Hosts and clients of a run: their locations, and the membership state of their nodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _VIEWERS = 9
 
 @dataclass(slots=True)
 class Host:
-    """A machine on which nodes start and end."""
+    """Machine on which nodes start and end."""
 
     name: str
     datacenter: str
@@ -35,27 +35,27 @@ class Host:
     lives: int = 0
     port: int = PORT
     is_seedless: bool = False
-    """Whether the addresses that its node joins by are wrong."""
+    """Whether the node gets wrong seed addresses."""
 
     @property
     def is_damped(self) -> bool:
-        """Whether its node stays out of the ring, since members suspected it too often."""
+        """Return whether the node is excluded from the ring after too many suspicions."""
         return self.node is not None and self.node.is_damped
 
     @property
     def place(self) -> Place:
-        """Its data center and zone."""
+        """Return the data center and zone of the host."""
         return self.datacenter, self.zone
 
     @property
     def address(self) -> Address:
-        """Address of its node."""
+        """Return the address of the host's node."""
         return self.name, self.port
 
 
 @dataclass(slots=True)
 class Client:
-    """An embedded client in a data center."""
+    """Embedded client in a data center."""
 
     datacenter: str
     address: Address
@@ -68,7 +68,7 @@ class Hosts:
 
     def __init__(self, scenario: Scenario, events: Events, clock: Callable[[], float]) -> None:
         self.began = 0.0
-        """When the load began, on the clock of the runtime."""
+        """Start of the load, on the clock of the runtime."""
         self.by_name: dict[str, Host] = {}
         self.clients: list[Client] = []
         self._events = events
@@ -82,11 +82,11 @@ class Hosts:
 
     @property
     def now(self) -> float:
-        """Seconds since the load began."""
+        """Return seconds since the start of the load."""
         return self._clock() - self.began
 
     def note(self, who: str, what: str) -> None:
-        """Add to the history."""
+        """Add an event to the history."""
         self._events.add(self._clock(), who, what)
 
     def names(self) -> list[str]:
@@ -102,25 +102,26 @@ class Hosts:
         return [host.name for host in self.by_name.values() if host.zone == zone]
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that run."""
+        """Return the running nodes."""
         return [host.node for host in self.by_name.values() if host.node is not None]
 
     def running(self) -> list[Host]:
-        """Return the hosts whose node runs."""
+        """Return the hosts with a running node."""
         return [host for host in self.by_name.values() if host.life is not None]
 
     def states(self, viewer: Host) -> dict[str, str]:
-        """Return the state of each member as one node knows it."""
+        """Return the state of each member in one node's member table."""
         assert viewer.node is not None
         records = viewer.node.membership.records
         return {name: _state_of(record) for name, record in records.items()}
 
     def views(self) -> list[dict[str, str]]:
-        """Return the states of members at some nodes: among a thousand, most are the same."""
+        """Return the member states of a sample of nodes, since large clusters have mostly equal
+        views."""
         return [self.states(host) for host in self.running()[:_VIEWERS]]
 
     def staleness(self) -> list[tuple[str, tuple[str, int], dict[str, int]]]:
-        """Return data center, life and counters of each node that runs."""
+        """Return data center, life and metrics of each running node."""
         if self._has_one_datacenter:
             return []
         return [
@@ -130,7 +131,8 @@ class Hosts:
         ]
 
     def is_settled(self) -> bool:
-        """Return whether all nodes know each other and hold the shards that they own."""
+        """Return whether all nodes have a complete member table and hold the shards that they
+        own."""
         names = {host.name for host in self.running() if not host.is_damped}
         for host in self.running():
             assert host.node is not None

@@ -21,7 +21,7 @@ class Links:
         self._links = links
 
     def _each(self, some: Sequence[str], others: Sequence[str]) -> list[tuple[Address, Address]]:
-        """Return all links from some hosts to others."""
+        """Return all pairs of hosts from the two sides."""
         return [
             (self._hosts.by_name[one].address, self._hosts.by_name[other].address)
             for one in some
@@ -36,64 +36,65 @@ class Links:
         return [*dict.fromkeys(way for one, other in links for way in ((one, other), (other, one)))]
 
     def cut(self, some: Sequence[str], others: Sequence[str], *, one_way: bool = False) -> None:
-        """Carry nothing between them, or only back; a client shares the links of a node."""
+        """Drop all messages between the hosts, or in one direction; a client shares the links of
+        a node."""
         change = self._network.cut_one_way if one_way else self._network.cut
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             change(one, other)
 
     def heal(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """End a `cut`."""
+        """Undo a `cut`."""
         for one, other in [*self._each(some, others), *self._client_links(some, others)]:
             self._network.heal(one, other)
 
     def set_loss(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams between them."""
+        """Drop this share of the datagrams between the hosts."""
         for one, other in self._each(some, others):
             self._network.set_loss(one, other, max(share, self._links.loss))
 
     def set_repeats(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Deliver this share of the datagrams between them twice."""
+        """Deliver this share of the datagrams between the hosts twice."""
         for one, other in self._each(some, others):
             self._network.set_repeats(one, other, max(share, self._links.repeats))
 
     def set_bursts(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Lose this share of the datagrams between them in bursts."""
+        """Drop this share of the datagrams between the hosts in bursts."""
         for one, other in self._both_ways(some, others):
             self._network.set_bursts(one, other, share)
 
     def set_corrupt(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Corrupt this share of the datagrams between them."""
+        """Corrupt this share of the datagrams between the hosts."""
         for one, other in self._both_ways(some, others):
             self._network.set_corrupt(one, other, share)
 
     def set_replay(self, share: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Replay old datagrams, this many for each new one."""
+        """Replay old datagrams between the hosts; `share` is the number per new datagram."""
         for one, other in self._both_ways(some, others):
             self._network.set_replay(one, other, share)
 
     def set_spikes(self, mean: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Delay everything between them by chance, by `mean` seconds on average."""
+        """Add a random delay of `mean` seconds on average between the hosts."""
         for one, other in self._each(some, others):
             self._network.set_spikes(one, other, mean)
 
     def set_clog(self, is_on: bool, some: Sequence[str], others: Sequence[str]) -> None:
-        """Hold everything between them, or deliver it at once."""
+        """Hold all messages between the hosts, or deliver the held messages at once."""
         change = self._network.clog if is_on else self._network.unclog
         for one, other in self._each(some, others):
             change(one, other)
 
     def reset(self, some: Sequence[str], others: Sequence[str]) -> None:
-        """End all connections between them."""
+        """Close all connections between the hosts."""
         for one, other in self._each(some, others):
             self._network.reset(one, other)
 
     def set_slow(self, extra: float, some: Sequence[str], others: Sequence[str]) -> None:
-        """Delay everything between them by so many seconds."""
+        """Add a fixed delay, in seconds, between the hosts."""
         for one, other in self._each(some, others):
             self._network.set_extra_delay(one, other, extra)
 
     async def break_connections(self, per_second: float, seconds: float, random: Random) -> None:
-        """Break connections of two hosts at random, for `seconds` of the load."""
+        """Break connections between random pairs of hosts, for `seconds` of the load."""
         while True:
             await runtime.sleep(random.expovariate(per_second))
             addresses = [host.address for host in self._hosts.by_name.values()]
@@ -105,7 +106,7 @@ class Links:
     def _client_links(
         self, some: Sequence[str], others: Sequence[str]
     ) -> list[tuple[Address, Address]]:
-        """Return the links of clients that a cut between hosts cuts, too."""
+        """Return the client links that a cut between hosts also affects."""
         links: list[tuple[Address, Address]] = []
         for client in self._hosts.clients:
             beside = self._home_of(client)

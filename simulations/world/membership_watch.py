@@ -1,8 +1,7 @@
-"""What must hold of the members while a run goes on.
+"""Invariants of membership during a run, from `docs/concepts/membership.md`.
 
-Properties of `docs/concepts/membership.md`: a record only replaces one that it supersedes, no
-healthy node is declared dead while the network is well, all members detect a death in bounded time,
-and queues stay within bounds.
+A record replaces only records that it supersedes. No healthy node is declared dead while the
+network works. All members detect a death in bounded time. Queues stay within their bounds.
 """
 
 from collections import Counter
@@ -20,22 +19,23 @@ from simulations.world.hosts import Host, Hosts
 __all__ = ["MembershipWatch", "detection_bound"]
 
 _MOST_VIOLATIONS = 10
-"""Violations of one property that are reported."""
+"""Maximum number of reported violations per invariant."""
 _SETTINGS = GossipSettings.lan()
 _UNWELL = ("cut", "pause", "stall", "slow", "bursts", "spikes", "clog", "busy")
 """Faults that may make a healthy member seem dead."""
 _LOSSES = ("loss", "corrupt")
-"""Faults that may, if they are heavy."""
+"""Faults that may do so if their share is large."""
 _MUCH_LOSS = 0.1
 _ROUNDS = 12
-"""Intervals in which, but for one run in 100 000, at least one of many members probes another."""
+"""Probe intervals in which one of many members probes a given member, except in one of 100,000
+runs."""
 
 
 def detection_bound(members: int) -> float:
     """Return the seconds in which all members of a data center detect a crash.
 
-    This holds while the network is well and the others are healthy. It is the time until a member
-    probes the dead one, the probe, the longest suspicion, and the spread of the news.
+    The bound assumes a working network and healthy members. It adds the time until a member probes
+    the dead one, the duration of the probe, the longest suspicion, and the dissemination.
     """
     near = _SETTINGS.near
     least = near.suspicion_factor * max(1.0, log10(max(1, members))) * near.interval
@@ -45,22 +45,23 @@ def detection_bound(members: int) -> float:
 
 
 class MembershipWatch:
-    """Looks at a world while it runs."""
+    """Checker of membership invariants during a run."""
 
     def __init__(self, hosts: Hosts, faults: Sequence[Fault]) -> None:
         self.violations: list[Violation] = []
         self.detections: list[float] = []
-        """Seconds from each crash until all running members of the data center held it dead."""
+        """Seconds from each crash until all running members of its data center declared it dead."""
         self.false_deaths = 0
-        """How often a node held a member dead that ran."""
+        """Number of times that a node declared a running member dead."""
         self.most_pending = 0
-        """Most news that one node had to send."""
+        """Largest number of updates queued on one node."""
         self.converged_at = 0.0
-        """When the views of all that run became equal, the last time that they did."""
+        """Last time at which the member tables of all running nodes became equal."""
         self._hosts = hosts
         self._violated: Counter[str] = Counter()
         self._crashes: dict[tuple[str, int], tuple[float, set[str]]] = {}
-        """Name and generation of the dead, when they died and who has not noticed."""
+        """Name and generation of each dead node, its time of death, and the members that have
+        not detected it."""
         self._is_converged = True
         unwell = [fault for fault in faults if _is_unwell(fault)]
         self._unwell_from = min([fault.at for fault in unwell], default=inf)
@@ -71,10 +72,10 @@ class MembershipWatch:
         if self._violated[name] <= _MOST_VIOLATIONS:
             self.violations.append(Violation(name, self._hosts.now, text))
 
-    # -- while it runs -------------------------------------------------------------------------
+    # -- during the run -------------------------------------------------------------------------
 
     def crashed(self, host: Host) -> None:
-        """Note that a node has ended without a word."""
+        """Record that a node has crashed."""
         assert host.node is not None
         generation = host.node.membership.me.generation
         others = {
@@ -85,31 +86,31 @@ class MembershipWatch:
         self._crashes[host.name, generation] = self._hosts.now, others
 
     def ended(self, name: str) -> None:
-        """Note that a node runs no more: it will notice nothing."""
+        """Record that a node has ended, so it will detect no other deaths."""
         for key in list(self._crashes):
-            self._note_detection(key, name)
+            self._record_detection(key, name)
 
     def changed(self, name: NodeId, changes: Sequence[Changed]) -> None:
-        """Check the changes of one node's records."""
+        """Check changes in one node's member table."""
         for change in changes:
             before, after = change.before, change.after
             if before is not None and before.name != name and not after.replaces(before):
                 self._add_violation("order", f"{name} took {after} for {before}")
             if after.is_gone:
-                self._note_detection((after.name, after.generation), name)
+                self._record_detection((after.name, after.generation), name)
                 if after.status is Status.DEAD:
                     self._hosts.note(name, f"holds {after.name} dead")
-                    self._judge_death(name, change)
+                    self._check_death(name, change)
             elif before is not None and before.generation < after.generation:
-                self._note_detection((after.name, before.generation), name)
+                self._record_detection((after.name, before.generation), name)
 
     async def run(self) -> None:
-        """Look at all nodes once a second until cancelled."""
+        """Check all nodes once a second until cancelled."""
         while True:
-            self._look()
+            self._check_all()
             await runtime.sleep(1.0)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         digests: set[int] = set()
         for node in self._hosts.nodes():
             membership = node.membership
@@ -124,9 +125,9 @@ class MembershipWatch:
             self._hosts.note("views", "are equal" if is_converged else "differ")
             if is_converged:
                 self.converged_at = self._hosts.now
-        self._judge_detections()
+        self._check_detections()
 
-    def _judge_detections(self) -> None:
+    def _check_detections(self) -> None:
         for (name, generation), (since, unaware) in list(self._crashes.items()):
             members = self._hosts.in_datacenter(self._hosts.by_name[name].datacenter)
             bound = detection_bound(len(members))
@@ -139,12 +140,12 @@ class MembershipWatch:
                     self._add_violation("detection", text)
 
     def _trusts(self, viewer: str, name: str, generation: int) -> bool:
-        """Return whether a node holds this life of a member for running."""
+        """Return whether a node sees this life of a member as running."""
         node = self._hosts.by_name[viewer].node
         record = None if node is None else node.membership.records.get(name)
         return record is not None and record.generation == generation and not record.is_gone
 
-    def _note_detection(self, key: tuple[str, int], by: str) -> None:
+    def _record_detection(self, key: tuple[str, int], by: str) -> None:
         crash = self._crashes.get(key)
         if crash is not None:
             since, unaware = crash
@@ -153,8 +154,9 @@ class MembershipWatch:
                 del self._crashes[key]
                 self.detections.append(self._hosts.now - since)
 
-    def _judge_death(self, name: NodeId, change: Changed) -> None:
-        """A node that runs and is well must not be declared dead while the network is well."""
+    def _check_death(self, name: NodeId, change: Changed) -> None:
+        """Report a violation if a healthy running node was declared dead while the network
+        worked."""
         after = change.after
         subject = self._hosts.by_name[after.name].node
         if subject is None or subject.membership.me.generation != after.generation:
@@ -165,7 +167,7 @@ class MembershipWatch:
             self._add_violation("false_death", text)
 
     def _was_unwell(self, begin: float, end: float) -> bool:
-        """Return whether a fault of links or hosts may have had an effect between two instants."""
+        """Return whether a fault may have affected links or hosts between two instants."""
         after = detection_bound(len(self._hosts.names())) + _SETTINGS.announce_every
         return self._unwell_from <= end and begin <= self._unwell_until + after
 

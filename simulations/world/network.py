@@ -1,7 +1,8 @@
-"""A memory network whose links have more wrong with them: bursts, spikes, queues, forgeries, clogs.
+"""In-memory network with additional faults: loss bursts, delay spikes, queues, corruption and
+clogs.
 
-Delay, loss, repeats and cuts are the memory network's. What is set here holds for one direction,
-from and to, or for all that passes one host.
+`MemoryNetwork` provides delay, loss, repeats and cuts. Each fault of this module applies to one
+direction of a link or to one host.
 """
 
 from collections import deque
@@ -20,35 +21,35 @@ __all__ = ["SimulatedNetwork"]
 
 Way: TypeAlias = tuple[Address, Address]
 
-_BURST = (0.02, 0.3)
-"""Chance that a burst begins, and that it ends, at each datagram."""
-_REMEMBERED = 20
-"""Datagrams of a way that may be replayed."""
-_REPLAYED_WITHIN = 60.0
-_SPIKE = 5.0
+_BURST_CHANCES = (0.02, 0.3)
+"""Probabilities that a burst begins, and that it ends, at each datagram."""
+_KEPT_FOR_REPLAY = 20
+"""Maximum number of datagrams per direction kept for replay."""
+_REPLAY_DELAY_S = 60.0
+_MAX_SPIKE_S = 5.0
 """Longest spike, in seconds."""
-_QUEUE = 1.0
-"""Seconds of a narrow link's work that may wait; more is dropped."""
+_MAX_QUEUE_S = 1.0
+"""Maximum seconds of work in the queue of a busy host; further datagrams are dropped."""
 
 
 @dataclass(slots=True)
-class _Way:
-    """What is wrong with one direction of a link."""
+class _DirectionFaults:
+    """Faults of one direction of a link."""
 
     burst_loss: float = 0.0
-    """Part that is lost while a burst lasts."""
+    """Share of datagrams that a burst drops."""
     corrupt: float = 0.0
-    """Part whose bits are changed, or which is cut short."""
+    """Share of datagrams that are corrupted or truncated."""
     replay: float = 0.0
-    """Chance that an old datagram comes again, up to a minute late."""
+    """Probability of a replay of an old datagram, up to a minute late."""
     is_in_burst: bool = False
-    past: deque[bytes] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    past: deque[bytes] = field(default_factory=lambda: deque(maxlen=_KEPT_FOR_REPLAY))
     held: list[tuple[MemoryTransport, bytes]] | None = None
-    """Datagrams that wait for a clog to end; None when there is no clog."""
+    """Datagrams held until the clog ends; None without a clog."""
 
 
 class SimulatedNetwork(MemoryNetwork):
-    """The links of one run. One seed and one order of calls give one history."""
+    """Links of one run; equal seeds and equal calls give equal histories."""
 
     def __init__(self, random: Random, links: Network, *, jitter: float) -> None:
         super().__init__(
@@ -63,41 +64,43 @@ class SimulatedNetwork(MemoryNetwork):
         self._base_delays: dict[tuple[Place, Place], float] = {}
         self._extra_delays: dict[frozenset[Address], float] = {}
         self.datagrams = 0
-        """Datagrams that were sent so far."""
+        """Number of datagrams sent so far."""
         self._chance = random
-        self._ways: dict[Way, _Way] = {}
+        self._directions: dict[Way, _DirectionFaults] = {}
         self._spikes: dict[frozenset[Address], float] = {}
         self._costs: dict[Address, float] = {}
         self._busy: dict[Address, float] = {}
         self._queued: dict[Address, float] = {}
-        """Until when a host works on what came before."""
+        """Time at which each host finishes its earlier messages."""
 
     def place(self, address: Address, place: Place) -> None:
-        """Put a host or client somewhere; the distance decides the delay of its links."""
+        """Set the data center and zone of a host or client, which determine the delay of its
+        links."""
         self._places[address] = place
 
     def set_extra_delay(self, a: Address, b: Address, seconds: float) -> None:
-        """Have all between the two take so many seconds longer; 0 ends that."""
+        """Add a fixed delay, in seconds, between two hosts; 0 removes it."""
         self._extra_delays[frozenset((a, b))] = seconds
 
     def set_bursts(self, a: Address, b: Address, share: float) -> None:
-        """Lose this share of the datagrams from `a` to `b` in bursts that come and go."""
-        self._way(a, b).burst_loss = share
+        """Drop this share of the datagrams from `a` to `b`, in bursts."""
+        self._direction(a, b).burst_loss = share
 
     def set_corrupt(self, a: Address, b: Address, share: float) -> None:
-        """Spoil this share of the datagrams from `a` to `b`."""
-        self._way(a, b).corrupt = share
+        """Corrupt or truncate this share of the datagrams from `a` to `b`."""
+        self._direction(a, b).corrupt = share
 
     def set_replay(self, a: Address, b: Address, share: float) -> None:
-        """Have old datagrams from `a` to `b` come again, this many for each new one."""
-        self._way(a, b).replay = share
+        """Replay old datagrams from `a` to `b`; `share` is the number per new datagram."""
+        self._direction(a, b).replay = share
 
     def set_spikes(self, a: Address, b: Address, mean: float) -> None:
-        """Have all between the two take longer by chance: a Pareto tail with this mean seconds."""
+        """Add a random delay between two hosts, Pareto distributed with a mean in seconds."""
         self._spikes[frozenset((a, b))] = mean
 
     def set_cost(self, address: Address, seconds: float) -> None:
-        """Have a host work for so long on each message, one after the other; 0 is as ever."""
+        """Set the processing time of each message on a host, which handles one at a time; 0
+        resets it."""
         if seconds:
             self._costs[address] = seconds
         else:
@@ -106,69 +109,72 @@ class SimulatedNetwork(MemoryNetwork):
             self._queued.pop(address, None)
 
     def clog(self, a: Address, b: Address) -> None:
-        """Hold all between the two, datagrams too, until `unclog`."""
+        """Hold all messages and datagrams between two hosts until `unclog`."""
         self.cut(a, b)
-        for way in ((a, b), (b, a)):
-            self._way(*way).held = []
+        for direction in ((a, b), (b, a)):
+            self._direction(*direction).held = []
 
     def unclog(self, a: Address, b: Address) -> None:
-        """Let go what was held, all at once."""
+        """Deliver all held messages at once."""
         self.heal(a, b)
-        for way in ((a, b), (b, a)):
-            held, self._way(*way).held = self._way(*way).held or [], None
+        for direction in ((a, b), (b, a)):
+            held, self._direction(*direction).held = self._direction(*direction).held or [], None
             for sender, datagram in held:
-                self.carry(sender, datagram, way[1])
+                self.carry(sender, datagram, direction[1])
 
     def reset(self, a: Address, b: Address) -> None:
-        """End the connections between the two, as a middlebox that forgets them does."""
+        """Close the connections between two hosts, like a middlebox that loses its state."""
         for end in [end for end in self._ends if end.link == frozenset((a, b))]:
             end.lose(TransportCode.QUIC, "reset by the simulation")
 
     def carry(self, sender: MemoryTransport, datagram: bytes, address: Address) -> None:
-        """See `MemoryNetwork`."""
+        """Carry a datagram, as `MemoryNetwork.carry` does, and apply the faults of its link."""
         self.datagrams += 1
-        way = self._ways.get((sender.address, address))
-        if way is None:
+        direction = self._directions.get((sender.address, address))
+        if direction is None:
             if not self._overflows(address):
                 super().carry(sender, datagram, address)
             return
-        if way.held is not None:
-            way.held.append((sender, datagram))
+        if direction.held is not None:
+            direction.held.append((sender, datagram))
             return
-        if way.burst_loss:
+        if direction.burst_loss:
             chance = self._chance.random()
-            way.is_in_burst = chance >= _BURST[1] if way.is_in_burst else chance < _BURST[0]
-            if way.is_in_burst and self._chance.random() < way.burst_loss:
+            direction.is_in_burst = (
+                chance >= _BURST_CHANCES[1] if direction.is_in_burst else chance < _BURST_CHANCES[0]
+            )
+            if direction.is_in_burst and self._chance.random() < direction.burst_loss:
                 return
-        if way.replay:
-            if way.past and self._chance.random() < way.replay:
-                self._play_again(sender, way, address)
-            way.past.append(datagram)
-        if way.corrupt and self._chance.random() < way.corrupt:
-            datagram = self._spoilt(datagram)
+        if direction.replay:
+            if direction.past and self._chance.random() < direction.replay:
+                self._replay_one(sender, direction, address)
+            direction.past.append(datagram)
+        if direction.corrupt and self._chance.random() < direction.corrupt:
+            datagram = self._corrupted(datagram)
         if self._overflows(address):
             return
         super().carry(sender, datagram, address)
 
     def delay(self, link: frozenset[Address]) -> float:
-        """See `MemoryNetwork`."""
+        """Return the delay of a datagram, as `MemoryNetwork.delay` does, with spikes."""
         places = self._places
         one, other = min(link), max(link)
         if one not in places or other not in places:
             return super().delay(link)
-        way = places[one], places[other]
-        base = self._base_delays.get(way)
+        direction = places[one], places[other]
+        base = self._base_delays.get(direction)
         if base is None:
-            base = self._base_delays[way] = delay_s(self._preset, *way)
+            base = self._base_delays[direction] = delay_s(self._preset, *direction)
         return base + self._extra_delays.get(link, 0.0) if self._extra_delays else base
 
     def arrival(self, link: frozenset[Address], not_before: float) -> float:
-        """See `MemoryNetwork`."""
+        """Return the arrival time of a message, as `MemoryNetwork.arrival` does, with host
+        delays."""
         at = super().arrival(link, not_before)
         spike = self._spikes.get(link, 0.0)
         if spike:
-            # With exponent 1.5 the mean is three times the least.
-            at += min(_SPIKE, spike / 3 * self._chance.paretovariate(1.5))
+            # With exponent 1.5 the mean is three times the minimum.
+            at += min(_MAX_SPIKE_S, spike / 3 * self._chance.paretovariate(1.5))
             at = max(at, not_before)
         for address in sorted(link) if self._costs else ():
             cost = self._costs.get(address, 0.0)
@@ -180,26 +186,28 @@ class SimulatedNetwork(MemoryNetwork):
         return at
 
     def queued_s(self, address: Address) -> float:
-        """See `MemoryNetwork`."""
+        """Return the queueing delay of a host, as `MemoryNetwork.queued_s` does."""
         return self._queued.get(address, 0.0)
 
     def _overflows(self, address: Address) -> bool:
-        return self._busy.get(address, 0.0) > self.now() + _QUEUE
+        return self._busy.get(address, 0.0) > self.now() + _MAX_QUEUE_S
 
-    def _play_again(self, sender: MemoryTransport, way: _Way, address: Address) -> None:
+    def _replay_one(
+        self, sender: MemoryTransport, direction: _DirectionFaults, address: Address
+    ) -> None:
         target = self._running.get(address)
         if target is not None:
-            old, source = self._chance.choice(way.past), sender.address
-            when = self.now() + self._chance.uniform(0.0, _REPLAYED_WITHIN)
+            old, source = self._chance.choice(direction.past), sender.address
+            when = self.now() + self._chance.uniform(0.0, _REPLAY_DELAY_S)
             target.call_at(when, lambda: target.take_sealed(old, source))
 
-    def _spoilt(self, datagram: bytes) -> bytes:
+    def _corrupted(self, datagram: bytes) -> bytes:
         if self._chance.random() < 0.2:
             return datagram[: self._chance.randrange(1, len(datagram))]
-        spoilt = bytearray(datagram)
-        # The first byte tells sealed datagrams from others.
-        spoilt[self._chance.randrange(1, len(spoilt))] ^= 1 << self._chance.randrange(8)
-        return bytes(spoilt)
+        corrupted = bytearray(datagram)
+        # The first byte distinguishes encrypted datagrams from others.
+        corrupted[self._chance.randrange(1, len(corrupted))] ^= 1 << self._chance.randrange(8)
+        return bytes(corrupted)
 
-    def _way(self, a: Address, b: Address) -> _Way:
-        return self._ways.setdefault((a, b), _Way())
+    def _direction(self, a: Address, b: Address) -> _DirectionFaults:
+        return self._directions.setdefault((a, b), _DirectionFaults())

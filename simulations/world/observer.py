@@ -1,4 +1,4 @@
-"""Looks at a world once a second, and makes the series that the report draws."""
+"""Observer that samples a world once a second and computes the time series of the report."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,31 +18,31 @@ _STALEST = "staleness_ms_worst"
 
 
 class Observed(Protocol):
-    """What an observer sees of a world."""
+    """Interface of a world for its observer."""
 
     @property
     def now(self) -> float:
-        """Seconds since the load began."""
+        """Return seconds since the start of the load."""
 
     def names(self) -> list[str]:
-        """All hosts."""
+        """Return the names of all hosts."""
 
     def views(self) -> Sequence[Mapping[str, str]]:
-        """How nodes see all members: the state of each by its name, node by node."""
+        """Return, for each node, the states of all members by name."""
 
     def staleness(self) -> Sequence[tuple[str, tuple[str, int], Mapping[str, int]]]:
-        """Per node its data center, which life it is, and how old what it told was: a histogram."""
+        """Return, per node, its data center, its life and a histogram of the age of sent counts."""
 
     def note(self, who: str, what: str) -> None:
-        """Add to the history."""
+        """Add an event to the history."""
 
 
 class Observer:
-    """Watches one run."""
+    """Observer of one run."""
 
     def __init__(self, world: Observed, ledger: Ledger) -> None:
         self.stalest_ms = 0.0
-        """The oldest that a count of another data center was when it came."""
+        """Largest age of a remote count on arrival."""
         self._world = world
         self._ledger = ledger
         self._states: dict[str, list[tuple[float, str]]] = {name: [] for name in world.names()}
@@ -50,17 +50,17 @@ class Observer:
         self._seen: dict[tuple[str, int], dict[str, int]] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Sample the world once a second until cancelled."""
         while True:
             self.look()
             await runtime.sleep(1.0)
 
     def look(self) -> None:
-        """Look once."""
-        self._look_at_members()
-        self._look_at_staleness()
+        """Sample the world once."""
+        self._sample_members()
+        self._sample_staleness()
 
-    def _look_at_members(self) -> None:
+    def _sample_members(self) -> None:
         views = self._world.views()
         for name, states in self._states.items():
             seen = Counter(view.get(name, "dead") for view in views)
@@ -69,7 +69,7 @@ class Observer:
                 states.append((self._world.now, most))
                 self._world.note(name, f"is {most} to most others")
 
-    def _look_at_staleness(self) -> None:
+    def _sample_staleness(self) -> None:
         worst: dict[str, float] = {}
         for datacenter, life, counters in self._world.staleness():
             now = {k: v for k, v in counters.items() if k.startswith(_STALENESS)}
@@ -77,7 +77,7 @@ class Observer:
             self._seen[life] = now
             for name, count in now.items():
                 if count > before.get(name, 0):
-                    # A class tells no more than its bound; none is older than the oldest of all.
+                    # A histogram bucket gives only an upper bound; the overall maximum limits it.
                     age_ms = min(float(name.removeprefix(_STALENESS)), float(counters[_STALEST]))
                     worst[datacenter] = max(worst.get(datacenter, 0.0), age_ms)
         for datacenter, age_ms in sorted(worst.items()):
@@ -85,7 +85,7 @@ class Observer:
             self.stalest_ms = max(self.stalest_ms, age_ms)
 
     def series(self, rules: Mapping[str, Rule], judge: Invariants) -> Series:
-        """Make what the report draws."""
+        """Return the time series of the report."""
         found = Series(staleness_ms=self._staleness)
         for name, states in self._states.items():
             for (start, state), (stop, _) in pairwise([*states, (self._world.now, "")]):
@@ -94,10 +94,10 @@ class Observer:
         found.sources = _per_second(answers, lambda a: a.source.name.lower())
         found.latency_ms = _latencies(answers)
         for name, rule in list(rules.items())[:1]:
-            self._draw_busiest(found, name, rule, judge)
+            self._add_busiest(found, name, rule, judge)
         return found
 
-    def _draw_busiest(self, found: Series, name: str, rule: Rule, judge: Invariants) -> None:
+    def _add_busiest(self, found: Series, name: str, rule: Rule, judge: Invariants) -> None:
         keys = self._ledger.keys(name)
         assert rule.limit is not None
         if not keys:

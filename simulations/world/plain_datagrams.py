@@ -1,4 +1,4 @@
-"""Gossip datagrams that carry their message as a value, for runs with thousands of members."""
+"""Gossip datagrams that carry messages without encoding, for runs with thousands of members."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ _FORM = b"\x01 a message as a value"
 
 
 class _Parcel(bytes):
-    """Datagram of a message that was not encoded."""
+    """Datagram that refers to a message that was not encoded."""
 
     message: Message
 
 
 class PlainDatagrams:
-    """Neither encodes nor seals, but for every 16th message, which the codec must return."""
+    """Codec that skips encoding and encryption, and tests the real codec on every 16th message."""
 
     def __init__(self) -> None:
         self._count = 0
         self._records: OrderedDict[bytes, list[Record]] = OrderedDict()
-        """Records of the latest exchanges, by what stands for them on the wire."""
+        """Records of the latest exchanges, by the bytes that represent them."""
 
     def pack(self, message: Message) -> bytes:
         """Return a datagram that carries the message itself."""
@@ -38,7 +38,7 @@ class PlainDatagrams:
         return parcel
 
     def unpack(self, datagram: bytes) -> Message:
-        """Return the message; a corrupt datagram carries none."""
+        """Return the message of a datagram, or None if it is corrupt."""
         if not isinstance(datagram, _Parcel):
             raise Rejected("unauthentic")
         return datagram.message
@@ -53,7 +53,8 @@ class PlainDatagrams:
         return packed
 
     def unpack_records(self, packed: bytes) -> list[Record]:
-        """Return the records; those of an exchange that was too long under way are gone."""
+        """Return the records of an exchange; the records of an old exchange are no longer
+        available."""
         if packed not in self._records:
             raise BadDatagram("malformed", "an exchange that is not known")
         return self._records[packed]
@@ -64,4 +65,4 @@ def _check_codec(message: Message) -> None:
     if len(encoded) > MAX_DATAGRAM:
         raise ValueError(f"a {type(message).__name__} takes {len(encoded)} bytes")
     if decode(encoded) != message:
-        raise ValueError(f"the codec does not return {message}")
+        raise ValueError(f"the codec does not return  {message}")

@@ -1,7 +1,7 @@
-"""One run of a scenario, from its seed to its outcome.
+"""Run of a scenario, from its seed to its outcome.
 
-The cluster comes up, the load begins, faults begin and end, all is well for a while, then the
-counters are read and judged.
+The cluster starts, then the load, and faults begin and end. After a period without faults, the run
+reads the counters and checks the invariants.
 """
 
 from collections import Counter
@@ -36,20 +36,21 @@ __all__ = ["DOMAIN", "Progress", "find_rules", "simulate"]
 
 DOMAIN = "sim"
 _CLIENTS_PER_DATACENTER = 2
-_MOST_READ = 300
-_TRIES = 3
-"""Clients that have asked nothing for long may find several of their connections dead."""
-_UNDONE = 0.1
-"""Seconds within which a group that was denied in one place is given back in others."""
+_MAX_KEYS_READ = 300
+_ATTEMPTS = 3
+"""Attempts of each check at the end of a run; an idle client may first find several dead
+connections."""
+_REFUND_S = 0.1
+"""Seconds in which other owners refund a group that one owner denied."""
 
 Progress = Callable[[float], None]
-"""Told from time to time which part of the run is done."""
+"""Callback that receives the completed part of the run, from 0 to 1."""
 
 
 def simulate(
     scenario: Scenario, seed: int, command: str, progress: Progress = lambda part: None
 ) -> Outcome:
-    """Run a scenario. Raises `ValueError` for unknown faults and loads."""
+    """Run a scenario and check its invariants. Raises `ValueError` for unknown faults and loads."""
     for fault in scenario.faults:
         check(fault)
     outcome = Outcome(scenario, seed, command, faults=scenario.faults)
@@ -72,7 +73,7 @@ class _Run:
     async def run(self) -> None:
         async with runtime.open_task_group() as tasks:
             self._world = world = World(self._scenario, self._seed, self._events, tasks)
-            await self._come_up()
+            await self._start_cluster()
             hosts = world.hosts
             hosts.began = runtime.current_time()
             observer = Observer(hosts, self._ledger)
@@ -86,13 +87,13 @@ class _Run:
                 for fault in self._scenario.faults:
                     load.start_soon(self._fault, fault)
                 await runtime.sleep(self._scenario.seconds)
-                await self._calm_down()
-                final = await self._read()
+                await self._wait_until_calm()
+                final = await self._read_final_state()
                 load.cancel_scope.cancel()
-            self._close(observer, final)
+            self._finish(observer, final)
             tasks.cancel_scope.cancel()
 
-    async def _come_up(self) -> None:
+    async def _start_cluster(self) -> None:
         await self._world.come_up()
         for number in range(self._scenario.datacenters):
             for _ in range(_CLIENTS_PER_DATACENTER):
@@ -159,7 +160,7 @@ class _Run:
                 asked, told, where, key, cost, status.allowed, status.source, status.retry_after
             )
             if status.allowed and not decision.allowed:
-                self._ledger.add_refunded(rule, replace(answer, gone=told + _UNDONE))
+                self._ledger.add_refunded(rule, replace(answer, gone=told + _REFUND_S))
             elif not (decision.allowed and random.random() < load.refunds):
                 self._ledger.add(rule, answer)
             else:
@@ -192,17 +193,17 @@ class _Run:
             hosts.note("fault", f"ends: {fault}")
             await apply(self._world, fault, is_end=True)
 
-    async def _calm_down(self) -> None:
-        """Wait until the faults have had their last effect."""
+    async def _wait_until_calm(self) -> None:
+        """Wait until the effects of all faults are over."""
         steps = 20
         for step in range(steps):
             self._progress((self._scenario.seconds + step) / (self._scenario.seconds + steps))
             await runtime.sleep(self._scenario.calm / steps)
 
-    async def _read(self) -> Final:
+    async def _read_final_state(self) -> Final:
         world, final = self._world, Final()
         hosts = world.hosts
-        # Who was accused too often stays out of the ring for minutes, by its own decision.
+        # A node with too many suspicions leaves the ring for minutes (flap damping).
         running = {host.name for host in hosts.running() if not host.is_damped}
         for host in hosts.running():
             seen = {name for name, state in hosts.states(host).items() if state == "alive"}
@@ -212,24 +213,26 @@ class _Run:
         if len({node.membership.digest for node in hosts.nodes()}) > 1:
             final.problems.append("views differ")
         if not final.problems and not hosts.is_settled():
-            final.problems.append("shards are not where they belong")
+            final.problems.append("shards are not on their owners")
         for datacenter in sorted({client.datacenter for client in hosts.clients}):
-            final.problems += self._holders(datacenter)
+            final.problems += self._wrong_holders(datacenter)
             client = next(each for each in hosts.clients if each.datacenter == datacenter)
             for rule, keys in self._keys():
-                for key in keys[:_MOST_READ]:
-                    for _ in range(_TRIES):
+                for key in keys[:_MAX_KEYS_READ]:
+                    for _ in range(_ATTEMPTS):
                         decision = await client.limiter.peek(DOMAIN, {rule: key})
                         if decision.source in (Source.OWNER, Source.STANDBY):
-                            final.used[datacenter, rule, key] = self._used(datacenter, rule, key)
+                            final.used[datacenter, rule, key] = self._units_used(
+                                datacenter, rule, key
+                            )
                             break
                     else:
                         final.problems.append(f"nobody in {datacenter} decides {rule}={key}")
         final.bugs = [f"{type(bug).__name__}: {bug}" for bug in world.bugs]
         return final
 
-    def _used(self, datacenter: str, rule: str, key: str) -> int:
-        """Units that the owner of a key counts, past the limit too."""
+    def _units_used(self, datacenter: str, rule: str, key: str) -> int:
+        """Return the units that the owner of a key counts, also beyond the limit."""
         [match] = self._world.rules.match(DOMAIN, [Descriptor(((rule, key),))])
         if match is None:
             return 0
@@ -239,12 +242,12 @@ class _Run:
         return max([units for units in counts if units is not None], default=0)
 
     def _keys(self) -> list[tuple[str, list[str]]]:
-        """What was asked for, by rule."""
-        found = [(rule, self._ledger.keys(rule)) for rule in _asked(self._scenario.loads)]
+        """Return the keys that clients checked, by rule."""
+        found = [(rule, self._ledger.keys(rule)) for rule in _descriptor_keys(self._scenario.loads)]
         return found + [(rule, self._held.keys(rule)) for rule in self._held.rules()]
 
-    def _holders(self, datacenter: str) -> list[str]:
-        """No shard is decided by two, or by nobody."""
+    def _wrong_holders(self, datacenter: str) -> list[str]:
+        """Report shards that two nodes hold, and shards without a holder."""
         counts: Counter[int] = Counter()
         for host in self._world.hosts.running():
             if host.datacenter == datacenter and host.node is not None:
@@ -257,7 +260,7 @@ class _Run:
             twice or missing
         )
 
-    def _close(self, observer: Observer, final: Final) -> None:
+    def _finish(self, observer: Observer, final: Final) -> None:
         outcome, world = self._outcome, self._world
         hosts = world.hosts
         counters = world.counters()
@@ -290,8 +293,8 @@ async def _sleep_until(when: float) -> None:
 
 
 def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
-    """Find the rules that loads ask for, by the key of their descriptor."""
-    asked = _asked(loads)
+    """Return the rules that the loads use, by descriptor key."""
+    asked = _descriptor_keys(loads)
     found = {rule.path[-1][0]: rule for rule in rules}
     unknown = sorted(asked.keys() - found.keys())
     if unknown:
@@ -301,6 +304,6 @@ def find_rules(rules: Sequence[Rule], loads: Sequence[Load]) -> dict[str, Rule]:
     return {name: rule for name, rule in found.items() if name in asked and rule.limit is not None}
 
 
-def _asked(loads: Sequence[Load]) -> dict[str, None]:
-    """The keys of all descriptors that loads ask for, in order."""
+def _descriptor_keys(loads: Sequence[Load]) -> dict[str, None]:
+    """Return the descriptor keys that the loads use, in order."""
     return {rule: None for load in loads for rule in (load.rule, load.also) if rule}

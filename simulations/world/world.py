@@ -1,7 +1,7 @@
-"""Real nodes and real embedded clients on virtual time, over a network in memory.
+"""Nodes and embedded clients on virtual time, over an in-memory network.
 
-Makes the hosts of a scenario and does to them what each fault says. The hosts run the code that
-ships. At core level the members know each other from the start, and datagrams are not sealed.
+The world creates the hosts of a scenario and applies faults to them. The hosts run the shipped
+code. At core level, members know each other from the start and datagrams are not encrypted.
 """
 
 from collections import Counter
@@ -38,16 +38,16 @@ __all__ = ["World"]
 
 _JITTER = 0.0001
 _PATIENCE = 0.1
-"""Seconds after which clients ask the standby as well, as gateways do."""
+"""Seconds after which clients also ask the standby, as gateways do."""
 _NOBODY = ("nobody", PORT)
 _SETTLE = 60.0
-"""Seconds that the cluster may take to come up."""
+"""Time-out of the cluster's start, in seconds."""
 _SEEDS = 8
-"""Addresses of members that a node is started with."""
+"""Number of seed addresses of a node."""
 
 
 class World:
-    """The hosts of one run."""
+    """World of one run: hosts, clients and network."""
 
     def __init__(
         self, scenario: Scenario, seed: int, events: Events, tasks: runtime.TaskGroup
@@ -56,7 +56,7 @@ class World:
         self.rules: RuleSet = load_text(scenario.rules).rules
         self.bugs: list[Exception] = []
         self._past: Counter[str] = Counter()
-        """Counters of lives that are over."""
+        """Counters of nodes that have ended."""
         self._seed = seed
         self._tasks = tasks
         self._datagrams = PlainDatagrams() if scenario.level == "core" else None
@@ -76,13 +76,13 @@ class World:
 
     @property
     def datagrams(self) -> int:
-        """Datagrams that were sent so far."""
+        """Return the number of datagrams sent so far."""
         return self._network.datagrams
 
-    # -- lives ---------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------
 
     async def come_up(self) -> None:
-        """Start all nodes: at core level at once, else one after the other."""
+        """Start all nodes: at the same time at core level, otherwise one after another."""
         if self.scenario.level == "core":
             await self._found()
             return
@@ -92,17 +92,17 @@ class World:
             while not self.hosts.is_settled():
                 await runtime.sleep(0.1)
         if patience.cancelled_caught:
-            raise RuntimeError("the cluster did not come up")
+            raise RuntimeError("the cluster did not start in time")
 
     async def _found(self) -> None:
-        """Start all nodes as members that know each other and hold the shards that they own."""
+        """Start all nodes with a complete member table and with the shards that they own."""
         nodes = [self._new_node(host, is_founder=True) for host in self.hosts.by_name.values()]
         records = [node.membership.me for node in nodes]
         for host, node in zip(self.hosts.by_name.values(), nodes, strict=True):
             await self._live(host, node, (), records)
 
     async def start(self, name: str) -> None:
-        """Start a node, which joins those that run."""
+        """Start a node, which joins the running nodes."""
         host = self.hosts.by_name[name]
         if host.node is None:
             seeds = [other.address for other in islice(self.hosts.running(), _SEEDS)]
@@ -164,7 +164,7 @@ class World:
         host.life = await self._tasks.start(live)
 
     def crash(self, name: str) -> None:
-        """End a node as a power failure would: its wire first."""
+        """End a node at once, like a power failure; its network goes first."""
         host = self.hosts.by_name[name]
         if host.life is not None:
             self._remember(host)
@@ -176,7 +176,7 @@ class World:
             self.hosts.note(name, "crashes")
 
     async def leave(self, name: str) -> None:
-        """Have a node hand over and leave, then end it."""
+        """Make a node transfer its shards and leave, then end it."""
         host = self.hosts.by_name[name]
         node, life = host.node, host.life
         if node is not None and life is not None:
@@ -184,27 +184,27 @@ class World:
             await node.leave()
             self._remember(host)
             life.cancel()
-            await runtime.sleep(0.01)  # until its address is free
+            await runtime.sleep(0.01)  # Wait until the address is free.
             self.hosts.note(name, "has left")
 
     def pause(self, name: str, is_paused: bool) -> None:
-        """Have a host stand still, or go on."""
+        """Suspend or resume a host."""
         change = self._network.pause if is_paused else self._network.resume
         change(self.hosts.by_name[name].address)
         self.hosts.note(name, "stands still" if is_paused else "goes on")
 
     def plant_errors(self, name: str, count: int) -> None:
-        """Have the next calls and tasks of a node meet an internal error."""
+        """Inject an internal error into the next calls and tasks of a node."""
         errors = self.hosts.by_name[name].errors
         if errors is not None:
             errors.planted = count
 
     def set_busy(self, name: str, seconds: float) -> None:
-        """Have a host work for so long on each message."""
+        """Set the processing time of each message on a host."""
         self._network.set_cost(self.hosts.by_name[name].address, seconds)
 
     def move(self, name: str) -> None:
-        """Have a node that is down come back at another port."""
+        """Restart a stopped node on another port."""
         host = self.hosts.by_name[name]
         if host.node is not None:
             return
@@ -213,22 +213,22 @@ class World:
         self._network.place(host.address, host.place)
 
     def lose_seeds(self, name: str, is_lost: bool) -> None:
-        """Have a node find nobody at the addresses that it is given, or those that it should."""
+        """Give a node wrong or correct seed addresses for its next start."""
         self.hosts.by_name[name].is_seedless = is_lost
 
     def lower_limits(self, name: str, part: float) -> None:
-        """Have one node alone go by this part of every limit."""
+        """Make one node apply only this part of every limit."""
         node = self.hosts.by_name[name].node
         if node is not None:
             node.change_rules(self.rules if part == 1 else _lowered(self.rules, part))
 
     def step_clock(self, name: str, seconds: float) -> None:
-        """Set a host's clock."""
+        """Change a host's clock by a step."""
         self.hosts.by_name[name].clock.step(seconds)
         self.hosts.note(name, f"clock set by {seconds:g} s")
 
     def drift_clock(self, name: str, ppm: float) -> None:
-        """Have a host's clock run fast or slow."""
+        """Make a host's clock drift."""
         self.hosts.by_name[name].clock.drift(ppm)
         self.hosts.note(name, f"clock drifts by {ppm:g} ppm")
 
@@ -258,10 +258,10 @@ class World:
         limiter = Limiter(cluster, local_cache=cluster.local_cache)
         self.hosts.clients.append(Client(datacenter, address, cluster, limiter))
 
-    # -- what is seen --------------------------------------------------------------------------
+    # -- observation --------------------------------------------------------------------------
 
     def counters(self) -> Counter[str]:
-        """All counters, over all lives of all nodes."""
+        """Return all counters, summed over all nodes and their earlier lives."""
         found = Counter(self._past)
         for host in self.hosts.running():
             assert host.node is not None

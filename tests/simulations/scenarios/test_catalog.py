@@ -21,5 +21,5 @@ def test_every_page_is_about_a_scenario() -> None:
 
 
 def test_a_scenario_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="must be one of steady, hot-key, .*got 'stedy'"):
+    with pytest.raises(ValueError, match=r"must be one of steady, hot-key, .*got 'stedy'"):
         scenario("stedy")

@@ -192,7 +192,7 @@ def test_an_edge_load_without_an_edge_in_its_time_is_refused():
 
 def test_an_unknown_shape_is_refused_with_those_that_are_known():
     with pytest.raises(
-        ValueError, match="must be one of poisson, bursts, flash, hot, zipf, .*got 'square'"
+        ValueError, match=r"must be one of poisson, bursts, flash, hot, zipf, .*got 'square'"
     ):
         arrivals(Load("square"), 1, 1, Random(1))
 

@@ -139,7 +139,7 @@ def test_every_data_center_needs_a_node_and_a_place_on_the_map() -> None:
         validated(replace(STEADY, nodes=2, datacenters=3))
     with pytest.raises(
         ConfigError,
-        match="6 data centers: data center of preset 'regions' must be one of .*, got 'dc6'",
+        match=r"6 data centers: data center of preset 'regions' must be one of .*, got 'dc6'",
     ):
         validated(apply_settings(STEADY, ["nodes=6", "datacenters=6", "latency=regions"]))
 

@@ -101,7 +101,7 @@ def test_a_judge_who_is_told_of_no_fault_calls_a_split_a_violation():
 
 
 def test_a_fault_that_is_none_is_refused_before_anything_runs():
-    with pytest.raises(ValueError, match="unknown fault 'flood'"):
+    with pytest.raises(ValueError, match="got 'flood'"):
         run(small(Fault(1, "flood")))
 
 
